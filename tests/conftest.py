@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models import embedded_pair as shipped_pair
 from outrider.pipelines.privacy import keep_private
 
 keep_private()
@@ -15,4 +14,6 @@ keep_private()
 @pytest.fixture(scope="session")
 def embedded_pair() -> Path:
     """The folder of the pair that comes with Outrider."""
-    return shipped_pair()
+    from outrider import models
+
+    return models.embedded_pair()
