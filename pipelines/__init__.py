@@ -1,0 +1,45 @@
+"""Run a pair of language models with OpenVINO: `LLMPipeline` and the values that it takes and gives."""
+
+from .config import MODES, GenerationConfig
+from .errors import (
+    BrokenPair,
+    CacheTooSmall,
+    EmptyPrompt,
+    InvalidOption,
+    OutriderError,
+    PromptTooLong,
+    UnknownOption,
+    UnsupportedDevice,
+    UnsupportedModel,
+    VocabularyMismatch,
+)
+from .pair import Pair
+from .pipeline import LLMPipeline
+from .results import DecodedResults, Generation, Piece
+from .stream import Stream
+from .text import Span, Tokenizer
+from .trace import Statistics
+
+__all__ = [
+    "MODES",
+    "BrokenPair",
+    "CacheTooSmall",
+    "DecodedResults",
+    "EmptyPrompt",
+    "Generation",
+    "GenerationConfig",
+    "InvalidOption",
+    "LLMPipeline",
+    "OutriderError",
+    "Pair",
+    "Piece",
+    "PromptTooLong",
+    "Span",
+    "Statistics",
+    "Stream",
+    "Tokenizer",
+    "UnknownOption",
+    "UnsupportedDevice",
+    "UnsupportedModel",
+    "VocabularyMismatch",
+]

@@ -1,0 +1,111 @@
+"""BlockPool: who owns which block of the key-value cache, and which full blocks can be shared."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+class OutOfBlocks(Exception):
+    """Not enough blocks are free at this moment."""
+
+
+@dataclass(slots=True)
+class Table:
+    """The blocks of one sequence, in order. `tip` and `num_shared` say how far its full blocks are published."""
+
+    blocks: list[int] = field(default_factory=list)
+    tip: int = 0
+    num_shared: int = 0
+
+
+class BlockPool:
+    """Hands out blocks of `block_size` token slots.
+
+    A full block whose content is known can be published; a later sequence with the same first tokens takes it over
+    instead of computing it again. Published blocks that nobody uses stay until their memory is needed, the longest unused
+    first. A block is known by its tokens and by the serial number of the block before it, so two blocks are the same
+    exactly when all tokens up to their end are: nothing rests on a hash being free of collisions.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self._unused: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # the next to go stands first
+        self._owners = [0] * num_blocks
+        self._published: dict[tuple[int, tuple[int, ...]], int] = {}
+        self._key: list[tuple[int, tuple[int, ...]] | None] = [None] * num_blocks
+        self._serial = [0] * num_blocks
+        self._next_serial = 1
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody uses, published or not."""
+        return len(self._unused)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_size)
+
+    def open(self, tokens: Sequence[int], num_slots: int) -> tuple[Table, int]:
+        """A table of at least `num_slots` slots for a sequence that begins with `tokens`.
+
+        Returns it with the number of tokens whose keys and values are there already. Raises OutOfBlocks, and takes
+        nothing, where not enough blocks are free.
+        """
+        table = Table()
+        while (block := self._published.get(self._key_of(tokens, table))) is not None:
+            self._follow(table, block)
+        shared = table.blocks
+        needed = self.blocks_for(num_slots) - len(shared)
+        if needed > self.num_free - sum(self._owners[block] == 0 for block in shared):
+            raise OutOfBlocks(f"{needed} blocks needed, {self.num_free} free")
+        for block in shared:
+            self._owners[block] += 1
+            self._unused.pop(block, None)
+        table.blocks = shared + [self._take() for _ in range(needed)]
+        return table, table.num_shared * self.block_size
+
+    def grow(self, table: Table, num_slots: int) -> None:
+        """Add blocks until the table has `num_slots` slots. Raises OutOfBlocks, and takes nothing."""
+        needed = self.blocks_for(num_slots) - len(table.blocks)
+        if needed > self.num_free:
+            raise OutOfBlocks(f"{needed} blocks needed, {self.num_free} free")
+        table.blocks += [self._take() for _ in range(needed)]
+
+    def publish(self, table: Table, tokens: Sequence[int], num_cached: int) -> None:
+        """Offer the table's full blocks to others: its first `num_cached` tokens are computed and will not change."""
+        while (table.num_shared + 1) * self.block_size <= num_cached:
+            key = self._key_of(tokens, table)
+            block = self._published.get(key)
+            if block is None:
+                block = table.blocks[table.num_shared]
+                self._published[key], self._key[block] = block, key
+                self._serial[block], self._next_serial = self._next_serial, self._next_serial + 1
+            table.tip, table.num_shared = self._serial[block], table.num_shared + 1
+
+    def close(self, table: Table) -> None:
+        """Give the table's blocks back; the last go first, so that beginnings stay shareable the longest."""
+        for block in reversed(table.blocks):
+            self._owners[block] -= 1
+            if self._owners[block] == 0:
+                self._unused[block] = None
+                if self._key[block] is None:
+                    self._unused.move_to_end(block, last=False)
+        table.blocks = []
+
+    def _key_of(self, tokens: Sequence[int], table: Table) -> tuple[int, tuple[int, ...]]:
+        start = table.num_shared * self.block_size
+        return table.tip, tuple(tokens[start : start + self.block_size])
+
+    def _follow(self, table: Table, block: int) -> None:
+        table.blocks.append(block)
+        table.tip, table.num_shared = self._serial[block], table.num_shared + 1
+
+    def _take(self) -> int:
+        block, _ = self._unused.popitem(last=False)
+        key, self._key[block] = self._key[block], None
+        if key is not None:
+            del self._published[key]
+        self._owners[block] = 1
+        return block

@@ -1,0 +1,187 @@
+"""GenerationConfig: what a request asks for. Names, defaults and meanings are those of `openvino_genai.GenerationConfig`."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import openvino_genai
+
+from .errors import BrokenPair, InvalidOption, UnknownOption
+
+MODES = ("off", "lookup", "draft")
+UNLIMITED = 2**64 - 1  # how openvino_genai spells "no limit" in an unsigned field
+ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_strings", "speculation": "mode"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """The settings of one request.
+
+    `mode` chooses who drafts: "off" (plain decoding), "lookup" (n-gram matches in prompt and output) or "draft" (the
+    pair's draft model). It changes the speed and never the tokens. Decoding is greedy unless `do_sample` is set;
+    a temperature of 0 is greedy as well. `None` means no limit.
+
+    Raises InvalidOption where a value is out of range.
+    """
+
+    max_new_tokens: int | None = None
+    max_length: int | None = None
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+    stop_strings: frozenset[str] = frozenset()
+    include_stop_str_in_output: bool = False
+    stop_token_ids: frozenset[int] = frozenset()
+    eos_token_ids: frozenset[int] = frozenset()
+    apply_chat_template: bool = True
+
+    do_sample: bool = False
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    rng_seed: int = 0
+    num_return_sequences: int = 1
+
+    mode: str = "lookup"
+    num_assistant_tokens: int = field(default=5, metadata={"doc": "tokens drafted for one pass, at most"})
+    max_ngram_size: int = field(default=3, metadata={"doc": "longest n-gram that lookup matches"})
+
+    def __post_init__(self) -> None:
+        for name in ("stop_strings", "stop_token_ids", "eos_token_ids"):
+            object.__setattr__(self, name, _frozen(name, getattr(self, name)))
+        for name, (holds, expected) in _RULES.items():
+            value = getattr(self, name)
+            if not holds(value):
+                raise InvalidOption(f"{name}={value!r} is not possible: give {expected}.")
+        if self.num_return_sequences > 1 and self.greedy:
+            raise InvalidOption(
+                f"num_return_sequences={self.num_return_sequences} would return the same greedy answer "
+                "several times: set do_sample=True and a temperature above 0."
+            )
+
+    @property
+    def greedy(self) -> bool:
+        return not self.do_sample or self.temperature == 0.0
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """The token ids that end the answer."""
+        return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | self.eos_token_ids
+
+    def updated(self, options: Mapping[str, Any]) -> GenerationConfig:
+        """This configuration with some options changed. Raises UnknownOption and InvalidOption."""
+        for name in options:
+            if name not in _NAMES:
+                close = ALIASES.get(name) or next(iter(difflib.get_close_matches(name, _NAMES, n=1)), None)
+                hint = f"did you mean {close}?" if close else f"known options are {', '.join(_NAMES)}."
+                raise UnknownOption(f"Unknown generation option {name!r}: {hint}")
+        return replace(self, **options)
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> GenerationConfig:
+        """The defaults that a model's own generation_config.json names. Raises BrokenPair where it cannot be read."""
+        path = folder / "generation_config.json"
+        if not path.exists():
+            return cls()
+        try:
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            eos = stored.get("eos_token_id")
+            options = {name: stored[name] for name in _STORED if stored.get(name) is not None}
+        except (OSError, ValueError, AttributeError) as error:
+            raise BrokenPair(f"{path} cannot be read ({error}): export the pair again.") from error
+        if options.get("top_k") == 0:  # how transformers spells "no limit"
+            del options["top_k"]
+        ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
+        try:
+            return cls(**options, eos_token_ids=frozenset(ids))
+        except InvalidOption as error:
+            raise BrokenPair(f"{path} holds an impossible value. {error}") from error
+
+    @classmethod
+    def from_genai(cls, config: openvino_genai.GenerationConfig) -> GenerationConfig:
+        """What an `openvino_genai.GenerationConfig` asks for. Raises UnknownOption for what only that library can do."""
+        default = openvino_genai.GenerationConfig()
+        options: dict[str, Any] = {}
+        for name in dir(config):
+            value = getattr(config, name)
+            if name.startswith("_") or callable(value) or value == getattr(default, name):
+                continue
+            if name == "eos_token_id":
+                options["eos_token_ids"] = {value}
+            elif name in _NAMES:
+                options[name] = None if value == UNLIMITED else value
+            else:
+                raise UnknownOption(
+                    f"{name}={value!r} of openvino_genai.GenerationConfig is not supported by Outrider: leave it at "
+                    f"{getattr(default, name)!r}."
+                )
+        if options.get("num_assistant_tokens") == 0:
+            options["mode"] = "off"
+            del options["num_assistant_tokens"]
+        return cls(**options)
+
+
+_NAMES = tuple(f.name for f in fields(GenerationConfig))
+_STORED = (
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens", "min_new_tokens",
+)  # fmt: skip
+
+
+def _frozen(name: str, values: Any) -> frozenset[Any]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidOption(f"{name}={values!r} is not possible: give a set, such as {{{values!r}}}.")
+    return frozenset(values)
+
+
+def _whole(low: int, high: float = float("inf")) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _number(holds: Callable[[float], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and holds(value)
+
+
+def _optional(rule: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or rule(value)
+
+
+def _truth(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _ids(values: Any) -> bool:
+    return all(_whole(0)(value) for value in values)
+
+
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_new_tokens": (_optional(_whole(1)), "a whole number from 1 up, or None"),
+    "max_length": (_optional(_whole(1)), "a whole number from 1 up (prompt and answer together), or None"),
+    "min_new_tokens": (_whole(0), "a whole number from 0 up"),
+    "ignore_eos": (_truth, "True or False"),
+    "stop_strings": (lambda values: all(isinstance(v, str) and v for v in values), "a set of strings, none empty"),
+    "include_stop_str_in_output": (_truth, "True or False"),
+    "stop_token_ids": (_ids, "a set of token ids"),
+    "eos_token_ids": (_ids, "a set of token ids"),
+    "apply_chat_template": (_truth, "True or False"),
+    "do_sample": (_truth, "True or False"),
+    "temperature": (_number(lambda v: 0 <= v < float("inf")), "a number from 0 up"),
+    "top_k": (_optional(_whole(1)), "a whole number from 1 up, or None for no limit"),
+    "top_p": (_number(lambda v: 0 < v <= 1), "a number above 0, at most 1"),
+    "min_p": (_number(lambda v: 0 <= v < 1), "a number from 0 up, below 1"),
+    "repetition_penalty": (_number(lambda v: 0 < v < float("inf")), "a number above 0, 1 for none"),
+    "presence_penalty": (_number(lambda v: -float("inf") < v < float("inf")), "a finite number, 0 for none"),
+    "frequency_penalty": (_number(lambda v: -float("inf") < v < float("inf")), "a finite number, 0 for none"),
+    "rng_seed": (_whole(0, UNLIMITED), "a whole number from 0 up to 2**64 - 1"),
+    "num_return_sequences": (_whole(1), "a whole number from 1 up"),
+    "mode": (lambda value: value in MODES, "one of " + ", ".join(map(repr, MODES))),
+    "num_assistant_tokens": (_whole(1, 32), "a whole number from 1 to 32, or mode='off' for no drafting"),
+    "max_ngram_size": (_whole(1, 32), "a whole number from 1 to 32"),
+}

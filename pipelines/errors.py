@@ -1,0 +1,41 @@
+"""Every way in which Outrider refuses. Each message says what was wrong, the value, and what to do."""
+
+
+class OutriderError(Exception):
+    """The base of all errors that Outrider raises on purpose."""
+
+
+class UnknownOption(OutriderError):
+    """An option that no part of Outrider knows, or that it does not support."""
+
+
+class InvalidOption(OutriderError):
+    """A known option with a value that it cannot have."""
+
+
+class EmptyPrompt(OutriderError):
+    """A prompt without a single token."""
+
+
+class PromptTooLong(OutriderError):
+    """A prompt that leaves no room for an answer in the model's context."""
+
+
+class CacheTooSmall(OutriderError):
+    """A request that the key-value cache could not hold even if it were empty."""
+
+
+class BrokenPair(OutriderError):
+    """A pair folder with a missing or damaged file."""
+
+
+class VocabularyMismatch(OutriderError):
+    """A draft model whose vocabulary is not the target's."""
+
+
+class UnsupportedModel(OutriderError):
+    """A model without a paged-attention form, or with inputs that the engine cannot feed."""
+
+
+class UnsupportedDevice(OutriderError):
+    """A device that OpenVINO does not see, or on which the engine does not run."""

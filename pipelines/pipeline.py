@@ -1,0 +1,250 @@
+"""LLMPipeline: the one class that an embedding program needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino_genai
+
+from .block_pool import BlockPool
+from .config import GenerationConfig
+from .drafters.base import Drafter
+from .drafters.draft_model import DraftModel
+from .drafters.prompt_lookup import PromptLookup
+from .engine import Engine
+from .errors import CacheTooSmall, EmptyPrompt, InvalidOption, PromptTooLong, UnsupportedDevice, VocabularyMismatch
+from .pair import Pair, context_length
+from .paged_model import BLOCK_SIZE, PagedModel
+from .results import DecodedResults
+from .sequence import Sequence
+from .stream import Stream
+from .text import TextStream, Tokenizer
+
+Message = Mapping[str, str]
+Inputs = str | SequenceOf[str] | SequenceOf[Message] | openvino_genai.ChatHistory
+Config = GenerationConfig | openvino_genai.GenerationConfig
+Streamer = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
+
+WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
+
+
+class LLMPipeline:
+    """A pair of models, loaded and ready to write.
+
+    `models_path` is a pair folder or a bare IR folder; `cache_tokens` is how many tokens, of all requests together, the
+    key-value cache holds; `exact=False` gives up the promise of the same text for the last percent of speed (see
+    `Engine`); further keywords are OpenVINO properties for the target. Calls from several threads are served together.
+
+    Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
+    """
+
+    def __init__(
+        self,
+        models_path: str | Path,
+        device: str = "CPU",
+        *,
+        cache_tokens: int = 16384,
+        exact: bool = True,
+        **properties: Any,
+    ) -> None:
+        if device != "CPU":
+            raise UnsupportedDevice(f"device={device!r} is not supported yet: use 'CPU'.")
+        if cache_tokens < 2:
+            raise InvalidOption(f"cache_tokens={cache_tokens} is not possible: give a whole number from 2 up.")
+        self.pair = Pair.open(models_path)
+        self.tokenizer = Tokenizer(self.pair.target)
+        self.max_context = self.pair.max_context
+        self.exact = exact
+        num_blocks = -(-cache_tokens // BLOCK_SIZE)
+        self._pool = BlockPool(num_blocks, BLOCK_SIZE)
+        self._target = PagedModel(self.pair.target, num_blocks, properties)
+        self._draft: PagedModel | None = None
+        drafters: dict[str, Drafter] = {"lookup": PromptLookup()}
+        if self.pair.draft is not None:
+            self._check_vocabulary(self.pair.draft)
+            self._draft = PagedModel(self.pair.draft, num_blocks)
+            pool = BlockPool(num_blocks, BLOCK_SIZE)
+            drafters["draft"] = DraftModel(self._draft, pool, context_length(self.pair.draft))
+        self.modes = ("off", *drafters)
+        self._engine = Engine(self._target, self._pool, drafters, exact)
+        config = GenerationConfig.from_folder(self.pair.target)
+        eos = self.tokenizer.eos_token_id
+        self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
+        self._history: list[Message] | None = None  # of the chat that is on
+
+    def warm_up(self) -> None:
+        """Run the first passes, which pack the weights and can take seconds. Safe to call from a thread of its own."""
+        for mode in self.modes:
+            self._open("def " * 40, self._config.updated({**WARM_UP, "mode": mode})).finish()
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.tokenizer
+
+    def get_generation_config(self) -> GenerationConfig:
+        return self._config
+
+    def set_generation_config(self, config: Config) -> None:
+        self._config = self._with_eos(config)
+
+    def generate(
+        self,
+        inputs: Inputs,
+        generation_config: Config | None = None,
+        streamer: Streamer | None = None,
+        **options: Any,
+    ) -> DecodedResults:
+        """Answer a prompt, several prompts at once, or a conversation of messages with "role" and "content".
+
+        A prompt is put into the model's chat template, where it has one, unless `apply_chat_template=False`. `streamer`
+        is called with each piece of text (an `openvino_genai.StreamerBase` with each piece's token ids); True or a
+        status other than RUNNING stops the answer. `options` override the configuration for this call.
+
+        Raises EmptyPrompt, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
+        """
+        config = self._configured(generation_config, options)
+        prompts = [inputs] if _is_single(inputs) else list(inputs)
+        if not prompts:
+            raise EmptyPrompt("The list of prompts is empty: give at least one.")
+        if len(prompts) > 1 and self._history is not None:
+            raise InvalidOption("A chat takes one message at a time: call finish_chat() before a list of prompts.")
+        if streamer is not None and len(prompts) * config.num_return_sequences > 1:
+            raise InvalidOption("A streamer can follow one answer only: give one prompt and num_return_sequences=1.")
+        with ExitStack() as opened:
+            streams = [
+                opened.enter_context(self._open(prompt, config, answer))
+                for prompt in prompts
+                for answer in range(config.num_return_sequences)
+            ]
+            if streamer is not None:
+                _feed(streams[0], streamer)
+            return DecodedResults(tuple(stream.finish() for stream in streams))
+
+    def stream(self, inputs: Inputs, generation_config: Config | None = None, **options: Any) -> Stream:
+        """Answer one prompt or conversation piece by piece; inputs, options and errors are those of `generate`."""
+        config = self._configured(generation_config, options)
+        if not _is_single(inputs) or config.num_return_sequences > 1:
+            raise InvalidOption("stream() follows one answer: give one prompt and num_return_sequences=1.")
+        return self._open(inputs, config)
+
+    def start_chat(self, system_message: str = "") -> None:
+        """From now on each prompt is a message of one conversation, and its answer is remembered."""
+        self._history = [{"role": "system", "content": system_message}] if system_message else []
+
+    def finish_chat(self) -> None:
+        self._history = None
+
+    def _with_eos(self, config: Config) -> GenerationConfig:
+        if isinstance(config, openvino_genai.GenerationConfig):
+            config = GenerationConfig.from_genai(config)
+        return config if config.eos_token_ids else config.updated({"eos_token_ids": self._config.eos_token_ids})
+
+    def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
+        chosen = (self._config if config is None else self._with_eos(config)).updated(options)
+        if chosen.mode not in self.modes:
+            raise InvalidOption(
+                f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
+                f"{', '.join(map(repr, self.modes))}, or export the pair with --draft."
+            )
+        return chosen
+
+    def _encode(self, inputs: Any, config: GenerationConfig) -> list[int]:
+        messages = _messages(inputs)
+        if messages is None and self._history is not None and config.apply_chat_template:
+            messages = [*self._history, {"role": "user", "content": inputs}]
+        if not inputs or (messages is not None and not messages[-1].get("content")):
+            raise EmptyPrompt("The prompt is empty: give at least one character.")
+        if messages is not None:
+            if not self.tokenizer.has_chat_template:
+                raise InvalidOption(f"{self.pair.path} has no chat template: give the prompt as a string.")
+            tokens = self.tokenizer.encode(self.tokenizer.apply_chat_template(messages), add_special_tokens=False)
+        elif config.apply_chat_template and self.tokenizer.has_chat_template:
+            prompt = self.tokenizer.apply_chat_template([{"role": "user", "content": inputs}])
+            tokens = self.tokenizer.encode(prompt, add_special_tokens=False)
+        else:
+            tokens = self.tokenizer.encode(inputs)
+        if not tokens:
+            raise EmptyPrompt(f"The prompt {inputs!r} has no tokens: give some text.")
+        return tokens
+
+    def _open(self, inputs: Any, config: GenerationConfig, answer: int = 0) -> Stream:
+        tokens = self._encode(inputs, config)
+        text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
+        sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer)
+        history = self._history
+
+        def remember(answer: str) -> None:
+            if history is not None and isinstance(inputs, str):
+                history.extend([{"role": "user", "content": inputs}, {"role": "assistant", "content": answer}])
+
+        return Stream(self._engine, sequence, text, remember)
+
+    def _room(self, num_prompt_tokens: int, config: GenerationConfig) -> int:
+        """How many tokens the answer can have."""
+        context = self.max_context - num_prompt_tokens
+        if context < 1:
+            raise PromptTooLong(
+                f"The prompt has {num_prompt_tokens} tokens and the model's context holds {self.max_context}, answer "
+                "included: shorten the prompt."
+            )
+        if config.max_new_tokens is not None:
+            return min(context, config.max_new_tokens)
+        if config.max_length is not None:
+            if config.max_length <= num_prompt_tokens:
+                raise InvalidOption(
+                    f"max_length={config.max_length} leaves no room behind a prompt of {num_prompt_tokens} tokens: "
+                    "raise it, or set max_new_tokens."
+                )
+            return min(context, config.max_length - num_prompt_tokens)
+        cache = self._pool.num_blocks * BLOCK_SIZE - num_prompt_tokens
+        if cache < 1:
+            raise CacheTooSmall(
+                f"The prompt has {num_prompt_tokens} tokens and the cache holds {self._pool.num_blocks * BLOCK_SIZE}: "
+                "shorten the prompt, or load the pair with more cache_tokens."
+            )
+        return min(context, cache)
+
+    def _check_vocabulary(self, draft: Path) -> None:
+        """Refuse a draft model whose tokens mean something else."""
+        ours, theirs = self.tokenizer.vocabulary, Tokenizer(draft).vocabulary
+        if ours != theirs:
+            different = sorted((ours.get(t, -1), theirs.get(t, -1), t) for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
+            shown = ", ".join(f"{token!r} is {i} in the target and {j} in the draft" for i, j, token in different[:3])
+            raise VocabularyMismatch(
+                f"The vocabularies of {self.pair.target} and {draft} differ in {len(different)} tokens ({shown}; -1 is "
+                "absent): take a draft model of the same family."
+            )
+
+
+def _messages(inputs: Inputs) -> list[Message] | None:
+    """The conversation, where the inputs are one. Raises InvalidOption for messages without role or content."""
+    if isinstance(inputs, openvino_genai.ChatHistory):
+        return inputs.get_messages()
+    if isinstance(inputs, str) or not isinstance(inputs, SequenceOf) or not inputs or isinstance(inputs[0], str):
+        return None
+    for message in inputs:
+        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
+            raise InvalidOption(f"{message!r} is no chat message: give a dictionary with 'role' and 'content'.")
+    return list(inputs)  # type: ignore[arg-type]
+
+
+def _is_single(inputs: Inputs) -> bool:
+    if not isinstance(inputs, (str, SequenceOf, openvino_genai.ChatHistory)):
+        raise InvalidOption(f"{type(inputs).__name__} is no prompt: give a string, a list of strings or chat messages.")
+    return isinstance(inputs, str) or _messages(inputs) is not None
+
+
+def _feed(stream: Stream, streamer: Streamer) -> None:
+    for piece in stream:
+        if isinstance(streamer, openvino_genai.StreamerBase):
+            answer: Any = streamer.write(list(piece.token_ids))
+        else:
+            answer = streamer(piece.text)
+        if answer is True or (isinstance(answer, openvino_genai.StreamingStatus) and answer.value != 0):
+            stream.cancel()
+    if isinstance(streamer, openvino_genai.StreamerBase):
+        streamer.end()

@@ -1,0 +1,54 @@
+"""What a request gives back: pieces while it runs, a Generation when it is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .text import Span
+from .trace import Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The next part of an answer.
+
+    `sources` tells for each of `token_ids` who proposed it ("target", or the drafter's name); `spans` cut `text` the same
+    way. The last piece of an answer has a `finish_reason` ("stop", "length" or "cancelled") and `stats`.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    sources: tuple[str, ...]
+    spans: tuple[Span, ...]
+    finish_reason: str | None = None
+    stats: Statistics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One finished answer; the fields are those of `Piece`."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    sources: tuple[str, ...]
+    spans: tuple[Span, ...]
+    finish_reason: str
+    stats: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedResults:
+    """The answers to one call, `num_return_sequences` for each prompt, in the order of the prompts."""
+
+    generations: tuple[Generation, ...]
+
+    @property
+    def texts(self) -> list[str]:
+        return [generation.text for generation in self.generations]
+
+    @property
+    def stats(self) -> list[Statistics]:
+        return [generation.stats for generation in self.generations]
+
+    def __str__(self) -> str:
+        return "\n".join(self.texts)

@@ -1,0 +1,83 @@
+"""Sequence: one request's tokens, cache and end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as SequenceOf
+
+from .block_pool import Table
+from .config import GenerationConfig
+from .sampling import Logits, choose_token
+from .text import TextStream
+from .trace import PassRecord, Statistics
+
+STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
+
+
+class Sequence:
+    """One answer in the making.
+
+    `tokens` is the prompt and the accepted answer; `num_cached` of them have keys and values in `table`'s blocks. All
+    ways to end (stop tokens, stop strings, length, cancellation) are decided here, token by token, so that a draft can
+    never carry an answer past its end.
+    """
+
+    def __init__(
+        self,
+        prompt: SequenceOf[int],
+        config: GenerationConfig,
+        max_new_tokens: int,
+        text: TextStream | None = None,
+        answer: int = 0,
+    ) -> None:
+        self.tokens = list(prompt)
+        self.num_prompt_tokens = len(self.tokens)
+        self.config = config
+        self.max_new_tokens = max_new_tokens
+        self.text = text
+        self.answer = answer
+        self.table = Table()
+        self.num_cached = 0
+        self.num_taken_over = 0
+        self.sources: list[str] = []
+        self.finish_reason: str | None = None
+        self.error: Exception | None = None
+        self.drafting_failed = False
+        self.trace: list[PassRecord] = []
+        self.submitted = time.perf_counter()
+
+    @property
+    def new_tokens(self) -> list[int]:
+        return self.tokens[self.num_prompt_tokens :]
+
+    @property
+    def num_new(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def num_slots(self) -> int:
+        """Cache slots that the request can need at most; two at least, see `Engine`."""
+        return max(2, self.num_prompt_tokens + self.max_new_tokens)
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, self.num_taken_over)
+
+    def choose(self, logits: Logits) -> int:
+        """The token that the model whose logits these are writes next."""
+        return choose_token(logits, self.tokens, self.num_prompt_tokens, self.config, self.answer)
+
+    def append(self, token: int, source: str) -> None:
+        """Accept one token of the answer and decide whether it is the last."""
+        self.tokens.append(token)
+        self.sources.append(source)
+        if self.text is not None:
+            self.text.push(token, source)
+        if token in self.config.stop_ids or (self.text is not None and self.text.stopped):
+            self.finish_reason = STOP
+        elif self.num_new >= self.max_new_tokens:
+            self.finish_reason = LENGTH

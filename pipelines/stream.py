@@ -1,0 +1,95 @@
+"""Stream: an answer, piece by piece, while it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from .engine import Engine
+from .results import Generation, Piece
+from .sequence import Sequence
+from .text import Span, TextStream
+
+
+class Stream(Iterator[Piece]):
+    """Iterate to run the request. `cancel` lets it end with a last piece; `close`, or dropping it, just ends it.
+
+    Either way the request's blocks are free at once. An error of the request is raised where it would have gone on.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        sequence: Sequence,
+        text: TextStream,
+        on_end: Callable[[str], None] = lambda answer: None,
+    ) -> None:
+        self._ended = True
+        self._engine = engine
+        self._sequence = sequence
+        self._text = text
+        self._on_end = on_end  # gets the whole text; not called for an answer that was closed or failed
+        self._spans: list[Span] = []
+        self._num_sent = 0
+        engine.add(sequence)
+        self._ended = False
+
+    def __next__(self) -> Piece:
+        while not self._ended:
+            if not self._sequence.finished:
+                self._engine.step()
+            if self._sequence.error is not None:
+                self._ended = True
+                raise self._sequence.error
+            self._ended = self._sequence.finished
+            spans = self._text.take(final=self._ended)
+            self._spans += spans
+            if self._ended:
+                self._on_end("".join(span.text for span in self._spans))
+            if spans or self._ended:
+                return self._piece(spans)
+        raise StopIteration
+
+    def cancel(self) -> None:
+        """End the answer here; the next piece is the last."""
+        self._engine.cancel(self._sequence)
+
+    def close(self) -> None:
+        self._engine.cancel(self._sequence)
+        self._ended = True
+
+    def finish(self) -> Generation:
+        """Run to the end and return the whole answer."""
+        for _ in self:
+            pass
+        sequence = self._sequence
+        assert sequence.finish_reason is not None
+        return Generation(
+            text="".join(span.text for span in self._spans),
+            token_ids=tuple(sequence.new_tokens),
+            sources=tuple(sequence.sources),
+            spans=tuple(self._spans),
+            finish_reason=sequence.finish_reason,
+            stats=sequence.statistics,
+        )
+
+    def _piece(self, spans: tuple[Span, ...]) -> Piece:
+        sent, self._num_sent = self._num_sent, self._sequence.num_new
+        return Piece(
+            text="".join(span.text for span in spans),
+            token_ids=tuple(self._sequence.new_tokens[sent : self._num_sent]),
+            sources=tuple(self._sequence.sources[sent : self._num_sent]),
+            spans=spans,
+            finish_reason=self._sequence.finish_reason,
+            stats=self._sequence.statistics if self._ended else None,
+        )
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if not self._ended:
+            self.close()

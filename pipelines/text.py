@@ -1,0 +1,141 @@
+"""Text in and out: the tokenizer, and the stream that turns tokens into text without ever splitting a character."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+import openvino_genai
+import regex
+
+from .errors import BrokenPair, InvalidOption
+
+INCOMPLETE = "\ufffd"  # what a detokenizer puts where the bytes of a character are still missing
+
+
+class Tokenizer:
+    """A pair's tokenizer and chat template. Raises BrokenPair where its files are missing or damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._tokenizer = openvino_genai.Tokenizer(folder)
+        except RuntimeError as error:
+            raise BrokenPair(f"The tokenizer in {folder} cannot be loaded: export the pair again. ({error})") from error
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).input_ids.data
+        return [int(i) for i in ids.ravel()]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._tokenizer.decode(list(ids)) if ids else ""
+
+    @property
+    def eos_token_id(self) -> int | None:
+        id = self._tokenizer.get_eos_token_id()
+        return id if id >= 0 else None
+
+    @property
+    def vocabulary(self) -> dict[bytes, int]:
+        return self._tokenizer.get_vocab()
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
+        """The prompt for a conversation. Raises InvalidOption for messages that the template cannot take."""
+        try:
+            return self._tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt)
+        except RuntimeError as error:
+            raise InvalidOption(f"The chat template of this model refuses these messages: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of text and who proposed the tokens that it came from."""
+
+    text: str
+    source: str
+
+
+class TextStream:
+    """Turns tokens into text, one at a time, and finds stop strings.
+
+    Text is held back while a later token could still change what it is: an incomplete character, the last grapheme
+    cluster (Unicode annex 29: a combining mark or an emoji modifier may follow), the beginning of a stop string.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop_strings: Iterable[str] = (), include_stop: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._stops = tuple(sorted(stop_strings))
+        self._include_stop = include_stop
+        self._ids: list[int] = []  # from the last clean cut on: enough to decode the next token in context
+        self._num_read = 0  # how many of them are text already
+        self._read_text = ""
+        self._held: list[Span] = []
+        self._tail = ""  # the end of the text so far, as long as a stop string can reach back
+        self.stopped = False
+
+    def push(self, token: int, source: str) -> None:
+        """Take one token. Afterwards `stopped` tells whether it completed a stop string."""
+        self._ids.append(token)
+        text = self._tokenizer.decode(self._ids)
+        if text.endswith(INCOMPLETE):
+            return
+        self._append(text[len(self._read_text) :], source)
+        self._ids = self._ids[self._num_read :]
+        self._num_read = len(self._ids)
+        self._read_text = self._tokenizer.decode(self._ids)
+
+    def take(self, final: bool = False) -> tuple[Span, ...]:
+        """The text that can no longer change, with its sources; all that is left when `final`."""
+        if final and not self.stopped:
+            rest = self._tokenizer.decode(self._ids)[len(self._read_text) :]
+            self._append(rest, self._held[-1].source if self._held else "target")
+        held = "".join(span.text for span in self._held)
+        ready = len(held) if final or self.stopped else self._settled(held)
+        taken, self._held = _split(self._held, ready)
+        return taken
+
+    def _append(self, text: str, source: str) -> None:
+        if not text or self.stopped:
+            return
+        before = len(self._tail)
+        seen = self._tail + text
+        self._held.append(Span(text, source))
+        ends = [(seen.find(stop, max(0, before - len(stop) + 1)), stop) for stop in self._stops]
+        found = [(start + len(stop), start) for start, stop in ends if start >= 0]
+        if found:
+            end, start = min(found)
+            surplus = len(seen) - (end if self._include_stop else start)
+            held = sum(len(span.text) for span in self._held)
+            self._held = list(_split(self._held, held - surplus)[0])
+            self.stopped = True
+        longest = max(map(len, self._stops), default=0)
+        self._tail = seen[-longest:] if longest else ""
+
+    def _settled(self, held: str) -> int:
+        """How many characters of the held text cannot change any more."""
+        if not held:
+            return 0
+        last_cluster = max(match.start() for match in regex.finditer(r"\X", held))
+        stop_prefix = max(
+            (n for stop in self._stops for n in range(1, len(stop)) if held.endswith(stop[:n])), default=0
+        )
+        return min(last_cluster, len(held) - stop_prefix)
+
+
+def _split(spans: Sequence[Span], at: int) -> tuple[tuple[Span, ...], list[Span]]:
+    """The first `at` characters, neighbours of one source joined, and the rest."""
+    first: list[Span] = []
+    rest: list[Span] = []
+    for span in spans:
+        if at > 0:
+            first.append(Span(span.text[:at], span.source))
+        if span.text[max(at, 0) :]:
+            rest.append(Span(span.text[max(at, 0) :], span.source))
+        at -= len(span.text)
+    joined = (Span("".join(s.text for s in group), source) for source, group in groupby(first, lambda s: s.source))
+    return tuple(joined), rest
