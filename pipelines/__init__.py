@@ -15,7 +15,7 @@ from .errors import (
 )
 from .pair import Pair
 from .pipeline import LLMPipeline
-from .results import DecodedResults, Generation, Piece
+from .results import DecodedResults, DecodedText, Generation, Piece
 from .stream import Stream
 from .text import Span, Tokenizer
 from .trace import Statistics
@@ -25,6 +25,7 @@ __all__ = [
     "BrokenPair",
     "CacheTooSmall",
     "DecodedResults",
+    "DecodedText",
     "EmptyPrompt",
     "Generation",
     "GenerationConfig",

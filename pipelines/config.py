@@ -1,4 +1,4 @@
-"""GenerationConfig: what a request asks for. Names, defaults and meanings are those of `openvino_genai.GenerationConfig`."""
+"""GenerationConfig: what a request asks for, with the names, defaults and meanings of `openvino_genai`'s."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class GenerationConfig:
 
     @classmethod
     def from_genai(cls, config: openvino_genai.GenerationConfig) -> GenerationConfig:
-        """What an `openvino_genai.GenerationConfig` asks for. Raises UnknownOption for what only that library can do."""
+        """What an `openvino_genai.GenerationConfig` asks for. Raises UnknownOption for what only that one can do."""
         default = openvino_genai.GenerationConfig()
         options: dict[str, Any] = {}
         for name in dir(config):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from .block_pool import BlockPool, OutOfBlocks, Table
 from .drafters.base import Draft, Drafter
 from .errors import CacheTooSmall
+from .exactness import is_exact
 from .paged_model import PREFILL_ROWS, PagedModel, Window
 from .sequence import CANCELLED, Sequence
 from .trace import PassRecord
@@ -38,8 +39,8 @@ class Engine:
     """Decodes all running sequences with one loop. Plain decoding is the empty draft, prefill a window without one.
 
     Logits are bitwise the same however tokens are cut into passes, as long as each sequence has at least two rows in a
-    pass: a single row takes another attention kernel. So where one token is due and nothing is drafted, the token before
-    it is fed again and its key and value are written over with the same bytes. `exact=False` gives that up.
+    pass: a single row takes another attention kernel. So where one token is due and nothing is drafted, the token
+    before it is fed again and its key and value are written over with the same bytes. `exact=False` gives that up.
 
     Whoever waits for a sequence calls `step`; calls from several threads take turns, and each serves everybody.
     """
@@ -88,11 +89,20 @@ class Engine:
                 for plan in plans:
                     self._fail(plan.sequence, error)
                 return
-            for plan, rows in zip(plans, logits):
+            for plan, rows in zip(plans, logits, strict=True):
                 try:
                     self._settle(plan, rows, began)
                 except Exception as error:
                     self._fail(plan.sequence, error)
+
+    def is_exact(self, num_tokens: int) -> bool:
+        """Check on this device what the class promises, with a probe of `num_tokens` tokens."""
+        with self._lock:
+            table, _ = self._pool.open((), num_tokens)
+            try:
+                return is_exact(self._target, table.blocks, num_tokens)
+            finally:
+                self._pool.close(table)
 
     def _admit(self) -> None:
         while self._waiting:

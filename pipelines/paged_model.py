@@ -59,7 +59,8 @@ class PagedModel:
         try:
             compiled = core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {})})
         except RuntimeError as error:
-            raise InvalidOption(f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {error}") from error
+            reason = str(error).strip().splitlines()[-1]
+            raise InvalidOption(f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason}") from error
         self.num_blocks = num_blocks
         self._request = compiled.create_infer_request()
         for port in compiled.inputs:
@@ -77,7 +78,7 @@ class PagedModel:
         starts = np.array([w.start for w in windows])
         begins = np.concatenate([[0], np.cumsum(counts)])
         used = [w.blocks[: -(-(w.start + len(w.tokens)) // BLOCK_SIZE)] for w in windows]
-        wanted = [np.arange(end - w.num_rows, end) for w, end in zip(windows, begins[1:])]
+        wanted = [np.arange(end - w.num_rows, end) for w, end in zip(windows, begins[1:], strict=True)]
         inputs = {
             "input_ids": np.concatenate([np.asarray(w.tokens, np.int64) for w in windows]),
             "position_ids": np.concatenate([np.arange(w.start, w.start + len(w.tokens)) for w in windows]),

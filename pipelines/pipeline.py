@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as SequenceOf
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-import numpy as np
 import openvino_genai
 
 from .block_pool import BlockPool
@@ -17,19 +16,22 @@ from .drafters.base import Drafter
 from .drafters.draft_model import DraftModel
 from .drafters.prompt_lookup import PromptLookup
 from .engine import Engine
-from .errors import CacheTooSmall, EmptyPrompt, InvalidOption, PromptTooLong, UnsupportedDevice, VocabularyMismatch
-from .pair import Pair, context_length
+from .errors import CacheTooSmall, InvalidOption, PromptTooLong, UnsupportedDevice
 from .paged_model import BLOCK_SIZE, PagedModel
-from .results import DecodedResults
+from .pair import Pair, context_length
+from .prompt import Inputs, Message, Prompt, encode_prompt, prompts_of
+from .results import DecodedResults, DecodedText
 from .sequence import Sequence
 from .stream import Stream
 from .text import TextStream, Tokenizer
+from .vocabulary import check_same_vocabulary
 
-Message = Mapping[str, str]
-Inputs = str | SequenceOf[str] | SequenceOf[Message] | openvino_genai.ChatHistory
-Config = GenerationConfig | openvino_genai.GenerationConfig
-Streamer = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
+log = logging.getLogger(__name__)
 
+Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
+Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
+
+EXACTNESS_TOKENS = 80
 WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
 
 
@@ -66,7 +68,11 @@ class LLMPipeline:
         self._draft: PagedModel | None = None
         drafters: dict[str, Drafter] = {"lookup": PromptLookup()}
         if self.pair.draft is not None:
-            self._check_vocabulary(self.pair.draft)
+            check_same_vocabulary(
+                self.tokenizer.vocabulary,
+                Tokenizer(self.pair.draft).vocabulary,
+                f"{self.pair.target} and {self.pair.draft}",
+            )
             self._draft = PagedModel(self.pair.draft, num_blocks)
             pool = BlockPool(num_blocks, BLOCK_SIZE)
             drafters["draft"] = DraftModel(self._draft, pool, context_length(self.pair.draft))
@@ -78,7 +84,16 @@ class LLMPipeline:
         self._history: list[Message] | None = None  # of the chat that is on
 
     def warm_up(self) -> None:
-        """Run the first passes, which pack the weights and can take seconds. Safe to call from a thread of its own."""
+        """Run the first passes, which pack the weights and can take seconds, and check the promise on this device.
+
+        Where the check fails, `exact` becomes False and a warning tells. Safe to call from a thread of its own.
+        """
+        if self.exact and not self._engine.is_exact(min(EXACTNESS_TOKENS, self.max_context)):
+            self.exact = False
+            log.warning(
+                "On this device, with these properties, logits depend on how tokens are cut into passes: the "
+                "same seed may give another text in another mode."
+            )
         for mode in self.modes:
             self._open("def " * 40, self._config.updated({**WARM_UP, "mode": mode})).finish()
 
@@ -97,19 +112,18 @@ class LLMPipeline:
         generation_config: Config | None = None,
         streamer: Streamer | None = None,
         **options: Any,
-    ) -> DecodedResults:
+    ) -> DecodedResults | DecodedText:
         """Answer a prompt, several prompts at once, or a conversation of messages with "role" and "content".
 
         A prompt is put into the model's chat template, where it has one, unless `apply_chat_template=False`. `streamer`
         is called with each piece of text (an `openvino_genai.StreamerBase` with each piece's token ids); True or a
-        status other than RUNNING stops the answer. `options` override the configuration for this call.
+        status other than RUNNING stops the answer. `options` override the configuration for this call. The answer to a
+        string is a string; both kinds of result have `texts`, `stats` and `generations`.
 
         Raises EmptyPrompt, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
         """
         config = self._configured(generation_config, options)
-        prompts = [inputs] if _is_single(inputs) else list(inputs)
-        if not prompts:
-            raise EmptyPrompt("The list of prompts is empty: give at least one.")
+        prompts = prompts_of(inputs)
         if len(prompts) > 1 and self._history is not None:
             raise InvalidOption("A chat takes one message at a time: call finish_chat() before a list of prompts.")
         if streamer is not None and len(prompts) * config.num_return_sequences > 1:
@@ -122,14 +136,18 @@ class LLMPipeline:
             ]
             if streamer is not None:
                 _feed(streams[0], streamer)
-            return DecodedResults(tuple(stream.finish() for stream in streams))
+            generations = tuple(stream.finish() for stream in streams)
+        if isinstance(inputs, str) and len(generations) == 1:
+            return DecodedText(generations[0])
+        return DecodedResults(generations)
 
     def stream(self, inputs: Inputs, generation_config: Config | None = None, **options: Any) -> Stream:
         """Answer one prompt or conversation piece by piece; inputs, options and errors are those of `generate`."""
         config = self._configured(generation_config, options)
-        if not _is_single(inputs) or config.num_return_sequences > 1:
+        prompts = prompts_of(inputs)
+        if len(prompts) * config.num_return_sequences > 1:
             raise InvalidOption("stream() follows one answer: give one prompt and num_return_sequences=1.")
-        return self._open(inputs, config)
+        return self._open(prompts[0], config)
 
     def start_chat(self, system_message: str = "") -> None:
         """From now on each prompt is a message of one conversation, and its answer is remembered."""
@@ -152,34 +170,15 @@ class LLMPipeline:
             )
         return chosen
 
-    def _encode(self, inputs: Any, config: GenerationConfig) -> list[int]:
-        messages = _messages(inputs)
-        if messages is None and self._history is not None and config.apply_chat_template:
-            messages = [*self._history, {"role": "user", "content": inputs}]
-        if not inputs or (messages is not None and not messages[-1].get("content")):
-            raise EmptyPrompt("The prompt is empty: give at least one character.")
-        if messages is not None:
-            if not self.tokenizer.has_chat_template:
-                raise InvalidOption(f"{self.pair.path} has no chat template: give the prompt as a string.")
-            tokens = self.tokenizer.encode(self.tokenizer.apply_chat_template(messages), add_special_tokens=False)
-        elif config.apply_chat_template and self.tokenizer.has_chat_template:
-            prompt = self.tokenizer.apply_chat_template([{"role": "user", "content": inputs}])
-            tokens = self.tokenizer.encode(prompt, add_special_tokens=False)
-        else:
-            tokens = self.tokenizer.encode(inputs)
-        if not tokens:
-            raise EmptyPrompt(f"The prompt {inputs!r} has no tokens: give some text.")
-        return tokens
-
-    def _open(self, inputs: Any, config: GenerationConfig, answer: int = 0) -> Stream:
-        tokens = self._encode(inputs, config)
+    def _open(self, prompt: Prompt, config: GenerationConfig, answer: int = 0) -> Stream:
+        history = self._history
+        tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
         text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
         sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer)
-        history = self._history
 
-        def remember(answer: str) -> None:
-            if history is not None and isinstance(inputs, str):
-                history.extend([{"role": "user", "content": inputs}, {"role": "assistant", "content": answer}])
+        def remember(written: str) -> None:
+            if history is not None and isinstance(prompt, str) and config.apply_chat_template and answer == 0:
+                history.extend([{"role": "user", "content": prompt}, {"role": "assistant", "content": written}])
 
         return Stream(self._engine, sequence, text, remember)
 
@@ -207,35 +206,6 @@ class LLMPipeline:
                 "shorten the prompt, or load the pair with more cache_tokens."
             )
         return min(context, cache)
-
-    def _check_vocabulary(self, draft: Path) -> None:
-        """Refuse a draft model whose tokens mean something else."""
-        ours, theirs = self.tokenizer.vocabulary, Tokenizer(draft).vocabulary
-        if ours != theirs:
-            different = sorted((ours.get(t, -1), theirs.get(t, -1), t) for t in ours.keys() | theirs.keys() if ours.get(t) != theirs.get(t))
-            shown = ", ".join(f"{token!r} is {i} in the target and {j} in the draft" for i, j, token in different[:3])
-            raise VocabularyMismatch(
-                f"The vocabularies of {self.pair.target} and {draft} differ in {len(different)} tokens ({shown}; -1 is "
-                "absent): take a draft model of the same family."
-            )
-
-
-def _messages(inputs: Inputs) -> list[Message] | None:
-    """The conversation, where the inputs are one. Raises InvalidOption for messages without role or content."""
-    if isinstance(inputs, openvino_genai.ChatHistory):
-        return inputs.get_messages()
-    if isinstance(inputs, str) or not isinstance(inputs, SequenceOf) or not inputs or isinstance(inputs[0], str):
-        return None
-    for message in inputs:
-        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-            raise InvalidOption(f"{message!r} is no chat message: give a dictionary with 'role' and 'content'.")
-    return list(inputs)  # type: ignore[arg-type]
-
-
-def _is_single(inputs: Inputs) -> bool:
-    if not isinstance(inputs, (str, SequenceOf, openvino_genai.ChatHistory)):
-        raise InvalidOption(f"{type(inputs).__name__} is no prompt: give a string, a list of strings or chat messages.")
-    return isinstance(inputs, str) or _messages(inputs) is not None
 
 
 def _feed(stream: Stream, streamer: Streamer) -> None:

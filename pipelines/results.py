@@ -12,8 +12,8 @@ from .trace import Statistics
 class Piece:
     """The next part of an answer.
 
-    `sources` tells for each of `token_ids` who proposed it ("target", or the drafter's name); `spans` cut `text` the same
-    way. The last piece of an answer has a `finish_reason` ("stop", "length" or "cancelled") and `stats`.
+    `sources` tells for each of `token_ids` who proposed it ("target", or the drafter's name); `spans` cut `text` the
+    same way. The last piece of an answer has a `finish_reason` ("stop", "length" or "cancelled") and `stats`.
     """
 
     text: str
@@ -36,9 +36,8 @@ class Generation:
     stats: Statistics
 
 
-@dataclass(frozen=True, slots=True)
-class DecodedResults:
-    """The answers to one call, `num_return_sequences` for each prompt, in the order of the prompts."""
+class _Answers:
+    """What every result of `generate` tells of its answers."""
 
     generations: tuple[Generation, ...]
 
@@ -47,8 +46,28 @@ class DecodedResults:
         return [generation.text for generation in self.generations]
 
     @property
+    def finish_reasons(self) -> list[str]:
+        return [generation.finish_reason for generation in self.generations]
+
+    @property
     def stats(self) -> list[Statistics]:
         return [generation.stats for generation in self.generations]
 
+
+class DecodedResults(_Answers):
+    """The answers to one call, `num_return_sequences` for each prompt, in the order of the prompts."""
+
+    def __init__(self, generations: tuple[Generation, ...]) -> None:
+        self.generations = generations
+
     def __str__(self) -> str:
         return "\n".join(self.texts)
+
+
+class DecodedText(str, _Answers):
+    """The one answer to one string: the text, as programs written for `openvino_genai` expect it, and its details."""
+
+    def __new__(cls, generation: Generation) -> DecodedText:
+        text = super().__new__(cls, generation.text)
+        text.generations = (generation,)
+        return text

@@ -1,8 +1,8 @@
 """From a row of logits to the token for (seed, answer, position): pure functions, no state, no random generator.
 
-The token at position t is `argmax over v of (score(v) + Gumbel(seed, answer, t, v))`, where the scores are the processed
-logits; by the Gumbel-max identity this samples from softmax(score) (Maddison et al., arXiv 1411.0030). The noise is a
-hash of its arguments, so the token does not depend on how position t was reached.
+The token at position t is `argmax over v of (score(v) + Gumbel(seed, answer, t, v))`, where the scores are the
+processed logits; by the Gumbel-max identity this samples from softmax(score) (Maddison et al., arXiv 1411.0030). The
+noise is a hash of its arguments, so the token does not depend on how position t was reached.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def penalized(logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, con
     """Logits after the penalties, float64 [vocabulary].
 
     Repetition divides positive and multiplies negative logits of every token in prompt and answer (CTRL, arXiv
-    1909.05858); presence and frequency subtract once, or once for each occurrence, for tokens of the answer. Tokens that
-    end the answer are impossible before `min_new_tokens`.
+    1909.05858); presence and frequency subtract once, or once for each occurrence, for tokens of the answer. Tokens
+    that end the answer are impossible before `min_new_tokens`.
     """
     scores = logits.astype(np.float64)
     answer = tokens[num_prompt_tokens:]

@@ -33,8 +33,8 @@ class Tokenizer:
 
     @property
     def eos_token_id(self) -> int | None:
-        id = self._tokenizer.get_eos_token_id()
-        return id if id >= 0 else None
+        token_id = self._tokenizer.get_eos_token_id()
+        return token_id if token_id >= 0 else None
 
     @property
     def vocabulary(self) -> dict[bytes, int]:

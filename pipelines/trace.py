@@ -24,7 +24,7 @@ class PassRecord:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The figures of one request. Times in seconds; `tokens_per_s` counts the tokens after the first pass that gave any."""
+    """The figures of one request, times in seconds. `tokens_per_s` is the rate after the first pass that gave any."""
 
     prompt_tokens: int
     cached_tokens: int  # of the prompt, taken over from earlier requests

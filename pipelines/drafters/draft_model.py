@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..block_pool import BlockPool, OutOfBlocks, Table
-from ..paged_model import PagedModel, Window
+from ..paged_model import PagedModel
 from ..sampling import choose_token
 from ..sequence import Sequence
 from .base import Draft
@@ -23,8 +23,8 @@ class DraftModel:
     """Writes ahead with the draft model, token by token, in its own cache.
 
     It samples with the target's settings and the target's noise, so that both models choose the same token as often as
-    their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). Where its cache or context is
-    full it proposes nothing.
+    their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). Where its cache or context
+    is full it proposes nothing.
     """
 
     name = "draft_model"
@@ -50,9 +50,7 @@ class DraftModel:
         for _ in range(limit):
             logits = self._model.prefill(tokens, len(progress.tokens), progress.table.blocks)
             progress.tokens = list(tokens)
-            tokens.append(
-                choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer)
-            )
+            tokens.append(choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer))
         self._pool.publish(progress.table, sequence.tokens, known)
         return Draft(tuple(tokens[known:]), (self.name,) * limit)
 
@@ -73,4 +71,4 @@ class DraftModel:
 
 def _common_length(left: list[int], right: list[int]) -> int:
     """How many first tokens are the same."""
-    return next((i for i, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
+    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

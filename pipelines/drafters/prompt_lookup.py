@@ -35,9 +35,8 @@ class PromptLookup:
                 index.ends[tuple(tokens[end - size : end])] = end
             index.num_indexed = end
         for size in range(min(longest, len(tokens)), 0, -1):
-            end = index.ends.get(tuple(tokens[-size:]))
-            if end is not None:
-                found = tuple(tokens[end : end + limit])
+            if (match := index.ends.get(tuple(tokens[-size:]))) is not None:
+                found = tuple(tokens[match : match + limit])
                 return Draft(found, (self.name,) * len(found))
         return Draft()
 
