@@ -1,0 +1,113 @@
+"""Checkpoint: a decoder language model as transformers saves it, on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .digest import sha256
+from .errors import NoSuchModel, NotADecoder
+from .hub import download
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checked checkpoint.
+
+    source: the path or hub id as the user gave it.
+    revision: the commit of a hub model, or `sha256:` of the files of a local one.
+    architecture: the class of the model in transformers.
+    size: bytes of the weight files.
+    num_weights: elements of the weight files.
+    remote_code: whether code that comes with the checkpoint may be run.
+    """
+
+    source: str
+    folder: Path
+    revision: str
+    architecture: str
+    size: int
+    num_weights: int
+    remote_code: bool = False
+
+
+def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], None]) -> Checkpoint:
+    """The checkpoint in the folder `source`, or that of the hub id `source`, which is downloaded.
+
+    `announce` is told before anything is fetched. Raises NoSuchModel, NotADecoder, HubUnreachable, NoRoom.
+    """
+    if Path(source).is_dir():
+        folder, revision = Path(source), ""
+    elif Path(source).exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
+        raise NoSuchModel(f"{source} is not a folder: name the folder of a checkpoint, or a hub id such as ORG/NAME.")
+    else:
+        folder, revision = (found := download(source, remote_code, announce)).folder, found.revision
+    architecture = _decoder_architecture(source, folder, remote_code)
+    files = _weight_files(source, folder)
+    return Checkpoint(
+        source=source,
+        folder=folder,
+        revision=revision or _fingerprint(folder, files),
+        architecture=architecture,
+        size=sum(file.stat().st_size for file in files),
+        num_weights=sum(map(_count_weights, files)),
+        remote_code=remote_code,
+    )
+
+
+def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NoSuchModel(f"{source} has no config.json: it is not a checkpoint saved by transformers.") from error
+    except ValueError as error:
+        raise NoSuchModel(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+    architectures = config.get("architectures") or []
+    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""), ())
+    known = (known,) if isinstance(known, str) else known
+    for architecture in architectures:
+        if architecture in known and not config.get("is_encoder_decoder"):
+            return str(architecture)
+        if "AutoModelForCausalLM" in config.get("auto_map", {}):
+            if remote_code:
+                return str(architecture)
+            raise NotADecoder(
+                f"{source} ({architecture}) needs code that comes with it. If you have read that code and trust it, "
+                "add --trust-remote-code."
+            )
+    raise NotADecoder(
+        f"{source} is {' '.join(architectures) or 'a model of unknown architecture'}, not a decoder language model: "
+        "choose one whose config.json names a class for causal language modelling, such as LlamaForCausalLM."
+    )
+
+
+def _weight_files(source: str, folder: Path) -> list[Path]:
+    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    if not files:
+        raise NoSuchModel(f"{source} has no weights: neither *.safetensors nor pytorch_model*.bin in {folder}.")
+    return files
+
+
+def _count_weights(file: Path) -> int:
+    if file.suffix != ".safetensors":
+        return file.stat().st_size // 2
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118  no mapping
+    except SafetensorError as error:
+        raise NoSuchModel(f"{file} is damaged or incomplete: {error}") from error
+    return sum(map(math.prod, shapes))
+
+
+def _fingerprint(folder: Path, files: list[Path]) -> str:
+    digests = [sha256(file) for file in (folder / "config.json", *files)]
+    return f"sha256:{hashlib.sha256(''.join(digests).encode()).hexdigest()}"

@@ -1,0 +1,92 @@
+"""The command `outrider export`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from outrider.pipelines.errors import InvalidOption
+from outrider.pipelines.privacy import keep_private
+
+from .compression import WeightFormat, compressions
+from .pair_export import export_pair
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def export_command(
+    target: Annotated[str, typer.Option(help="Folder of a checkpoint, or a hub id ORG/NAME[@REVISION] to download.")],
+    out: Annotated[Path, typer.Option(help="Pair folder to make.")],
+    draft: Annotated[str | None, typer.Option(help="The draft model, named in the same way.")] = None,
+    target_weights: Annotated[WeightFormat, typer.Option(help="How the target's weights are stored.")] = "int8",
+    draft_weights: Annotated[
+        WeightFormat | None, typer.Option(help="How the draft's weights are stored.", show_default="int8")
+    ] = None,
+    group_size: Annotated[
+        int | None,
+        typer.Option(help="Weights that share a scale, for int4; -1 is one scale a row.", show_default="128"),
+    ] = None,
+    symmetric: Annotated[
+        bool | None,
+        typer.Option(
+            "--symmetric/--asymmetric", help="Without or with zero points, for int8 and int4.", show_default="symmetric"
+        ),
+    ] = None,
+    ratio: Annotated[
+        float | None, typer.Option(help="Share of the weights that become int4, the others int8.", show_default="1.0")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace a pair that is there, once the new one is ready.")
+    ] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that comes with a checkpoint. Read it first.")
+    ] = False,
+) -> None:
+    """Make a pair of your own: convert, compress and check a target and its draft. Downloads models named by hub id."""
+    keep_private(network=True)
+    stop_cleanly()
+    if draft is None and draft_weights is not None:
+        raise InvalidOption(f"--draft-weights {draft_weights} has no meaning without --draft: leave it out.")
+    formats: list[WeightFormat] = [target_weights] if draft is None else [target_weights, draft_weights or "int8"]
+    both = compressions(formats, symmetric=symmetric, group_size=group_size, ratio=ratio)
+    folder = export_pair(
+        target,
+        draft,
+        out,
+        target_compression=both[0],
+        draft_compression=both[-1],
+        force=force,
+        remote_code=trust_remote_code,
+        announce=clocked(),
+    )
+    typer.echo(f"Made {folder}. Try it: outrider chat --pair {folder}")
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command with what follows `outrider export`."""
+    app(arguments, prog_name="outrider export")
+
+
+def clocked() -> Callable[[str], None]:
+    """An announcer that writes each step to standard error with the seconds since the first."""
+    start = time.monotonic()
+    return lambda text: print(f"{time.monotonic() - start:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+
+def stop_cleanly() -> None:
+    """Let a request to end the process run the clean-up on its way out."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):  # Windows has no SIGHUP
+            signal.signal(getattr(signal, name), leave)

@@ -1,0 +1,104 @@
+"""From a checkpoint to an IR: optimum-intel converts, NNCF compresses the weights."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from math import prod
+from pathlib import Path
+
+import openvino as ov
+
+from outrider.pipelines.errors import UnsupportedModel
+
+from .checkpoint import Checkpoint
+from .compression import Compression
+from .errors import ConversionFailed
+from .quiet import quiet
+
+TASK = "text-generation-with-past"
+MODEL = "openvino_model.xml"
+WEIGHT_TYPES = {"f32", "f16", "bf16", "i8", "u8", "i4", "u4"}
+
+
+def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
+    """Write the checkpoint's IR and configuration to `folder`, the weights uncompressed.
+
+    half: store fp16; otherwise weights keep the precision of the checkpoint, for a compression to start from.
+    Raises UnsupportedModel for an architecture that optimum-intel does not know, ConversionFailed.
+    """
+    from optimum.exporters.openvino import main_export
+    from optimum.exporters.tasks import TasksManager
+    from optimum.intel import OVConfig
+    from transformers import AutoConfig
+
+    with quiet():
+        model_type = AutoConfig.from_pretrained(checkpoint.folder, trust_remote_code=checkpoint.remote_code).model_type
+        try:
+            known = TasksManager.get_supported_tasks_for_model_type(
+                model_type, exporter="openvino", library_name="transformers"
+            )
+        except KeyError:
+            known = {}
+        if TASK not in known:
+            raise UnsupportedModel(
+                f"{checkpoint.source} is a {model_type} model, which optimum-intel cannot convert for text generation: "
+                "choose another architecture, or a newer optimum-intel."
+            )
+        try:
+            main_export(
+                str(checkpoint.folder),
+                folder,
+                task=TASK,
+                library_name="transformers",
+                ov_config=OVConfig(dtype="fp16" if half else None),
+                trust_remote_code=checkpoint.remote_code,
+                local_files_only=True,
+            )
+        except Exception as error:
+            raise ConversionFailed(f"optimum-intel cannot convert {checkpoint.source}: {_first_line(error)}") from error
+
+
+def compress(folder: Path, compression: Compression) -> None:
+    """Replace the IR in `folder` by one with compressed weights. Raises ConversionFailed."""
+    import nncf
+    from nncf.parameters import CompressWeightsMode
+    from nncf.quantization.advanced_parameters import AdvancedCompressionParameters, GroupSizeFallbackMode
+
+    settings = compression.settings
+    mode = CompressWeightsMode(f"{compression.weights}_{'sym' if settings.pop('symmetric') else 'asym'}")
+    advanced = AdvancedCompressionParameters(group_size_fallback_mode=GroupSizeFallbackMode.ADJUST)
+    whole, smaller = folder / MODEL, folder / f"compressed_{MODEL}"
+    with quiet():
+        model = ov.Core().read_model(whole)
+        try:
+            model = nncf.compress_weights(model, mode=mode, advanced_parameters=advanced, **settings)
+        except Exception as error:
+            raise ConversionFailed(f"NNCF cannot compress {whole} to {mode.value}: {_first_line(error)}") from error
+    _let_cache_be_quantized(model)
+    ov.save_model(model, smaller, compress_to_fp16=False)
+    del model  # it maps the files that are replaced now
+    gc.collect()
+    for suffix in (".xml", ".bin"):
+        smaller.with_suffix(suffix).replace(whole.with_suffix(suffix))
+
+
+def precisions(folder: Path) -> dict[str, int]:
+    """How many weights (with their scales and zero points) the IR stores in each number format."""
+    counts: Counter[str] = Counter()
+    for node in ov.Core().read_model(folder / MODEL).get_ops():
+        if node.get_type_name() == "Constant" and len(node.get_output_shape(0)) > 1:
+            counts[node.get_output_element_type(0).get_type_name()] += prod(node.get_output_shape(0))
+    return {name: count for name, count in counts.most_common() if name in WEIGHT_TYPES}
+
+
+def _let_cache_be_quantized(model: ov.Model) -> None:
+    """Take out the hint, meant for uncompressed models, that keeps their key-value cache in f16."""
+    if model.has_rt_info(["runtime_options", "KV_CACHE_PRECISION"]):
+        options = model.get_rt_info("runtime_options").value
+        del options["KV_CACHE_PRECISION"]
+        model.set_rt_info(options, "runtime_options")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).strip().splitlines()), '')}"

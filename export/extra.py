@@ -1,0 +1,30 @@
+"""The packages that only an export needs, and the line that installs them."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from .errors import MissingExtra
+
+PACKAGES = {
+    "torch": "torch",
+    "transformers": "transformers",
+    "safetensors": "safetensors",
+    "nncf": "nncf",
+    "optimum.intel": "optimum-intel",
+}
+INSTALL = 'pip install "outrider[export]"'
+
+
+def require_extra() -> None:
+    """Raises MissingExtra with the line that installs what is missing."""
+    missing = [package for module, package in PACKAGES.items() if not _is_installed(module)]
+    if missing:
+        raise MissingExtra(f"An export needs {', '.join(missing)}, not installed here. Install with: {INSTALL}")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # the parent of a dotted name is missing
+        return False

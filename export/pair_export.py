@@ -1,0 +1,116 @@
+"""The export: check, convert, compress, try, describe, and only then give the folder its name."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+from outrider.pipelines.vocabulary import check_same_vocabulary
+
+from . import pair_folder
+from .checkpoint import Checkpoint, find_checkpoint
+from .compression import BYTES_PER_WEIGHT, Compression
+from .convert import compress, convert, precisions
+from .extra import require_extra
+from .room import in_words, require_room
+from .round_trip import round_trip
+from .staging import Staging
+from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
+from .vocabulary import digest, load_tokenizer, vocabulary
+
+INT8 = Compression("int8")
+
+Announce = Callable[[str], None]
+
+
+def export_pair(
+    target: str | Path,
+    draft: str | Path | None,
+    out: str | Path,
+    *,
+    target_compression: Compression = INT8,
+    draft_compression: Compression = INT8,
+    force: bool = False,
+    remote_code: bool = False,
+    announce: Announce = lambda text: None,
+) -> Path:
+    """Make the pair folder `out` of two checkpoints (folders, or hub ids, which are downloaded) and return its path.
+
+    draft: None makes a pair without a draft model, for prompt lookup alone.
+    force: replace a pair that is at `out`, once the new one is complete.
+    remote_code: run code that comes with a checkpoint.
+    announce: is told of each step before it begins.
+
+    Raises subclasses of OutriderError, and then leaves nothing at `out`, or what was there: those in
+    outrider.export.errors, VocabularyMismatch, UnsupportedModel, InvalidOption.
+    """
+    require_extra()
+    sources = {"target": target} if draft is None else {"target": target, "draft": draft}
+    compressions = {"target": target_compression, "draft": draft_compression}
+    with Staging(Path(out), force) as staging:
+        announce("Reading the checkpoints")
+        checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
+        needed = _bytes_needed([(checkpoints[role], compressions[role]) for role in sources])
+        require_room(staging.path, needed, f"Exporting to {staging.out}")
+        tokenizers = {role: load_tokenizer(checkpoint) for role, checkpoint in checkpoints.items()}
+        words = {role: vocabulary(tokenizer) for role, tokenizer in tokenizers.items()}
+        if draft is not None:
+            announce("Comparing the vocabularies")
+            check_same_vocabulary(words["target"], words["draft"], f"{target} and {draft}")
+        models = {
+            role: _make(role, checkpoint, tokenizers[role], compressions[role], staging.path / role, announce)
+            for role, checkpoint in checkpoints.items()
+        }
+        announce("Hashing the files")
+        metadata = pair_folder.describe(staging.path, models)
+        pair_folder.write(staging.path, metadata)
+        announce("Compiling the pair, and answering once in every mode")
+        checks = {
+            "vocabulary": {
+                "tokens": len(words["target"]),
+                "sha256": digest(words["target"]),
+                "same_in": list(words),
+            },
+            "round_trip": round_trip(staging.path),
+        }
+        pair_folder.write(staging.path, {**metadata, "checks": checks})
+        gc.collect()  # compiled models map the files that are renamed now
+        staging.publish()
+    return staging.out
+
+
+def _make(
+    role: str, checkpoint: Checkpoint, tokenizer: Any, compression: Compression, folder: Path, announce: Announce
+) -> dict[str, Any]:
+    """Write one model's IR folder and say what is in it."""
+    announce(f"Converting the {role}, {checkpoint.source} ({checkpoint.num_weights / 1e6:,.1f} million weights)")
+    convert(checkpoint, folder, half=compression.weights == "fp16")
+    if compression.weights != "fp16":
+        announce(f"Compressing the {role} to {compression.weights}")
+        compress(folder, compression)
+    announce(f"Converting the tokenizer of the {role}")
+    convert_tokenizer(tokenizer, checkpoint, folder)
+    differing = differing_samples(tokenizer, folder)
+    if differing:
+        announce(
+            f"Warning: the converted tokenizer differs from its original on {len(differing)} of {len(SAMPLES)} texts"
+        )
+    announce(f"The {role} takes {in_words(pair_folder.size(folder))}")
+    return {
+        "source": checkpoint.source,
+        "revision": checkpoint.revision,
+        "architecture": checkpoint.architecture,
+        "weights": compression.weights,
+        **compression.settings,
+        "precisions": precisions(folder),
+        "bytes": pair_folder.size(folder),
+        "tokenizer": {"samples": len(SAMPLES), "differing": differing},
+    }
+
+
+def _bytes_needed(parts: Collection[tuple[Checkpoint, Compression]]) -> int:
+    """Room for all results and the largest uncompressed IR, at most; each of those is removed before the next."""
+    results = sum(BYTES_PER_WEIGHT[compression.weights] * checkpoint.num_weights for checkpoint, compression in parts)
+    return int(results) + max(checkpoint.size for checkpoint, _ in parts)

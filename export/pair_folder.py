@@ -1,0 +1,49 @@
+"""pair.json: where a pair came from, how it was made, what was checked, and what its files are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from .digest import sha256
+
+NAME = "pair.json"
+FORMAT = 1
+MADE_WITH = (
+    "outrider", "openvino", "openvino-tokenizers", "openvino-genai", "optimum-intel", "nncf", "torch", "transformers",
+)  # fmt: skip
+
+
+def describe(folder: Path, models: Mapping[str, Any]) -> dict[str, Any]:
+    """What pair.json says of the files that are in `folder` now, but for what is checked of them later."""
+    return {
+        "format": FORMAT,
+        "models": models,
+        "versions": {name: _version(name) for name in MADE_WITH},
+        "files": {
+            file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": sha256(file)}
+            for file in sorted(folder.rglob("*"))
+            if file.is_file() and file != folder / NAME
+        },
+    }
+
+
+def write(folder: Path, metadata: Mapping[str, Any]) -> None:
+    """Write pair.json."""
+    text = json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
+    (folder / NAME).write_text(text, encoding="utf-8", newline="\n")
+
+
+def size(folder: Path) -> int:
+    """Bytes of all files in a folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # run from a checkout that was not installed
+        return None

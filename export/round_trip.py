@@ -1,0 +1,45 @@
+"""One greedy answer in every mode: the same tokens, or the pair is not released."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from outrider.pipelines import LLMPipeline
+
+from .errors import RoundTripFailed
+
+PROMPT = "Repeat this function:\n\ndef area(width, height):\n    size = width * height\n    return size\n"
+NEW_TOKENS = 32
+CACHE_TOKENS = 1024
+
+
+def round_trip(pair: Path) -> dict[str, Any]:
+    """Compile what is in the folder and generate once in each mode.
+
+    Returns for each mode the passes, drafted and accepted tokens. Raises RoundTripFailed at the first token that
+    differs, and what the pipeline raises for a pair that it cannot run, UnsupportedModel above all.
+    """
+    pipeline = LLMPipeline(pair, cache_tokens=CACHE_TOKENS)
+    expected: tuple[int, ...] = ()
+    report: dict[str, Any] = {"new_tokens": NEW_TOKENS}
+    for mode in pipeline.modes:
+        results = pipeline.generate(PROMPT, mode=mode, max_new_tokens=NEW_TOKENS, ignore_eos=True)
+        answer = results.generations[0]
+        if mode == "off":
+            expected = answer.token_ids
+        _require_equal(mode, expected, answer.token_ids)
+        stats = answer.stats
+        report[mode] = {"passes": stats.passes, "drafted": stats.drafted, "accepted": stats.accepted}
+    return report
+
+
+def _require_equal(mode: str, expected: tuple[int, ...], actual: tuple[int, ...]) -> None:
+    if len(expected) != NEW_TOKENS:
+        raise RoundTripFailed(f"The model generated {len(expected)} tokens where {NEW_TOKENS} were asked for.")
+    for position, (plain, speculated) in enumerate(zip(expected, actual, strict=True)):
+        if plain != speculated:
+            raise RoundTripFailed(
+                f"With mode={mode}, token {position} of the answer is {speculated}, without speculation it is {plain}. "
+                "The pair is not written, since its output would not be exact on this machine: please report it."
+            )
