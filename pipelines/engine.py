@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import compress
 from threading import RLock
 
 import numpy as np
@@ -17,7 +18,7 @@ from .drafters.base import Draft, Drafter
 from .errors import CacheTooSmall
 from .exactness import is_exact
 from .paged_model import PREFILL_ROWS, PagedModel, Window
-from .sequence import CANCELLED, Sequence
+from .sequence import CANCELLED, TARGET, Sequence
 from .trace import PassRecord
 from .verify import verify
 
@@ -145,17 +146,15 @@ class Engine:
     def _settle(self, plan: _Plan, rows: NDArray[np.float32], began: float) -> None:
         sequence, draft, window = plan.sequence, plan.draft, plan.window
         window_end = window.start + len(window.tokens)
-        sources: list[str] = []
+        num_before = sequence.num_new
         if window_end >= len(sequence.tokens):
-            for depth, token in enumerate(verify(rows[: len(draft.tokens) + 1], draft.tokens, sequence.choose)):
-                foreseen = depth < len(draft.tokens) and token == draft.tokens[depth]
-                sources.append(draft.sources[depth] if foreseen else "target")
-                sequence.append(token, sources[-1])
-                if sequence.finished:
-                    break
+            kept = verify(rows[: len(draft.tokens) + 1], draft.tokens, sequence.choose)
+            foreseen = [token == proposed for token, proposed in zip(kept, draft.tokens, strict=False)]
+            sequence.extend(kept, [*compress(draft.sources, foreseen), TARGET][: len(kept)])
+        sources = tuple(sequence.sources[num_before:])
         sequence.num_cached = min(window_end, len(sequence.tokens) - 1)  # what was rejected is written over
         ended = time.perf_counter()
-        sequence.trace.append(PassRecord(began, ended, len(window.tokens), len(draft.tokens), tuple(sources)))
+        sequence.trace.append(PassRecord(began, ended, len(window.tokens), len(draft.tokens), sources))
         self._pool.publish(sequence.table, sequence.tokens, sequence.num_cached)
         if sequence.finished:
             self._retire(sequence)

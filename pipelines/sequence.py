@@ -11,6 +11,7 @@ from .sampling import Logits, choose_token
 from .text import TextStream
 from .trace import PassRecord, Statistics
 
+TARGET = "target"  # the source of a token that nobody foresaw
 STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
 
 
@@ -18,8 +19,8 @@ class Sequence:
     """One answer in the making.
 
     `tokens` is the prompt and the accepted answer; `num_cached` of them have keys and values in `table`'s blocks. All
-    ways to end (stop tokens, stop strings, length, cancellation) are decided here, token by token, so that a draft can
-    never carry an answer past its end.
+    ways for it to end (stop tokens, stop strings, length) are decided here, so that a draft never carries an answer
+    past its end.
     """
 
     def __init__(
@@ -67,17 +68,20 @@ class Sequence:
     def statistics(self) -> Statistics:
         return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, self.num_taken_over)
 
-    def choose(self, logits: Logits) -> int:
-        """The token that the model whose logits these are writes next."""
-        return choose_token(logits, self.tokens, self.num_prompt_tokens, self.config, self.answer)
+    def choose(self, logits: Logits, kept: list[int]) -> int:
+        """The token that the model whose logits these are writes behind `tokens` and `kept`."""
+        return choose_token(logits, self.tokens + kept, self.num_prompt_tokens, self.config, self.answer)
 
-    def append(self, token: int, source: str) -> None:
-        """Accept one token of the answer and decide whether it is the last."""
-        self.tokens.append(token)
-        self.sources.append(source)
+    def extend(self, tokens: list[int], sources: list[str]) -> None:
+        """Take the next tokens of the answer, up to the one that ends it."""
+        tokens = tokens[: self.max_new_tokens - self.num_new]
+        stop = next((i for i, token in enumerate(tokens) if token in self.config.stop_ids), None)
+        tokens = tokens if stop is None else tokens[: stop + 1]
         if self.text is not None:
-            self.text.push(token, source)
-        if token in self.config.stop_ids or (self.text is not None and self.text.stopped):
+            tokens = tokens[: self.text.extend(tokens, sources[: len(tokens)])]
+        self.tokens += tokens
+        self.sources += sources[: len(tokens)]
+        if self.tokens[-1] in self.config.stop_ids or (self.text is not None and self.text.stopped):
             self.finish_reason = STOP
         elif self.num_new >= self.max_new_tokens:
             self.finish_reason = LENGTH

@@ -31,6 +31,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self._tokenizer.decode(list(ids)) if ids else ""
 
+    def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each of several lists of ids, none of them empty, in one call."""
+        return self._tokenizer.decode([list(ids) for ids in batch])
+
     @property
     def eos_token_id(self) -> int | None:
         token_id = self._tokenizer.get_eos_token_id()
@@ -61,7 +65,7 @@ class Span:
 
 
 class TextStream:
-    """Turns tokens into text, one at a time, and finds stop strings.
+    """Turns tokens into text as they come, and finds stop strings.
 
     Text is held back while a later token could still change what it is: an incomplete character, the last grapheme
     cluster (Unicode annex 29: a combining mark or an emoji modifier may follow), the beginning of a stop string.
@@ -71,29 +75,37 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stops = tuple(sorted(stop_strings))
         self._include_stop = include_stop
-        self._ids: list[int] = []  # from the last clean cut on: enough to decode the next token in context
-        self._num_read = 0  # how many of them are text already
-        self._read_text = ""
+        self._ids: list[int] = []  # from the last token behind which the text was clean: context for the next
+        self._read = ""  # the part of their text that was read already
         self._held: list[Span] = []
+        self._last_source = ""
         self._tail = ""  # the end of the text so far, as long as a stop string can reach back
         self.stopped = False
 
-    def push(self, token: int, source: str) -> None:
-        """Take one token. Afterwards `stopped` tells whether it completed a stop string."""
-        self._ids.append(token)
-        text = self._tokenizer.decode(self._ids)
-        if text.endswith(INCOMPLETE):
-            return
-        self._append(text[len(self._read_text) :], source)
-        self._ids = self._ids[self._num_read :]
-        self._num_read = len(self._ids)
-        self._read_text = self._tokenizer.decode(self._ids)
+    def extend(self, tokens: Sequence[int], sources: Sequence[str]) -> int:
+        """Take tokens; returns how many: all, or those up to the one that completed a stop string."""
+        steps = [[*self._ids, *tokens[: i + 1]] for i in range(len(tokens))]
+        texts = self._tokenizer.decode_batch([*steps, *([token] for token in tokens)])
+        read, last_clean = self._read, None
+        self._last_source = sources[-1]
+        for i, source in enumerate(sources):
+            if texts[i].endswith(INCOMPLETE):
+                continue
+            self._append(texts[i][len(read) :], source)
+            read, last_clean = texts[i], i
+            if self.stopped:
+                return i + 1
+        if last_clean is None:
+            self._ids = [*self._ids, *tokens]
+        else:
+            self._ids, self._read = list(tokens[last_clean:]), texts[len(tokens) + last_clean]
+        return len(tokens)
 
     def take(self, final: bool = False) -> tuple[Span, ...]:
         """The text that can no longer change, with its sources; all that is left when `final`."""
         if final and not self.stopped:
-            rest = self._tokenizer.decode(self._ids)[len(self._read_text) :]
-            self._append(rest, self._held[-1].source if self._held else "target")
+            rest = self._tokenizer.decode(self._ids)[len(self._read) :]
+            self._append(rest, self._last_source)
         held = "".join(span.text for span in self._held)
         ready = len(held) if final or self.stopped else self._settled(held)
         taken, self._held = _split(self._held, ready)
