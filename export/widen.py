@@ -1,0 +1,149 @@
+"""Widen and deepen a checkpoint without changing the function that it computes.
+
+A small trained pair has the acceptance rates of a real one but not its cost for a pass. Padded with zeros to a real
+pair's shape it has both, so speeds measured on it mean something. Nothing is learnt or lost: the logits are those of
+the original but for rounding, and so is every weight that quantization sees, since whole groups of zeros are added.
+
+    python -m outrider.export.widen CHECKPOINT OUT --hidden-size 1536 --layers 24 --heads 24 --kv-heads 4 \
+        --intermediate-size 8960
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from outrider.pipelines.errors import InvalidOption
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The size of a Llama model. Heads keep the size that they had."""
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    intermediate_size: int
+
+    @classmethod
+    def of(cls, config: LlamaConfig) -> Shape:
+        return cls(
+            config.hidden_size,
+            config.num_hidden_layers,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.intermediate_size,
+        )
+
+    @property
+    def group(self) -> int:
+        """Query heads that share one key-value head."""
+        return self.num_heads // self.num_kv_heads
+
+
+def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
+    """A model of `shape` with the logits of `model`. Raises InvalidOption for a shape that cannot hold it.
+
+    The residual stream is padded with zeros, which nothing ever writes to. RMSNorm divides by the root of the mean
+    square, and the mean is now over more numbers, so its weight is scaled by sqrt(old / new) and its epsilon by
+    old / new. A new layer's output projections are zero, so it adds nothing.
+    """
+    old, config = Shape.of(model.config), model.config
+    _require_room(old, shape)
+    head_dim = config.head_dim
+    padding = old.hidden_size / shape.hidden_size
+    wide = LlamaForCausalLM(
+        LlamaConfig(
+            **{
+                **config.to_dict(),
+                "hidden_size": shape.hidden_size,
+                "num_hidden_layers": shape.num_layers,
+                "num_attention_heads": shape.num_heads,
+                "num_key_value_heads": shape.num_kv_heads,
+                "intermediate_size": shape.intermediate_size,
+                "head_dim": head_dim,
+                "rms_norm_eps": config.rms_norm_eps * padding,
+            }
+        )
+    ).to(model.dtype)
+    stream = torch.arange(old.hidden_size)
+    units = torch.arange(old.intermediate_size)
+    kv = _places(torch.arange(old.num_kv_heads), head_dim)
+    heads = torch.arange(old.num_heads)
+    query = _places(heads // old.group * shape.group + heads % old.group, head_dim)
+    places = {  # where the old rows and columns of each matrix go
+        "q_proj": (query, stream),
+        "k_proj": (kv, stream),
+        "v_proj": (kv, stream),
+        "o_proj": (stream, query),
+        "gate_proj": (units, stream),
+        "up_proj": (units, stream),
+        "down_proj": (stream, units),
+        "embed_tokens": (torch.arange(config.vocab_size), stream),
+        "lm_head": (torch.arange(config.vocab_size), stream),
+    }
+    originals = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, weight in wide.named_parameters():
+            weight.zero_()
+            if name not in originals:
+                continue
+            if weight.ndim == 1:
+                weight[stream] = originals[name] * padding**0.5
+            else:
+                rows, columns = places[name.split(".")[-2]]
+                weight[rows[:, None], columns] = originals[name]
+    wide.generation_config = model.generation_config
+    return wide
+
+
+def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
+    """Write the widened checkpoint in `source` to `out`, tokenizer included; returns its number of parameters."""
+    if out.exists():
+        raise InvalidOption(f"{out} is there already: name another folder, or remove it.")
+    wide = widened(LlamaForCausalLM.from_pretrained(source), shape)
+    wide.save_pretrained(out)
+    AutoTokenizer.from_pretrained(source).save_pretrained(out)
+    return wide.num_parameters()
+
+
+def _places(heads: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """The rows that belong to some heads, in order."""
+    return (heads[:, None] * head_dim + torch.arange(head_dim)).flatten()
+
+
+def _require_room(old: Shape, new: Shape) -> None:
+    for name in Shape.__slots__:
+        if getattr(new, name) < getattr(old, name):
+            raise InvalidOption(f"{name}={getattr(new, name)} is less than the model's own {getattr(old, name)}.")
+    if new.hidden_size % new.num_heads:
+        raise InvalidOption(f"hidden_size={new.hidden_size} is no multiple of num_heads={new.num_heads}.")
+    if new.num_heads % new.num_kv_heads or new.group < old.group:
+        raise InvalidOption(
+            f"num_heads={new.num_heads} with num_kv_heads={new.num_kv_heads} cannot hold groups of {old.group} query "
+            "heads: take a multiple of num_kv_heads that is at least that large."
+        )
+
+
+def main(
+    checkpoint: Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    hidden_size: Annotated[int, typer.Option(help="Width of the residual stream.")],
+    layers: Annotated[int, typer.Option(help="Number of layers.")],
+    heads: Annotated[int, typer.Option(help="Query heads.")],
+    kv_heads: Annotated[int, typer.Option(help="Key-value heads.")],
+    intermediate_size: Annotated[int, typer.Option(help="Width of the feed-forward layers.")],
+) -> None:
+    """Widen and deepen a Llama checkpoint without changing the function that it computes."""
+    count = widen_checkpoint(checkpoint, out, Shape(hidden_size, layers, heads, kv_heads, intermediate_size))
+    typer.echo(f"Made {out}: {count / 1e6:,.0f} million parameters.")
+
+
+if __name__ == "__main__":
+    typer.run(main)

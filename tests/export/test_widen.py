@@ -1,0 +1,72 @@
+"""A widened model computes what the original computes."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from outrider.export.widen import Shape, widened
+from outrider.pipelines.errors import InvalidOption
+
+
+@pytest.fixture(params=[True, False], ids=["tied", "untied"])
+def model(request: pytest.FixtureRequest) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97,
+        hidden_size=48,
+        intermediate_size=80,
+        num_hidden_layers=3,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        head_dim=8,
+        max_position_embeddings=64,
+        tie_word_embeddings=request.param,
+        initializer_range=0.3,
+        rms_norm_eps=1e-2,  # large, so that a wrong one shows
+    )
+    model = LlamaForCausalLM(config).eval().double()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 1.5)
+    return model
+
+
+def logits(model: LlamaForCausalLM) -> torch.Tensor:
+    ids = torch.arange(40).reshape(2, 20) % 97
+    with torch.no_grad():
+        return model(input_ids=ids, use_cache=False).logits
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(48, 3, 6, 2, 80),
+        Shape(150, 3, 6, 2, 80),
+        Shape(48, 7, 6, 2, 80),
+        Shape(48, 3, 16, 4, 80),
+        Shape(48, 3, 6, 2, 200),
+        Shape(96, 5, 12, 3, 128),
+    ],
+    ids=["same", "wider", "deeper", "more heads", "more units", "all"],
+)
+def test_widening_keeps_the_logits(model: LlamaForCausalLM, shape: Shape) -> None:
+    wide = widened(model, shape)
+    assert Shape.of(wide.config) == shape
+    torch.testing.assert_close(logits(wide), logits(model), rtol=1e-5, atol=1e-5)  # norms are float32 inside
+
+
+def test_the_comparison_sees_a_norm_that_was_not_rescaled(model: LlamaForCausalLM) -> None:
+    wide = copy.deepcopy(widened(model, Shape(96, 3, 6, 2, 80)))
+    wide.model.norm.weight.data *= 1.001
+    assert not torch.allclose(logits(wide), logits(model), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [Shape(40, 3, 6, 2, 80), Shape(48, 3, 6, 3, 80), Shape(50, 3, 6, 2, 80)])
+def test_a_shape_that_cannot_hold_the_model_is_refused(model: LlamaForCausalLM, shape: Shape) -> None:
+    with pytest.raises(InvalidOption):
+        widened(model, shape)
