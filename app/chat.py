@@ -1,0 +1,72 @@
+"""Serve the chat page."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from outrider.pipelines import LLMPipeline, OutriderError
+
+from .assistant import Assistant
+from .page import Page
+from .theme import HEAD, STYLE_SHEET, theme
+
+
+class AddressTaken(OutriderError):
+    """The page cannot listen where it was told to."""
+
+
+def serve(pair: Path, host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False) -> None:
+    """Load the pair and serve its page until interrupted. Raises AddressTaken, and what LLMPipeline raises."""
+    _check_address(host, port)
+    page = open_page(Assistant(LLMPipeline(pair), name_of(pair)), host, port, open_browser)
+    address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
+    print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
+    try:
+        page.blocks.block_thread()
+    finally:
+        page.blocks.close(verbose=False)
+
+
+def open_page(assistant: Assistant, host: str, port: int, open_browser: bool = False) -> Page:
+    """Start serving an assistant's page in the background, and warm the model up meanwhile."""
+    page = Page(assistant)
+    page.blocks.launch(
+        server_name=host,
+        server_port=port,
+        inbrowser=open_browser,
+        prevent_thread_lock=True,
+        quiet=True,
+        share=False,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        run_history=False,
+        footer_links=[],
+        theme=theme(),
+        css_paths=STYLE_SHEET,
+        head=HEAD,
+    )
+    assistant.warm_up_in_background()
+    return page
+
+
+def name_of(pair: Path) -> str:
+    """What people call a pair: its folder's name, or its parent's where that is just called "pair"."""
+    folder = pair.resolve()
+    return folder.parent.name if folder.name == "pair" else folder.name
+
+
+def _check_address(host: str, port: int) -> None:
+    """Gradio finds out only after the model is loaded, and says it in other words."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise AddressTaken(
+                f"The page cannot listen on {host}:{port} ({error.strerror}): stop what uses it, "
+                f"or choose another port, such as --port {port + 1 if port < 65535 else port - 1}."
+            ) from error

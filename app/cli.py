@@ -1,0 +1,122 @@
+"""The `outrider` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from outrider.pipelines.errors import OutriderError
+from outrider.pipelines.privacy import keep_private
+
+app = typer.Typer(
+    name="outrider",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+PairFolder = Annotated[
+    Path | None,
+    typer.Option("--pair", help="A pair folder that `outrider export` made, or an exported model's folder.",
+                 show_default="the pair that comes with Outrider"),
+]  # fmt: skip
+
+
+Mode = Literal["off", "lookup", "draft"]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outrider {version('outrider')}")
+        raise typer.Exit
+
+
+@app.callback()
+def outrider(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Speculative decoding on OpenVINO that never changes a token."""
+
+
+@app.command()
+def chat(
+    pair: PairFolder = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Chat in the browser. Nothing leaves this machine."""
+    keep_private()
+    from .chat import serve
+
+    serve(pair or _embedded_pair(), host=host, port=port, open_browser=open_browser)
+
+
+@app.command()
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to say to the model; - reads it from standard input.")],
+    pair: PairFolder = None,
+    mode: Annotated[Mode, typer.Option(help="Who drafts; the text is the same in every mode.")] = "lookup",
+    seed: Annotated[int, typer.Option(help="Same seed, same text.", min=0)] = 0,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.", min=0.0)] = 0.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.", min=1)] = 512,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with text and figures.")] = False,
+) -> None:
+    """Answer one prompt on the command line, token by token."""
+    keep_private()
+    from outrider.pipelines import LLMPipeline
+
+    pipeline = LLMPipeline(pair or _embedded_pair())
+    options: dict[str, Any] = {
+        "mode": mode,
+        "rng_seed": seed,
+        "do_sample": temperature > 0,
+        "temperature": temperature,
+        "max_new_tokens": max_new_tokens,
+    }
+    if prompt == "-":
+        prompt = sys.stdin.read()
+    if as_json:
+        answer = pipeline.generate(prompt, **options).generations[0]
+        result = {
+            "text": answer.text,
+            "token_ids": list(answer.token_ids),
+            "finish_reason": answer.finish_reason,
+            "stats": answer.stats.as_dict(),
+        }
+        typer.echo(json.dumps(result))
+        return
+    for piece in pipeline.stream(prompt, **options):
+        typer.echo(piece.text, nl=False)
+    typer.echo()
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def export(context: typer.Context) -> None:
+    """Make a pair of your own: convert, compress and check a target and its draft model."""
+    from outrider.export.command import main as run_export
+
+    run_export(context.args)
+
+
+def _embedded_pair() -> Path:
+    from outrider.models import embedded_pair
+
+    return embedded_pair()
+
+
+def main() -> None:
+    """Run the command; a refusal is one line on standard error and exit code 2, an interrupt exit code 130."""
+    try:
+        app()
+    except OutriderError as error:
+        print(f"outrider: {error}", file=sys.stderr)
+        sys.exit(2)

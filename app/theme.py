@@ -1,0 +1,46 @@
+"""The look of the page: fonts that every system has, quiet greys, one accent. Nothing is fetched for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gradio as gr
+
+STYLE_SHEET = Path(__file__).with_name("page.css")
+TEXT_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Noto Sans", "sans-serif"]
+CODE_FONTS = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
+ICON = (
+    "data:image/svg+xml,"
+    "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E"
+    "%3Crect width='32' height='32' rx='8' fill='%230f766e'/%3E"
+    "%3Cpath d='M7 21l7-10 5 7 3-4 4 7' fill='none' stroke='white' stroke-width='2.6' "
+    "stroke-linecap='round' stroke-linejoin='round'/%3E%3C/svg%3E"
+)
+HEAD = f'<link rel="icon" href="{ICON}"><meta name="color-scheme" content="light dark">'
+
+
+def theme() -> gr.themes.Base:
+    return gr.themes.Base(
+        primary_hue="teal",
+        neutral_hue="slate",
+        font=TEXT_FONTS,
+        font_mono=CODE_FONTS,
+        radius_size="lg",
+        text_size="md",
+    ).set(
+        body_background_fill="#f8fafc",
+        body_background_fill_dark="#0b1120",
+        block_background_fill="transparent",
+        block_background_fill_dark="transparent",
+        block_border_width="0px",
+        block_shadow="none",
+        block_padding="0px",
+        input_background_fill="white",
+        input_background_fill_dark="#111827",
+        input_shadow="none",
+        button_primary_background_fill="#0f766e",
+        button_primary_background_fill_dark="#0f766e",
+        button_primary_background_fill_hover="#115e59",
+        button_primary_background_fill_hover_dark="#0d9488",
+        button_primary_text_color="white",
+    )
