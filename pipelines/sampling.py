@@ -67,7 +67,8 @@ def candidates(scores: Scores, config: GenerationConfig) -> tuple[Ids, Scores]:
     add up to `top_p` (Holtzman et al., arXiv 1904.09751); min-p keeps those at least `min_p` times as probable as the
     best (arXiv 2407.01082).
     """
-    scores = scores / config.temperature
+    with np.errstate(over="ignore"):  # at the smallest temperatures all but the best become -inf
+        scores = (scores - scores.max()) / config.temperature
     ids = np.flatnonzero(scores > -np.inf)
     if config.top_k is not None and config.top_k < ids.size:
         threshold = np.partition(scores[ids], -config.top_k)[-config.top_k]
