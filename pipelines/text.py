@@ -89,16 +89,17 @@ class TextStream:
         read, last_clean = self._read, None
         self._last_source = sources[-1]
         for i, source in enumerate(sources):
-            if texts[i].endswith(INCOMPLETE):
-                continue
-            self._append(texts[i][len(read) :], source)
-            read, last_clean = texts[i], i
+            whole = texts[i].rstrip(INCOMPLETE)
+            self._append(whole[len(read) :], source)
+            read = max(read, whole, key=len)
+            last_clean = i if whole == texts[i] else last_clean
             if self.stopped:
                 return i + 1
         if last_clean is None:
-            self._ids = [*self._ids, *tokens]
+            self._ids, self._read = [*self._ids, *tokens], read
         else:
-            self._ids, self._read = list(tokens[last_clean:]), texts[len(tokens) + last_clean]
+            self._ids = list(tokens[last_clean:])
+            self._read = texts[len(tokens) + last_clean] + read[len(texts[last_clean]) :]
         return len(tokens)
 
     def take(self, final: bool = False) -> tuple[Span, ...]:
@@ -132,11 +133,10 @@ class TextStream:
         """How many characters of the held text cannot change any more."""
         if not held:
             return 0
-        last_cluster = max(match.start() for match in regex.finditer(r"\X", held))
         stop_prefix = max(
             (n for stop in self._stops for n in range(1, len(stop)) if held.endswith(stop[:n])), default=0
         )
-        return min(last_cluster, len(held) - stop_prefix)
+        return max(start for match in regex.finditer(r"\X", held) if (start := match.start()) <= len(held) - stop_prefix)
 
 
 def _split(spans: Sequence[Span], at: int) -> tuple[tuple[Span, ...], list[Span]]:
