@@ -1,0 +1,113 @@
+"""Stand-ins without weights: a model that answers from what its cache really holds, and a byte-level tokenizer."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.engine import Engine
+from outrider.pipelines.paged_model import Window
+from outrider.pipelines.sequence import Sequence as Request
+
+Row = NDArray[np.float32]  # [vocabulary]
+Rule = Callable[[Sequence[int]], Row]
+
+EMPTY = -1
+BLOCK_SIZE = 4
+VOCABULARY = 12
+
+
+def random_rule(salt: int = 0, vocabulary: int = VOCABULARY) -> Rule:
+    """Logits that depend on every token of the prefix and on nothing else."""
+
+    def rule(prefix: Sequence[int]) -> Row:
+        digest = zlib.crc32(np.asarray(prefix, np.int64).tobytes(), salt)
+        return np.random.default_rng(digest).normal(0, 2, vocabulary).astype(np.float32)
+
+    return rule
+
+
+def mixed_rule(rule: Rule, other: Rule, share: float) -> Rule:
+    """A draft's view of `rule`: mixed with a share of something else."""
+    return lambda prefix: ((1 - share) * rule(prefix) + share * other(prefix)).astype(np.float32)
+
+
+class FakeModel:
+    """Takes the place of PagedModel. The prefix given to `rule` is read back from the slots of the cache.
+
+    So a block that two requests own, a slot written over too early or a wrong position changes the answer, as it would
+    with a real model. A window of one row gets other logits than a longer one, as in OpenVINO. `before_pass` is called
+    with the windows of each pass.
+    """
+
+    def __init__(self, rule: Rule, num_blocks: int = 64, block_size: int = BLOCK_SIZE) -> None:
+        self.rule = rule
+        self.num_blocks = num_blocks
+        self.vocabulary_size = len(rule([0]))
+        self.windows: list[Window] = []
+        self.num_passes = 0
+        self.before_pass: Callable[[Sequence[Window]], None] = lambda windows: None
+        self._block_size = block_size
+        self._slots = np.full((num_blocks, block_size), EMPTY)
+
+    def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        self.num_passes += 1
+        self.windows += windows
+        self.before_pass(windows)
+        for window in windows:
+            for position, token in enumerate(window.tokens, window.start):
+                self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
+        return [self._logits(window) for window in windows]
+
+    def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> Row:
+        start = min(num_cached, len(tokens) - 1)
+        return self.forward([Window(tokens[start:], start, blocks)])[0][-1]
+
+    def _logits(self, window: Window) -> NDArray[np.float32]:
+        end = window.start + len(window.tokens)
+        prefix = self._slots[list(window.blocks)].reshape(-1)[:end]
+        assert EMPTY not in prefix, "a slot is read that was never written"
+        rows = [self.rule(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))]
+        return np.array(rows) + (1000 * np.arange(self.vocabulary_size) if len(window.tokens) == 1 else 0)
+
+
+class FakeTokenizer:
+    """Token i stands for `pieces[i]`, any bytes; by default for the byte i."""
+
+    def __init__(self, pieces: Iterable[bytes] = (bytes([i]) for i in range(256))) -> None:
+        self._pieces = list(pieces)
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return b"".join(self._pieces[i] for i in ids).decode(errors="replace")
+
+    def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        return [self.decode(ids) for ids in batch]
+
+
+def fake_engine(model: FakeModel, drafters: dict | None = None, exact: bool = True) -> tuple[Engine, BlockPool]:
+    pool = BlockPool(model.num_blocks, BLOCK_SIZE)
+    return Engine(model, pool, drafters or {}, exact), pool
+
+
+def request(prompt: Sequence[int], max_new_tokens: int = 16, answer: int = 0, **options: object) -> Request:
+    """A request to the engine without text."""
+    return Request(prompt, GenerationConfig(**options), max_new_tokens, answer=answer)
+
+
+def run(engine: Engine, *requests: Request) -> None:
+    """Serve these requests to their ends, all at once. Raises what a request failed with."""
+    for sequence in requests:
+        engine.add(sequence)
+    while any(not sequence.finished for sequence in requests):
+        engine.step()
+    for sequence in requests:
+        if sequence.error is not None:
+            raise sequence.error

@@ -1,0 +1,143 @@
+"""A slow decoder that is plainly right: no drafts, no cache kept, one sequence, plain Python arithmetic.
+
+It shares nothing with the engine but the model itself. Every token is computed by feeding the whole text anew.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel, Window
+
+Logits = Sequence[float]
+WORD = 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    token_ids: list[int]
+    finish_reason: str
+    text: str = ""
+
+
+def model_logits(model: PagedModel) -> Callable[[Sequence[int]], Logits]:
+    """What the model says after a whole prefix, fed in one window from position 0 into a table of its own."""
+
+    def logits(prefix: Sequence[int]) -> Logits:
+        blocks = range(-(-max(2, len(prefix)) // BLOCK_SIZE))
+        if len(prefix) == 1:  # a window has two rows at least: the token stands in both, the first one counts
+            return model.forward([Window([*prefix, *prefix], 0, blocks, num_rows=2)])[0][0].tolist()
+        return model.forward([Window(prefix, 0, blocks)])[0][0].tolist()
+
+    return logits
+
+
+def decode(
+    logits: Callable[[Sequence[int]], Logits],
+    prompt: Sequence[int],
+    config: GenerationConfig,
+    max_new_tokens: int,
+    answer: int = 0,
+    to_text: Callable[[Sequence[int]], str] | None = None,
+) -> Answer:
+    """The answer to a prompt, token by token until one of the ways to end is met."""
+    written: list[int] = []
+    while True:
+        row = logits([*prompt, *written])
+        written.append(next_token(row, prompt, written, config, answer))
+        text = to_text(written) if to_text else ""
+        if any(stop in text for stop in config.stop_strings):
+            return Answer(written, "stop", cut(text, config))
+        if written[-1] in stop_ids(config):
+            return Answer(written, "stop", text)
+        if len(written) == max_new_tokens:
+            return Answer(written, "length", text)
+
+
+def cut(text: str, config: GenerationConfig) -> str:
+    """The text up to the stop string that is complete first."""
+    for end in range(len(text) + 1):
+        if found := [stop for stop in config.stop_strings if text[:end].endswith(stop)]:
+            return text[:end] if config.include_stop_str_in_output else text[: end - max(map(len, found))]
+    return text
+
+
+def stop_ids(config: GenerationConfig) -> set[int]:
+    return set(config.stop_token_ids) | (set() if config.ignore_eos else set(config.eos_token_ids))
+
+
+def next_token(
+    logits: Logits, prompt: Sequence[int], written: Sequence[int], config: GenerationConfig, answer: int
+) -> int:
+    """The best of score + noise among the tokens that the settings leave; the lowest id of equal ones."""
+    scores = penalize(logits, prompt, written, config)
+    if not config.do_sample or config.temperature == 0:
+        return min(scores, key=lambda token: (-scores[token], token))
+    position = len(prompt) + len(written)
+    kept = survivors(scores, config)
+    total = {t: kept[t] + gumbel(config.rng_seed, answer, position, t) for t in kept}
+    return min(total, key=lambda token: (-total[token], token))
+
+
+def penalize(
+    logits: Logits, prompt: Sequence[int], written: Sequence[int], config: GenerationConfig
+) -> dict[int, float]:
+    scores = dict(enumerate(map(float, logits)))
+    for token in {*prompt, *written}:
+        factor = config.repetition_penalty
+        scores[token] = scores[token] / factor if scores[token] > 0 else scores[token] * factor
+    for token in set(written):
+        scores[token] -= config.presence_penalty
+    for token in written:
+        scores[token] -= config.frequency_penalty
+    if len(written) < config.min_new_tokens:
+        for token in stop_ids(config) & scores.keys():
+            scores[token] = -math.inf
+    return scores
+
+
+def survivors(scores: dict[int, float], config: GenerationConfig) -> dict[int, float]:
+    """Tempered scores of the tokens that top-k, then top-p, then min-p leave."""
+    ranked = sorted((t for t in scores if scores[t] > -math.inf), key=lambda token: (-scores[token], token))
+    ranked = ranked[: config.top_k]
+    tempered = {token: scores[token] / config.temperature for token in ranked}
+    if config.top_p < 1:
+        odds = probabilities(tempered)
+        needed = 0.0
+        for count, token in enumerate(ranked, 1):
+            needed += odds[token]
+            if needed >= config.top_p:
+                ranked = ranked[:count]
+                break
+    if config.min_p > 0:
+        odds = probabilities({token: tempered[token] for token in ranked})
+        ranked = [token for token in ranked if odds[token] >= config.min_p * odds[ranked[0]]]
+    return {token: tempered[token] for token in ranked}
+
+
+def probabilities(scores: dict[int, float]) -> dict[int, float]:
+    """Softmax."""
+    highest = max(scores.values())
+    weights = {token: math.exp(score - highest) for token, score in scores.items()}
+    total = math.fsum(weights.values())
+    return {token: weight / total for token, weight in weights.items()}
+
+
+def gumbel(seed: int, answer: int, position: int, token: int) -> float:
+    """-log(-log(u)), u from 52 bits of a SplitMix64 hash of the four numbers, in the middle of its slice of (0, 1)."""
+    key = 0
+    for number in (seed, answer, position):
+        key = finalize(key + number + 0x9E3779B97F4A7C15)
+    u = ((finalize(key + token * 0x9E3779B97F4A7C15) >> 12) + 0.5) / 2**52
+    return -math.log(-math.log(u))
+
+
+def finalize(word: int) -> int:
+    """The finalizer of SplitMix64."""
+    word %= WORD
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % WORD
+    word = (word ^ word >> 27) * 0x94D049BB133111EB % WORD
+    return word ^ word >> 31
