@@ -136,7 +136,8 @@ class TextStream:
         stop_prefix = max(
             (n for stop in self._stops for n in range(1, len(stop)) if held.endswith(stop[:n])), default=0
         )
-        return max(start for match in regex.finditer(r"\X", held) if (start := match.start()) <= len(held) - stop_prefix)
+        end = len(held) - stop_prefix
+        return max(match.start() for match in regex.finditer(r"\X", held) if match.start() <= end)
 
 
 def _split(spans: Sequence[Span], at: int) -> tuple[tuple[Span, ...], list[Span]]:
