@@ -43,7 +43,8 @@ class Engine:
     pass: a single row takes another attention kernel. So where one token is due and nothing is drafted, the token
     before it is fed again and its key and value are written over with the same bytes. `exact=False` gives that up.
 
-    Whoever waits for a sequence calls `step`; calls from several threads take turns, and each serves everybody.
+    Whoever waits for a sequence calls `step`; calls from several threads take turns, and each serves everybody. So what
+    a sequence has come to is read under the `lock`.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Engine:
         self._fewest_rows = FEWEST_ROWS if exact else 1
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
-        self._lock = RLock()
+        self.lock = RLock()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a request. Raises CacheTooSmall where it could not even run alone."""
@@ -66,19 +67,19 @@ class Engine:
                 f"and up to {sequence.max_new_tokens} new ones), and the cache holds {capacity}: lower max_new_tokens, "
                 f"shorten the prompt, or load the pair with cache_tokens={sequence.num_slots} or more."
             )
-        with self._lock:
+        with self.lock:
             self._waiting.append(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence at once and free what it holds; a finished one is left as it is."""
-        with self._lock:
+        with self.lock:
             if not sequence.finished:
                 sequence.finish_reason = CANCELLED
                 self._retire(sequence)
 
     def step(self) -> None:
         """Admit what fits, draft, run one pass, keep what the target confirms."""
-        with self._lock:
+        with self.lock:
             self._admit()
             plans = [self._plan(sequence) for sequence in self._running]
             if not plans:
@@ -91,6 +92,8 @@ class Engine:
                     self._fail(plan.sequence, error)
                 return
             for plan, rows in zip(plans, logits, strict=True):
+                if plan.sequence.finished:  # dropped in the middle of this pass
+                    continue
                 try:
                     self._settle(plan, rows, began)
                 except Exception as error:
@@ -98,7 +101,7 @@ class Engine:
 
     def is_exact(self, num_tokens: int) -> bool:
         """Check on this device what the class promises, with a probe of `num_tokens` tokens."""
-        with self._lock:
+        with self.lock:
             table, _ = self._pool.open((), num_tokens)
             try:
                 return is_exact(self._target, table.blocks, num_tokens)

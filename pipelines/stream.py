@@ -36,18 +36,19 @@ class Stream(Iterator[Piece]):
 
     def __next__(self) -> Piece:
         while not self._ended:
-            if not self._sequence.finished:
-                self._engine.step()
-            if self._sequence.error is not None:
-                self._ended = True
-                raise self._sequence.error
-            self._ended = self._sequence.finished
-            spans = self._text.take(final=self._ended)
-            self._spans += spans
-            if self._ended:
-                self._on_end("".join(span.text for span in self._spans))
-            if spans or self._ended:
-                return self._piece(spans)
+            with self._engine.lock:  # a pass that another thread runs writes into this answer too
+                if not self._sequence.finished:
+                    self._engine.step()
+                if self._sequence.error is not None:
+                    self._ended = True
+                    raise self._sequence.error
+                self._ended = self._sequence.finished
+                spans = self._text.take(final=self._ended)
+                self._spans += spans
+                if self._ended:
+                    self._on_end("".join(span.text for span in self._spans))
+                if spans or self._ended:
+                    return self._piece(spans)
         raise StopIteration
 
     def cancel(self) -> None:
