@@ -99,9 +99,9 @@ class GenerationConfig:
             raise BrokenPair(f"{path} cannot be read ({error}): export the pair again.") from error
         if options.get("top_k") == 0:  # how transformers spells "no limit"
             del options["top_k"]
-        ids = [] if eos is None else eos if isinstance(eos, list) else [eos]
+        options["eos_token_ids"] = [] if eos is None else eos if isinstance(eos, list) else [eos]
         try:
-            return cls(**options, eos_token_ids=frozenset(ids))
+            return cls(**options)
         except InvalidOption as error:
             raise BrokenPair(f"{path} holds an impossible value. {error}") from error
 
@@ -138,7 +138,10 @@ _STORED = (
 def _frozen(name: str, values: Any) -> frozenset[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidOption(f"{name}={values!r} is not possible: give a set, such as {{{values!r}}}.")
-    return frozenset(values)
+    try:
+        return frozenset(values)
+    except TypeError as error:
+        raise InvalidOption(f"{name}={values!r} is not possible: give a set of plain values.") from error
 
 
 def _whole(low: int, high: float = float("inf")) -> Callable[[Any], bool]:
