@@ -1,0 +1,155 @@
+"""The options of a request: openvino_genai's names and defaults, every value checked, nothing unknown let through."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, fields
+
+import openvino_genai
+import pytest
+
+from outrider.pipelines.config import UNLIMITED, GenerationConfig
+from outrider.pipelines.errors import BrokenPair, InvalidOption, OutriderError, UnknownOption
+
+OURS = {"mode", "eos_token_ids"}
+NOT_SET_THERE = {"num_assistant_tokens", "max_ngram_size"}  # 0 or None there: drafting is off until asked for
+
+
+@pytest.mark.parametrize("name", sorted({f.name for f in fields(GenerationConfig)} - OURS - NOT_SET_THERE))
+def test_names_and_defaults_are_those_of_openvino_genai(name):
+    ours, theirs = getattr(GenerationConfig(), name), getattr(openvino_genai.GenerationConfig(), name)
+    assert ours == (None if theirs == UNLIMITED else theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_new_tokens", 0), ("max_new_tokens", -1), ("max_new_tokens", 1.5), ("max_new_tokens", True),
+        ("max_length", 0), ("min_new_tokens", -1), ("min_new_tokens", None), ("ignore_eos", 1),
+        ("stop_strings", "end"), ("stop_strings", {""}), ("stop_strings", {1}), ("stop_strings", 3),
+        ("stop_strings", [[1]]), ("include_stop_str_in_output", "yes"), ("stop_token_ids", {-1}), ("stop_token_ids", {"a"}),
+        ("stop_token_ids", 5), ("eos_token_ids", [1.0]), ("apply_chat_template", None), ("do_sample", 1),
+        ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")), ("temperature", "hot"),
+        ("top_k", 0), ("top_k", 2.0), ("top_p", 0.0), ("top_p", 1.01), ("top_p", float("nan")), ("min_p", 1.0),
+        ("min_p", -0.1), ("repetition_penalty", 0), ("repetition_penalty", -1), ("repetition_penalty", float("inf")),
+        ("presence_penalty", float("nan")), ("frequency_penalty", float("inf")), ("frequency_penalty", None),
+        ("rng_seed", -1), ("rng_seed", 2**64), ("rng_seed", 0.5), ("num_return_sequences", 0),
+        ("mode", "fast"), ("mode", None), ("mode", ["off"]), ("num_assistant_tokens", 0), ("num_assistant_tokens", 33),
+        ("max_ngram_size", 0), ("max_ngram_size", "3"),
+    ],
+)  # fmt: skip
+def test_an_impossible_value_is_refused_with_its_name_the_value_and_what_to_give(name, value):
+    with pytest.raises(InvalidOption, match=rf"^{name}=.* is not possible: give "):
+        GenerationConfig(**{name: value})
+    with pytest.raises(InvalidOption, match=name):
+        GenerationConfig().updated({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("max_tokens", "did you mean max_new_tokens?"),
+        ("seed", "did you mean rng_seed?"),
+        ("temprature", "did you mean temperature?"),
+        ("stop", "did you mean stop_strings?"),
+        ("num_beams", "known options are .*temperature"),
+        ("_eos", "known options are|did you mean"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_a_hint(name, hint):
+    with pytest.raises(UnknownOption, match=rf"'{name}': .*({hint})"):
+        GenerationConfig().updated({name: 1})
+
+
+def test_several_answers_need_sampling():
+    with pytest.raises(InvalidOption, match=r"num_return_sequences=3 .*do_sample=True"):
+        GenerationConfig(num_return_sequences=3)
+    with pytest.raises(InvalidOption, match="temperature above 0"):
+        GenerationConfig(num_return_sequences=3, do_sample=True, temperature=0)
+    assert GenerationConfig(num_return_sequences=3, do_sample=True).num_return_sequences == 3
+
+
+def test_a_configuration_is_a_value():
+    config = GenerationConfig(stop_strings=["b", "a"], stop_token_ids=(1,))
+    assert config == GenerationConfig(stop_strings={"a", "b"}, stop_token_ids={1})
+    assert hash(config) == hash(GenerationConfig(stop_strings={"a", "b"}, stop_token_ids={1}))
+    with pytest.raises(FrozenInstanceError):
+        config.temperature = 2.0
+    assert config.updated({"temperature": 2.0}).temperature == 2.0
+    assert config.temperature == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "greedy"),
+    [
+        ({}, True),
+        ({"temperature": 0.7}, True),
+        ({"do_sample": True}, False),
+        ({"do_sample": True, "temperature": 0}, True),
+    ],
+    ids=str,
+)
+def test_decoding_is_greedy_unless_sampling_is_asked_for_at_a_temperature(options, greedy):
+    assert GenerationConfig(**options).greedy is greedy
+
+
+def test_ignore_eos_leaves_the_other_stop_tokens():
+    assert GenerationConfig(eos_token_ids={1}, stop_token_ids={2}).stop_ids == {1, 2}
+    assert GenerationConfig(eos_token_ids={1}, stop_token_ids={2}, ignore_eos=True).stop_ids == {2}
+
+
+def test_an_openvino_genai_configuration_means_the_same_here():
+    theirs = openvino_genai.GenerationConfig()
+    assert GenerationConfig.from_genai(theirs) == GenerationConfig()
+    options = {
+        "max_new_tokens": 7, "max_length": 70, "min_new_tokens": 2, "ignore_eos": True, "stop_strings": {"x"},
+        "include_stop_str_in_output": True, "stop_token_ids": {3}, "do_sample": True, "temperature": 0.5, "top_k": 9,
+        "top_p": 0.75, "min_p": 0.25, "repetition_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.25,
+        "rng_seed": 11, "num_return_sequences": 2, "apply_chat_template": False, "num_assistant_tokens": 4,
+        "max_ngram_size": 2,
+    }  # fmt: skip
+    for name, value in options.items():
+        setattr(theirs, name, value)
+    assert GenerationConfig.from_genai(theirs) == GenerationConfig(**options)
+    theirs.eos_token_id = 5
+    assert GenerationConfig.from_genai(theirs).eos_token_ids == {5}
+
+
+def test_an_openvino_genai_configuration_that_wants_no_draft_gets_none():
+    theirs = openvino_genai.GenerationConfig()
+    theirs.num_assistant_tokens = 0
+    assert GenerationConfig.from_genai(theirs).mode == "off"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_beams", 4), ("echo", True), ("logprobs", 3), ("no_repeat_ngram_size", 2)]
+)
+def test_what_only_openvino_genai_can_do_is_refused(name, value):
+    theirs = openvino_genai.GenerationConfig()
+    setattr(theirs, name, value)
+    with pytest.raises(UnknownOption, match=f"{name}={value}.*not supported"):
+        GenerationConfig.from_genai(theirs)
+
+
+def test_a_models_own_defaults_are_read(tmp_path):
+    assert GenerationConfig.from_folder(tmp_path) == GenerationConfig()
+    stored = {"eos_token_id": [1, 2], "temperature": 0.6, "top_k": 0, "do_sample": True, "transformers_version": "5"}
+    (tmp_path / "generation_config.json").write_text(json.dumps(stored))
+    expected = GenerationConfig(eos_token_ids={1, 2}, temperature=0.6, do_sample=True)
+    assert GenerationConfig.from_folder(tmp_path) == expected
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 3}')
+    assert GenerationConfig.from_folder(tmp_path).eos_token_ids == {3}
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["{", "[]", "7", '{"temperature": "hot"}', '{"eos_token_id": "end"}', '{"eos_token_id": [[1]]}', "\udcff"],
+)
+def test_damaged_defaults_of_a_model_are_told_with_the_file(tmp_path, content):
+    (tmp_path / "generation_config.json").write_bytes(content.encode(errors="surrogateescape"))
+    with pytest.raises(BrokenPair, match=r"generation_config\.json"):
+        GenerationConfig.from_folder(tmp_path)
+
+
+def test_every_refusal_is_of_one_family():
+    assert all(issubclass(kind, OutriderError) for kind in (InvalidOption, UnknownOption, BrokenPair))

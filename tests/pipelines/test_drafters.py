@@ -1,0 +1,199 @@
+"""The drafters alone: what they propose is what their method says, whatever was drafted, kept or forgotten before."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.drafters.base import Draft
+from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.sampling import choose_token
+
+from . import reference
+from .fakes import BLOCK_SIZE, FakeModel, fake_engine, mixed_rule, random_rule, request, run
+
+RULE = random_rule(5)
+SAMPLED = {"do_sample": True, "temperature": 1.1, "top_k": 8, "presence_penalty": 0.5, "rng_seed": 3}
+
+
+def naive_lookup(tokens: list[int], max_ngram_size: int, limit: int) -> list[int]:
+    for size in range(max_ngram_size, 0, -1):
+        for end in range(len(tokens) - 1, size - 1, -1):
+            if len(tokens) > size and tokens[end - size : end] == tokens[-size:]:
+                return tokens[end : end + limit]
+    return []
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=12),
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=6),
+    st.integers(1, 5),
+    st.integers(1, 9),
+)
+def test_lookup_finds_what_a_naive_search_finds(prompt, growth, max_ngram_size, limit):
+    lookup, sequence = PromptLookup(), request(prompt, 100, max_ngram_size=max_ngram_size)
+    for more in [[], *growth]:
+        sequence.tokens += more
+        expected = tuple(naive_lookup(sequence.tokens, max_ngram_size, limit))
+        assert lookup.propose(sequence, limit) == Draft(expected, ("prompt_lookup",) * len(expected))
+
+
+def test_lookup_keeps_sequences_apart_and_forgets_them():
+    lookup = PromptLookup()
+    one, other = request([1, 2, 3, 1, 2]), request([1, 2, 9, 1, 2])
+    assert lookup.propose(one, 1).tokens == (3,)
+    assert lookup.propose(other, 1).tokens == (9,)
+    lookup.release(one)
+    lookup.release(other)
+    lookup.release(request([1]))
+    assert vars(lookup) == vars(PromptLookup())
+
+
+def cold(sequence, limit: int) -> tuple[int, ...]:
+    """What a draft model with an empty cache writes."""
+    tokens = list(sequence.tokens)
+    for _ in range(limit):
+        tokens.append(choose_token(RULE(tokens), tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer))
+    return tuple(tokens[len(sequence.tokens) :])
+
+
+class OneRowModel(FakeModel):
+    """A fake whose logits do not mind how many rows a window has."""
+
+    def _logits(self, window):
+        end = window.start + len(window.tokens)
+        prefix = self._slots[list(window.blocks)].reshape(-1)[:end]
+        assert (prefix >= 0).all(), "a slot is read that was never written"
+        return np.array([self.rule(prefix.tolist())])
+
+
+@given(st.data())
+def test_the_draft_model_proposes_what_it_would_with_an_empty_cache(data):
+    """Through acceptances, rejections, steps without a draft, and sequences that come and go."""
+    token = st.integers(0, 11)
+    pool = BlockPool(24, BLOCK_SIZE)
+    drafter = DraftModel(OneRowModel(RULE, 24), pool, max_context=60)
+    live = []
+    for _ in range(data.draw(st.integers(1, 12))):
+        if not live or data.draw(st.booleans()):
+            begin = data.draw(st.sampled_from([s.tokens for s in live] or [[7, 7, 7, 7, 7]]))
+            prompt = [*begin[: data.draw(st.integers(0, 12))], *data.draw(st.lists(token, max_size=4))] or [0]
+            live.append(request(prompt, 100, data.draw(st.integers(0, 2)), **SAMPLED))
+        sequence = data.draw(st.sampled_from(live))
+        limit = data.draw(st.integers(1, 6))
+        proposed = drafter.propose(sequence, limit)
+        if proposed.tokens:
+            room = 60 - len(sequence.tokens)
+            assert proposed.tokens == cold(sequence, min(limit, room))
+            assert proposed.sources == ("draft_model",) * len(proposed.tokens)
+        kept = data.draw(st.integers(0, len(proposed.tokens)))
+        sequence.tokens += [*proposed.tokens[:kept], *data.draw(st.lists(token, min_size=1, max_size=2))]
+        if data.draw(st.integers(0, 3)) == 0:
+            live.remove(sequence)
+            drafter.release(sequence)
+    for sequence in live:
+        drafter.release(sequence)
+    assert pool.num_free == pool.num_blocks
+    assert drafter._progress == {}
+
+
+def test_the_draft_model_computes_no_token_twice_but_what_was_rejected():
+    model = OneRowModel(RULE)
+    drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000)
+    sequence = request(range(9), 100)
+    drafted = drafter.propose(sequence, 4).tokens
+    sequence.tokens += (*drafted[:2], (drafted[2] + 1) % 12)
+    model.windows.clear()
+    drafter.propose(sequence, 1)
+    assert [(window.start, len(window.tokens)) for window in model.windows] == [(11, 1)]
+
+
+def test_the_draft_model_is_silent_where_its_cache_or_context_is_full():
+    pool = BlockPool(2, BLOCK_SIZE)
+    drafter = DraftModel(OneRowModel(RULE, 2), pool, max_context=7)
+    sequence = request([1, 2, 3, 4, 5], 100)
+    assert len(drafter.propose(sequence, 5).tokens) == 2
+    other = request([9, 9, 9, 9, 9], 100)
+    assert drafter.propose(other, 2) == Draft()
+    drafter.release(sequence)
+    assert len(drafter.propose(other, 2).tokens) == 2
+    other.tokens += [1, 1]
+    assert drafter.propose(other, 2) == Draft()
+    drafter.release(other)
+    assert pool.num_free == 2
+
+
+def test_the_draft_model_goes_on_after_a_pass_that_failed():
+    model = OneRowModel(RULE)
+    drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000)
+    sequence = request(range(9), 100)
+    drafter.propose(sequence, 3)
+    sequence.tokens += [5, 5]
+    calls = iter([None, RuntimeError("once")])
+
+    def fail(windows):
+        if error := next(calls, None):
+            raise error
+
+    model.before_pass = fail
+    with pytest.raises(RuntimeError, match="once"):
+        drafter.propose(sequence, 4)
+    assert drafter.propose(sequence, 4).tokens == cold(sequence, 4)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.3])
+def test_two_models_that_share_the_noise_agree_as_often_as_they_should(share):
+    """At least (1 - TV) / (1 + TV) of the time (Daliri et al., arXiv 2408.07978), by five standard errors' leave."""
+    other = mixed_rule(RULE, random_rule(6), share)
+    agreed, bound = [], []
+    for seed in range(3000):
+        prefix = [seed % 12, seed // 12 % 12, 3]
+        config = request(prefix, do_sample=True, rng_seed=seed).config
+        rows = [rule(prefix) for rule in (RULE, other)]
+        first, second = (choose_token(logits, prefix, 3, config) for logits in rows)
+        odds = [reference.probabilities(dict(enumerate(logits.tolist()))) for logits in rows]
+        distance = sum(abs(odds[0][t] - odds[1][t]) for t in odds[0]) / 2
+        agreed.append(first == second)
+        bound.append((1 - distance) / (1 + distance))
+    assert np.mean(agreed) > np.mean(bound) - 5 * 0.5 / 3000**0.5
+    assert 0 < np.mean(agreed) < 1
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.5, "top_p": 0.8}], ids=str)
+def test_two_tokens_under_a_draft_model_follow_the_targets_distribution(options):
+    """The second is drafted, and kept or corrected: neither may bend the distribution of the pair."""
+    rng = random.Random(1)
+    target = random_rule(11, vocabulary=5)
+    drafter = DraftModel(OneRowModel(mixed_rule(target, random_rule(12, 5), 0.4)), BlockPool(64, BLOCK_SIZE), 1000)
+    engine, _ = fake_engine(FakeModel(target), {"draft": drafter})
+    prompt, num_draws = [1, 2, 3], 4000
+    config = request(prompt, do_sample=True, **options).config
+    count: dict[tuple[int, ...], int] = {}
+    accepted = 0
+    for _ in range(num_draws):
+        sequence = request(prompt, 3, do_sample=True, mode="draft", rng_seed=rng.getrandbits(64), **options)
+        run(engine, sequence)
+        both = tuple(sequence.new_tokens[:2])
+        count[both] = count.get(both, 0) + 1
+        accepted += sequence.sources[0] != "target"
+
+    def odds(prefix: list[int]) -> dict[int, float]:
+        scores = reference.penalize(target(prefix).tolist(), prompt, prefix[3:], config)
+        return reference.probabilities(reference.survivors(scores, config))
+
+    joint = {(a, b): p * q for a, p in odds(prompt).items() for b, q in odds([*prompt, a]).items()}
+    assert count.keys() <= joint.keys()
+    rare = [pair for pair in joint if joint[pair] * num_draws < 5]
+    usual = [pair for pair in joint if pair not in rare]
+    observed = [count.get(pair, 0) for pair in usual] + [sum(count.get(pair, 0) for pair in rare)]
+    expected = [joint[pair] * num_draws for pair in usual] + [sum(joint[pair] for pair in rare) * num_draws]
+    filled = [i for i, n in enumerate(expected) if n > 0]
+    assert stats.chisquare([observed[i] for i in filled], [expected[i] for i in filled]).pvalue > 1e-4
+    assert 0.2 * num_draws < accepted < num_draws
