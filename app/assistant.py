@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from outrider.pipelines import LLMPipeline
 
 from .conversation import Conversation, Turn, messages
 from .settings import Settings
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,15 @@ class State:
     line: str
 
 
+@dataclass(slots=True)
+class _Answering:
+    """An answer that is being written, and what was asked of it meanwhile."""
+
+    stopped: bool = False
+    dropped: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
 class Assistant:
     """One pipeline, shared by all visitors of the page."""
 
@@ -27,7 +39,7 @@ class Assistant:
         self.pipeline = pipeline
         self.name = name
         self.state = State("warming", "warming up")
-        self._stops: dict[str, threading.Event] = {}
+        self._answering: dict[str, _Answering] = {}  # by visitor
 
     def warm_up_in_background(self) -> None:
         threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
@@ -35,31 +47,39 @@ class Assistant:
     def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Turn]:
         """The last turn of `conversation`, again and again with more of its answer, until it is complete.
 
-        `visitor` names whom `stop` stops. Raises OutriderError for a request that cannot be served.
+        `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
         """
-        stop = self._stops[visitor] = threading.Event()
         turn = replace(conversation[-1], settings=settings)
-        with self.pipeline.stream(messages(conversation), **settings.options()) as pieces:
-            for piece in pieces:
-                turn = turn.extended(piece)
-                yield turn
-                if stop.is_set():
-                    pieces.cancel()
+        answering = self._answering[visitor] = _Answering()
+        try:
+            with self.pipeline.stream(messages(conversation), **settings.options()) as pieces:
+                for piece in pieces:
+                    if answering.dropped:
+                        return
+                    turn = turn.extended(piece)
+                    yield turn
+                    if answering.stopped:
+                        pieces.cancel()
+        finally:
+            self._answering.pop(visitor, None)
+            answering.ended.set()
 
     def stop(self, visitor: str) -> None:
-        """End the visitor's answer after the piece that is being written."""
-        if visitor in self._stops:
-            self._stops[visitor].set()
+        """Complete the visitor's answer with what there is of it."""
+        if answering := self._answering.get(visitor):
+            answering.stopped = True
 
-    def forget(self, visitor: str) -> None:
-        """Stop answering someone who has left."""
-        self.stop(visitor)
-        self._stops.pop(visitor, None)
+    def drop(self, visitor: str, patience_s: float = 0) -> None:
+        """End the visitor's answer without completing it, and wait so long for that to have happened."""
+        if answering := self._answering.get(visitor):
+            answering.dropped = True
+            answering.ended.wait(patience_s)
 
     def _warm_up(self) -> None:
         try:
             self.pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it
+            log.exception("The model failed to start")
             self.state = State("failed", f"failed to start: {error}")
-            raise
-        self.state = State("ready", "ready")
+            return
+        self.state = State("ready", "ready" if self.pipeline.exact else "ready, but not exact on this device")

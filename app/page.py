@@ -17,9 +17,12 @@ from .conversation import Conversation, Turn
 from .examples import EXAMPLES
 from .settings import Settings
 
+log = logging.getLogger(__name__)
+
 REDRAW_S = 0.05  # how often a growing answer is drawn
 PROMISE = "The same answer, sooner. A drafter rides ahead; the model keeps only what it would have written itself."
-SMALL_PRINT = "Who drafts changes the speed, never the text. Nothing leaves this machine."
+EXACT = "Who drafts changes the speed, never the text. Nothing leaves this machine."
+INEXACT = "On this device who drafts may change the text. Nothing leaves this machine."
 EMPTY = "Ask for a change to a Python function, or start with one of these."
 
 
@@ -67,7 +70,7 @@ class Page:
                 self.box = gr.Textbox(
                     show_label=False,
                     container=False,
-                    placeholder="Message",
+                    placeholder="Ask for a change, or paste a function",
                     lines=1,
                     max_lines=12,
                     autofocus=True,
@@ -76,7 +79,7 @@ class Page:
                 self.send = gr.Button("Send", variant="primary", elem_id="send", min_width=84, scale=0)
                 self.stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=84, scale=0, visible=False)
 
-            gr.HTML(SMALL_PRINT, elem_id="small-print")
+            self.small_print = gr.HTML(EXACT, elem_id="small-print")
 
     def _lay_out_settings(self) -> None:
         default, context = Settings(), self.assistant.pipeline.max_context
@@ -96,7 +99,6 @@ class Page:
         quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
         seen = [self.conversation, self.coloured]
         shown = [self.box, self.conversation, self.chat, self.send, self.stop]
-        answers = []
         for ask, begin, inputs in (
             (self.box.submit, self._ask, [self.box]),
             (self.send.click, self._ask, [self.box]),
@@ -113,12 +115,12 @@ class Page:
                 concurrency_limit=8,
             )
             answer.then(self._rest, seen, [self.chat, self.send, self.stop], **quick)
-            answers.append(answer)
         self.stop.click(self._stop, None, None, **quick)
         self.chat.undo(self._undo, seen, shown[:3], **quick)
-        self.chat.clear(self._clear, None, shown[1:], cancels=answers, **quick)
+        self.chat.clear(self._clear, None, shown[1:], **quick)
         self.coloured.change(rendering.chat_messages, seen, self.chat, **quick)
-        gr.on([self.blocks.load, self.clock.tick], self._tick, None, [self.status, self.clock], **quick)
+        state = [self.status, self.small_print, self.clock]
+        gr.on([self.blocks.load, self.clock.tick], self._tick, None, state, **quick)
         self.blocks.unload(self._leave)
 
     # What happens in an event. The values come in the order of the inputs that `_connect` names.
@@ -154,7 +156,7 @@ class Page:
                     yield conversation, rendering.chat_messages(conversation, coloured), gr.skip()
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
-                logging.getLogger(__name__).exception("An answer failed")
+                log.exception("An answer failed")
             gr.Warning(str(error), title="Not answered")
             kept, failed = conversation[:-1], conversation[-1]
             yield kept, rendering.chat_messages(kept, coloured), failed.prompt
@@ -168,17 +170,18 @@ class Page:
         return undone.prompt, kept, rendering.chat_messages(kept, coloured)
 
     def _clear(self, request: gr.Request) -> tuple[Any, ...]:
-        self._stop(request)
+        self.assistant.drop(str(request.session_hash), patience_s=30)
         return (), [], gr.Button(visible=True), gr.Button(visible=False)
 
     def _stop(self, request: gr.Request) -> None:
         self.assistant.stop(str(request.session_hash))
 
     def _leave(self, request: gr.Request) -> None:
-        self.assistant.forget(str(request.session_hash))
+        self.assistant.drop(str(request.session_hash))
 
-    def _tick(self) -> tuple[str, gr.Timer]:
-        return self._status(), gr.Timer(active=self.assistant.state.name == "warming")
+    def _tick(self) -> tuple[str, str, gr.Timer]:
+        promise = EXACT if self.assistant.pipeline.exact else INEXACT
+        return self._status(), promise, gr.Timer(active=self.assistant.state.name == "warming")
 
     def _status(self) -> str:
         return rendering.status_html(self.assistant.name, self.assistant.state)

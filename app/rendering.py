@@ -22,7 +22,10 @@ DRAFTERS = {"lookup": "prompt_lookup", "draft": "draft_model"}
 MODES = {"off": "Plain", "lookup": "Prompt lookup", "draft": "Draft model"}
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
-_CODE_START = re.compile(r"^(?:async def|def|class|@\w|import|from) ?[\w.]*", re.MULTILINE)
+_CODE_START = re.compile(
+    r"^(?:(?:async )?def \w+ *\(|class \w+ *[:(]|@\w[\w.]*(?:\(.*\))?$|import [\w., ]+$|from [\w.]+ import )",
+    re.MULTILINE,
+)
 
 
 def chat_messages(conversation: Iterable[Turn], coloured: bool) -> list[dict[str, str]]:

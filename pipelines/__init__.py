@@ -1,5 +1,9 @@
 """Run a pair of language models with OpenVINO: `LLMPipeline` and the values that it takes and gives."""
 
+from .privacy import take_silence_for_no
+
+take_silence_for_no()  # before the lines below import openvino, which would report that to its makers
+
 from .config import MODES, GenerationConfig
 from .errors import (
     BrokenPair,

@@ -16,19 +16,20 @@ def keep_private(network: bool = False) -> None:
     """Turn the telemetry of OpenVINO, NNCF, Gradio and Hugging Face off for this process.
 
     Programs call it before they import those libraries, which read the variables only then; nothing calls it by
-    itself. A variable that the user has set stays, and so does a consent given with OpenVINO's `opt_in_out --opt_in`.
+    itself. A variable that the user has set stays.
     `network`: whether models may be downloaded from the Hugging Face hub, for a command that says it does so.
     """
     for name, value in (_TELEMETRY_OFF if network else _TELEMETRY_OFF | _NETWORK_OFF).items():
         os.environ.setdefault(name, value)
-    _take_silence_for_no()
+    take_silence_for_no()
 
 
-def _take_silence_for_no() -> None:
-    """OpenVINO's converter and NNCF report usage unless a file in the user's home says no.
+def take_silence_for_no() -> None:
+    """Let OpenVINO and NNCF report only for those who have agreed with OpenVINO's `opt_in_out --opt_in`.
 
-    There is no variable against it, and to write that file would change the setting of the user's other programs,
-    so within this process a missing file counts as a no.
+    Unless a file in the user's home says no, `import openvino` reports itself and leaves an identifier there, so this
+    has to come before it. There is no variable against it, and to write that file would change the setting of the
+    user's other programs; so within this process a missing file counts as a no.
     """
     try:
         from openvino_telemetry.utils import opt_in_checker

@@ -10,15 +10,13 @@ from pathlib import Path
 import pytest
 
 ASK_OPENVINO = """
-from outrider.pipelines.privacy import keep_private
-keep_private()
-keep_private()
+from outrider.pipelines import LLMPipeline
+import openvino
 from openvino_telemetry import Telemetry
-print(Telemetry(app_name="a", app_version="1", tid="t", backend="ga4", enable_opt_in_dialog=False).consent)
+print(Telemetry().consent)
 """
 ASK_NNCF = """
-from outrider.pipelines.privacy import keep_private
-keep_private()
+import outrider.export
 from nncf.telemetry import telemetry
 print(telemetry._impl.consent)
 """
@@ -44,7 +42,7 @@ def told(program: str, home: Path, **variables: str) -> str:
 @pytest.mark.parametrize("program", [ASK_OPENVINO, ASK_NNCF], ids=["openvino", "nncf"])
 def test_openvino_and_nncf_report_nothing_without_a_consent_and_leave_the_home_alone(tmp_path, program) -> None:
     assert told(program, tmp_path) == "False"
-    assert list(tmp_path.rglob("*openvino*")) == []
+    assert list(tmp_path.rglob("*openvino*")) == []  # no identifier was made
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the consent file lies elsewhere on Windows")

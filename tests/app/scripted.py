@@ -1,0 +1,77 @@
+"""A pipeline that answers from a script and waits where it is told to, so that a test sees every state of the page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from outrider.pipelines import OutriderError, Piece, Span, Statistics
+
+BEGINNING = "def area(width, height):\n    # <b>&amp;</b>\n"
+END = "    return width * height\n"
+SOURCES = {"off": "target", "lookup": "prompt_lookup", "draft": "draft_model"}
+STATS = Statistics(
+    prompt_tokens=9, cached_tokens=0, new_tokens=1234, passes=7, drafted=40, accepted=31,
+    ttft_s=0.01, tokens_per_s=86.4, total_s=0.5,
+)  # fmt: skip
+
+
+class ScriptedStream:
+    """Yields BEGINNING, waits for the gate or for `cancel`, then yields END or ends."""
+
+    def __init__(self, gate: threading.Event, source: str) -> None:
+        self._gate = gate
+        self._source = source
+        self.cancelled = False
+
+    def __enter__(self) -> ScriptedStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.cancel()
+
+    def __iter__(self) -> Iterator[Piece]:
+        yield piece(BEGINNING, self._source)
+        while not (self._gate.wait(0.02) or self.cancelled):
+            yield piece("", self._source)
+        if self.cancelled:
+            yield Piece("", (), (), (), "cancelled", STATS)
+        else:
+            yield Piece(END, (2,), ("target",), (Span(END, "target"),), "stop", STATS)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class ScriptedPipeline:
+    """Stands in for LLMPipeline. `warm` and `gate` hold the warm-up and the answers back; `requests` remembers them."""
+
+    modes = ("off", "lookup", "draft")
+    max_context = 2048
+    exact = True
+
+    def __init__(self) -> None:
+        self.warm = threading.Event()
+        self.gate = threading.Event()
+        self.refusal: Exception | None = None
+        self.requests: list[tuple[list[dict[str, str]], dict[str, Any]]] = []
+        self.streams: list[ScriptedStream] = []
+
+    def warm_up(self) -> None:
+        self.warm.wait()
+
+    def stream(self, messages: list[dict[str, str]], **options: Any) -> ScriptedStream:
+        self.requests.append((messages, options))
+        if self.refusal is not None:
+            raise self.refusal
+        self.streams.append(ScriptedStream(self.gate, SOURCES[options["mode"]]))
+        return self.streams[-1]
+
+
+class Refused(OutriderError):
+    """What a test lets the pipeline raise."""
+
+
+def piece(text: str, source: str) -> Piece:
+    return Piece(text, (1,) if text else (), (source,) if text else (), (Span(text, source),) if text else ())

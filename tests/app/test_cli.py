@@ -1,0 +1,146 @@
+"""The command line, run as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+OUTRIDER = [sys.executable, "-c", "from outrider.app.cli import main; main()"]
+PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
+Run = Callable[..., "CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="module")
+def run(embedded_pair: Path) -> Run:
+    def run(*arguments: str | Path, **options: str) -> CompletedProcess[str]:
+        return subprocess.run(
+            [*OUTRIDER, *map(str, arguments)], capture_output=True, text=True, encoding="utf-8", timeout=300, **options
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(run: Run, embedded_pair: Path) -> str:
+    """What the embedded pair answers, token by token."""
+    done = run("generate", PROMPT, "--pair", embedded_pair, "--mode", "off", "--max-new-tokens", "48")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_generate_writes_the_answer_of_the_embedded_pair(plain: str) -> None:
+    assert len(plain.strip()) > 0
+
+
+def test_generate_takes_the_embedded_pair_by_itself(run: Run, plain: str) -> None:
+    assert run("generate", PROMPT, "--mode", "off", "--max-new-tokens", "48").stdout == plain
+
+
+@pytest.mark.parametrize("mode", ["off", "lookup", "draft"])
+def test_json_is_one_object_with_the_same_text_in_every_mode(run: Run, plain: str, mode: str) -> None:
+    done = run("generate", PROMPT, "--mode", mode, "--max-new-tokens", "48", "--json")
+    answer = json.loads(done.stdout)
+    assert answer["text"] + "\n" == plain
+    assert len(answer["token_ids"]) == answer["stats"]["new_tokens"] <= 48
+    assert answer["finish_reason"] in ("stop", "length")
+    figures = ("prompt_tokens", "new_tokens", "passes", "drafted", "accepted", "ttft_s", "tokens_per_s")
+    assert set(figures) <= answer["stats"].keys()
+    assert answer["stats"]["passes"] >= 1
+    assert (answer["stats"]["drafted"] > 0) == (mode == "draft") or mode == "lookup"
+
+
+def test_the_seed_decides_what_is_sampled_and_the_mode_does_not(run: Run) -> None:
+    def sampled(seed: int, mode: str) -> str:
+        arguments = ("--temperature", "1.5", "--seed", str(seed), "--mode", mode, "--max-new-tokens", "32", "--json")
+        return json.loads(run("generate", PROMPT, *arguments).stdout)["token_ids"]
+
+    assert sampled(1, "off") == sampled(1, "draft") == sampled(1, "lookup")
+    assert sampled(1, "off") != sampled(2, "off")
+
+
+def test_the_prompt_can_come_from_standard_input(run: Run, plain: str) -> None:
+    assert run("generate", "-", "--mode", "off", "--max-new-tokens", "48", input=PROMPT).stdout == plain
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate", ""], "The prompt is empty"),
+        (["generate", "x", "--pair", "no/such/folder"], "There is no folder"),
+        (["chat", "--pair", "no/such/folder"], "There is no folder"),
+        (["generate", "word " * 20000], "shorten the prompt"),
+    ],
+)
+def test_a_refusal_is_one_line_and_exit_code_2(run: Run, arguments: list[str], words: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("outrider: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_pair_without_a_file_says_which(run: Run, embedded_pair: Path, tmp_path: Path) -> None:
+    for file in (embedded_pair / "target").iterdir():
+        if file.name != "openvino_detokenizer.bin":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    done = run("generate", "x", "--pair", tmp_path)
+    assert done.returncode == 2
+    assert "openvino_detokenizer.bin" in done.stderr
+    assert "export the pair again" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["generate", "x", "--mode", "fast"], ["generate", "x", "--temperature", "-1"], ["generate"], ["ride"], ["--fast"]],
+)
+def test_what_the_command_does_not_know_is_refused(run: Run, arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "Usage" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_and_help(run: Run) -> None:
+    assert run("--version").stdout.startswith("outrider 0.")
+    assert {"chat", "generate", "export"} <= set(run("--help").stdout.split())
+    assert "--target-weights" in run("export", "--help").stdout
+
+
+def test_a_taken_port_is_said_plainly(run: Run) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        done = run("chat", "--port", str(port))
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "--port" in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single process")
+def test_chat_prints_its_address_serves_there_and_ends_quietly_when_interrupted() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [*OUTRIDER, "chat", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert f"http://127.0.0.1:{port}" in line
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
+            assert "Outrider" in answer.read().decode()
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert "Traceback" not in errors
+    assert process.returncode in (0, 130)

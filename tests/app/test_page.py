@@ -1,0 +1,266 @@
+"""What someone sees who uses the page, with a scripted pipeline behind it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from outrider.app.examples import EXAMPLES
+
+from .scripted import BEGINNING, END, Refused, ScriptedPipeline
+
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture
+def page(serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object]) -> Page:
+    """The page, ready to be used; answers wait behind the gate after their first line."""
+    pipeline.warm.set()
+    return opened(serve(pipeline), open_context())
+
+
+def opened(address: str, context: object) -> Page:
+    page = context.new_page()  # type: ignore[attr-defined]
+    page.goto(address)
+    expect(page.locator("#status")).to_contain_text("ready")
+    return page
+
+
+def ask(page: Page, prompt: str) -> None:
+    page.locator("#prompt textarea").fill(prompt)
+    page.locator("#send").click()
+
+
+def answers(page: Page) -> object:
+    return page.locator("#chat .bot-row")
+
+
+def finish(page: Page, pipeline: ScriptedPipeline, count: int) -> None:
+    """Let the answer that is being written, the `count`-th of the chat, come to its end."""
+    pipeline.gate.set()
+    expect(page.locator("#chat .figures")).to_have_count(count)
+    expect(page.locator("#send")).to_be_visible()
+    pipeline.gate.clear()
+
+
+def test_the_page_shows_that_the_model_warms_up_and_when_it_is_ready(serve, pipeline, open_context) -> None:
+    page = open_context().new_page()
+    page.goto(serve(pipeline, "my-pair"))
+    expect(page.locator("#status")).to_contain_text("my-pair warming up")
+    pipeline.warm.set()
+    expect(page.locator("#status")).to_contain_text("my-pair ready")
+
+
+def test_a_model_that_fails_to_start_is_said_on_the_page(serve, pipeline, open_context, monkeypatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("no <memory>")
+
+    monkeypatch.setattr(pipeline, "warm_up", fail)
+    page = open_context().new_page()
+    page.goto(serve(pipeline))
+    expect(page.locator("#status")).to_contain_text("failed to start: no <memory>")
+
+
+def test_a_device_without_exact_results_is_said_on_the_page(serve, pipeline, open_context) -> None:
+    pipeline.exact = False
+    pipeline.warm.set()
+    page = opened(serve(pipeline), open_context())
+    expect(page.locator("#status")).to_contain_text("not exact on this device")
+    expect(page.locator("#small-print")).to_contain_text("may change the text")
+
+
+def test_an_answer_is_seen_while_it_is_written(page, pipeline) -> None:
+    ask(page, "Write area.")
+    expect(page.locator("#chat .user-row")).to_contain_text("Write area.")
+    expect(answers(page)).to_contain_text("def area(width, height):")
+    expect(page.locator("#stop")).to_be_visible()
+    expect(answers(page)).not_to_contain_text("return")
+    finish(page, pipeline, 1)
+    assert page.locator("#chat pre.answer").inner_text() == BEGINNING + END
+
+
+def test_the_figures_stand_under_the_answer(page, pipeline) -> None:
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    for figure in ("Prompt lookup", "1,234 tokens", "86 tokens/s", "7 passes", "31 of 40 drafted accepted"):
+        expect(page.locator("#chat .figures")).to_contain_text(figure)
+
+
+def test_stop_ends_the_answer_and_keeps_what_was_written(page, pipeline) -> None:
+    ask(page, "Write area.")
+    expect(answers(page)).to_contain_text("def area(width, height):")
+    page.locator("#stop").click()
+    expect(page.locator("#chat .figures")).to_contain_text("stopped")
+    expect(page.locator("#send")).to_be_visible()
+    expect(answers(page)).to_contain_text("def area(width, height):")
+    assert pipeline.streams[0].cancelled
+
+
+def test_leaving_the_page_stops_the_answer(page, pipeline) -> None:
+    ask(page, "Write area.")
+    expect(answers(page)).to_contain_text("def area(width, height):")
+    other = page.context.new_page()
+    page.close()
+    for _ in range(600):
+        if pipeline.streams[0].cancelled:
+            return
+        other.wait_for_timeout(100)
+    pytest.fail("The answer went on for nobody.")
+
+
+def test_the_next_prompt_carries_the_conversation(page, pipeline) -> None:
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    ask(page, "Now rename it.")
+    finish(page, pipeline, 2)
+    assert pipeline.requests[1][0] == [
+        {"role": "user", "content": "Write area."},
+        {"role": "assistant", "content": BEGINNING + END},
+        {"role": "user", "content": "Now rename it."},
+    ]
+
+
+def test_retry_asks_the_same_again(page, pipeline) -> None:
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    page.get_by_role("button", name="Retry").click()
+    expect(page.locator("#stop")).to_be_visible()
+    finish(page, pipeline, 1)
+    assert [messages for messages, _ in pipeline.requests] == [[{"role": "user", "content": "Write area."}]] * 2
+
+
+def test_undo_takes_the_last_turn_back_into_the_box(page, pipeline) -> None:
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    ask(page, "Now rename it.")
+    finish(page, pipeline, 2)
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator("#chat .user-row")).to_have_count(1)
+    expect(page.locator("#prompt textarea")).to_have_value("Now rename it.")
+
+
+def test_clear_begins_anew(page, pipeline) -> None:
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#chat .user-row")).to_have_count(0)
+    ask(page, "Something else.")
+    finish(page, pipeline, 1)
+    assert pipeline.requests[1][0] == [{"role": "user", "content": "Something else."}]
+
+
+def test_clear_while_an_answer_is_written_ends_it(page, pipeline) -> None:
+    ask(page, "Write area.")
+    expect(answers(page)).to_contain_text("def area(width, height):")
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#chat .user-row")).to_have_count(0)
+    expect(page.locator("#send")).to_be_visible()
+    ask(page, "Something else.")
+    finish(page, pipeline, 1)
+    assert pipeline.streams[0].cancelled
+    assert pipeline.requests[1][0] == [{"role": "user", "content": "Something else."}]
+
+
+def test_the_mode_can_be_switched_between_turns(page, pipeline) -> None:
+    for count, (label, mode) in enumerate([("Draft model", "draft"), ("Plain", "off"), ("Prompt lookup", "lookup")], 1):
+        page.locator("#mode").get_by_text(label).click()
+        ask(page, "Write area.")
+        finish(page, pipeline, count)
+        assert pipeline.requests[-1][1]["mode"] == mode
+        expect(page.locator("#chat .figures").last).to_contain_text(label)
+
+
+def test_tokens_are_marked_with_their_source_until_code_is_wanted(page, pipeline) -> None:
+    page.locator("#mode").get_by_text("Draft model").click()
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    marked = page.locator("#chat .from-draft_model")
+    expect(marked.first).to_have_text("def area(width, height):")
+    assert "gradient" in marked.first.evaluate("mark => getComputedStyle(mark).backgroundImage")
+    expect(page.locator("#chat .from-target")).to_have_text("return width * height")
+    page.locator("#coloured input").uncheck()
+    expect(marked).to_have_count(0)
+    expect(page.locator("#chat code.language-python")).to_contain_text("def area(width, height):")
+    page.locator("#coloured input").check()
+    expect(marked).not_to_have_count(0)
+
+
+def test_the_sampling_settings_reach_the_pipeline(page, pipeline) -> None:
+    page.locator("#settings .toggle-button").click()
+    for label, value in (
+        ("Temperature", "0.8"), ("Top-k (0: no limit)", "40"), ("Top-p", "0.9"), ("Min-p", "0.05"),
+        ("Repetition penalty", "1.1"), ("Answer tokens", "77"), ("Draft tokens", "3"),
+    ):  # fmt: skip
+        page.locator("#settings").get_by_label(f"number input for {label}").fill(value)
+    page.locator("#settings").get_by_label("Seed").fill("42")
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    assert pipeline.requests[0][1] == {
+        "mode": "lookup", "do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05,
+        "repetition_penalty": 1.1, "rng_seed": 42, "max_new_tokens": 77, "num_assistant_tokens": 3,
+    }  # fmt: skip
+    expect(page.locator("#chat .figures")).to_contain_text("seed 42")
+
+
+def test_a_refused_prompt_comes_back_with_the_reason(page, pipeline) -> None:
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    pipeline.refusal = Refused("The prompt has 9,999 tokens: shorten it.")
+    ask(page, "Far too long.")
+    expect(page.get_by_text("The prompt has 9,999 tokens: shorten it.")).to_be_visible()
+    expect(page.locator("#prompt textarea")).to_have_value("Far too long.")
+    expect(page.locator("#chat .user-row")).to_have_count(1)
+    pipeline.refusal = None
+    page.locator("#send").click()
+    finish(page, pipeline, 2)
+
+
+def test_an_empty_prompt_asks_nothing(page, pipeline) -> None:
+    ask(page, "  \n ")
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    assert len(pipeline.requests) == 1
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
+def test_an_example_is_sent_as_it_stands(page, pipeline, example) -> None:
+    page.locator("#chat .example").get_by_text(example.title, exact=True).click()
+    finish(page, pipeline, 1)
+    assert pipeline.requests[0][0] == [{"role": "user", "content": example.prompt}]
+    shown = page.locator("#chat .user-row .message-content").inner_text()
+    assert [line.strip() for line in shown.split("\n") if line.strip()] == [
+        line.strip() for line in example.prompt.split("\n") if line.strip()
+    ]
+
+
+def test_html_in_a_prompt_is_shown_and_not_run(page, pipeline) -> None:
+    prompt = "<img src=x onerror=\"document.title='run'\"> *stars* & <b>tags</b>"
+    ask(page, prompt)
+    finish(page, pipeline, 1)
+    expect(page.locator("#chat .user-row .message-content")).to_have_text(prompt)
+    assert page.title() == "Outrider"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 860)], ids=["phone", "desktop"])
+def test_everything_fits_and_the_colours_follow_the_system(
+    serve, pipeline, open_context, width, height, scheme
+) -> None:
+    pipeline.warm.set()
+    context = open_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page = opened(serve(pipeline), context)
+    ask(page, "Repeat this function:\ndef " + "long_" * 30 + "name(value):\n    return value")
+    finish(page, pipeline, 1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    sticking_out = page.evaluate(
+        """() => [...document.querySelectorAll("#masthead, #chat, #composer, #send, #mode label, .message-content")]
+                 .map(part => part.getBoundingClientRect())
+                 .filter(box => box.left < 0 || box.right > innerWidth || box.bottom > innerHeight).length"""
+    )
+    assert sticking_out == 0
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    red, green, blue = map(int, re.findall(r"\d+", background)[:3])
+    assert (red + green + blue < 3 * 60) == (scheme == "dark")

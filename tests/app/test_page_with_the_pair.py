@@ -1,0 +1,72 @@
+"""The page with the pair that comes with Outrider behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, Request, expect
+
+from outrider.app.assistant import Assistant
+from outrider.app.chat import name_of, open_page
+from outrider.app.examples import EXAMPLES
+from outrider.pipelines import LLMPipeline
+
+from .conftest import free_port
+
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def address(embedded_pair: Path) -> Iterator[str]:
+    port = free_port()
+    page = open_page(Assistant(LLMPipeline(embedded_pair), name_of(embedded_pair)), "127.0.0.1", port)
+    yield f"http://127.0.0.1:{port}"
+    page.blocks.close(verbose=False)
+
+
+@pytest.fixture
+def requests() -> list[Request]:
+    return []
+
+
+@pytest.fixture
+def page(address: str, open_context: Callable[..., object], requests: list[Request]) -> Page:
+    page = open_context().new_page()
+    page.on("request", requests.append)
+    page.goto(address)
+    expect(page.locator("#status")).to_contain_text("ready")
+    return page
+
+
+def answered(page: Page, mode: str) -> str:
+    """The answer to the last example, asked anew in the given mode."""
+    page.locator("#mode").get_by_text(mode).click()
+    page.locator("#chat .example").get_by_text(EXAMPLES[-1].title, exact=True).click()
+    expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
+    expect(page.locator("#send")).to_be_visible()
+    text = page.locator("#chat pre.answer").inner_text()
+    page.get_by_role("button", name="Clear").click()
+    expect(page.locator("#chat .example").first).to_be_visible()
+    return text
+
+
+def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
+    page.locator("#settings .toggle-button").click()
+    page.locator("#settings").get_by_label("number input for Temperature").fill("1")
+    page.locator("#settings").get_by_label("number input for Answer tokens").fill("96")
+    seed = page.locator("#settings").get_by_label("Seed")
+    seed.fill("7")
+    texts = [answered(page, mode) for mode in ("Plain", "Prompt lookup", "Draft model")]
+    assert texts[0].strip()
+    assert texts == [texts[0]] * 3
+    seed.fill("8")
+    assert answered(page, "Plain") != texts[0]
+
+
+def test_every_request_of_the_page_goes_to_its_own_host(page: Page, requests: list[Request], address: str) -> None:
+    answered(page, "Prompt lookup")
+    hosts = {urlsplit(request.url).netloc for request in requests if not request.url.startswith(("data:", "blob:"))}
+    assert hosts == {urlsplit(address).netloc}

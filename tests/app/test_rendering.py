@@ -1,0 +1,162 @@
+"""How turns become HTML and Markdown."""
+
+from __future__ import annotations
+
+import html
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.app.conversation import Turn, messages
+from outrider.app.rendering import (
+    answer_markdown,
+    chat_messages,
+    coloured_html,
+    figures_of,
+    is_python,
+    legend_html,
+    prompt_html,
+)
+from outrider.app.settings import Settings
+from outrider.pipelines import InvalidOption, Piece, Span, Statistics
+
+SOURCES = ("target", "prompt_lookup", "draft_model")
+spans = st.lists(st.builds(Span, st.text(alphabet="ab<&\"' \t\n`*_$\\é🙂"), st.sampled_from(SOURCES)))
+
+
+def text_of(markup: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", markup))
+
+
+@given(spans)
+def test_colouring_changes_no_character(written: list[Span]) -> None:
+    assert text_of(coloured_html(written)) == "".join(span.text for span in written)
+
+
+@given(spans)
+def test_colouring_marks_every_visible_character_with_its_source(written: list[Span]) -> None:
+    marked = re.findall(r'<span class="from-(\w+)">(.*?)</span>', coloured_html(written))
+    for source in SOURCES:
+        seen = "".join(html.unescape(text) for name, text in marked if name == source)
+        meant = "".join(span.text for span in written if span.source == source)
+        assert "".join(seen.split()) == "".join(meant.split())
+
+
+@given(spans)
+def test_no_markup_holds_a_line_end_which_would_end_it_in_markdown(written: list[Span]) -> None:
+    assert "\n" not in coloured_html(written)
+
+
+def test_indents_are_not_marked_however_the_tokens_cut_them() -> None:
+    written = [Span("if x:\n", "target"), Span("  ", "draft_model"), Span("  return", "prompt_lookup")]
+    assert coloured_html([*written, Span(" y", "target")]) == (
+        '<pre class="answer"><span class="from-target">if x:</span>&#10;    '
+        '<span class="from-prompt_lookup">return</span><span class="from-target"> y</span></pre>'
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [
+        ("def f(x):\n    return x\n", True),
+        ("def f(x):\n    retur", True),
+        ("@cache\ndef f(x):\n    return x", True),
+        ("async def f(): ...", True),
+        ("class A:\n    x = 1", True),
+        ("import os", True),
+        ("x = 1\ny = 2", True),
+        ("for x in y:\n    pass", True),
+        ("Hello", False),
+        ("Here is the function that you asked for.", False),
+        ("define the terms first.", False),
+        ("classes are described below.", False),
+        ("important: do this.", False),
+        ("from here on, it gets easier.", False),
+        ("1. First\n2. Second", False),
+    ],
+)
+def test_code_is_told_from_prose(text: str, python: bool) -> None:
+    assert is_python(text) == python
+
+
+def test_bare_code_becomes_a_code_block_and_the_rest_stays() -> None:
+    assert answer_markdown("def f():\n    pass\n") == "```python\ndef f():\n    pass\n```"
+    assert answer_markdown("Some *prose*.") == "Some *prose*."
+    fenced = "Here:\n```python\nx = 1\n```\n"
+    assert answer_markdown(fenced) == fenced
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        "Rename it:\ndef f(x):\n    return x",
+        "Rename it:\n\n```python\ndef f(x):\n    return x\n```",
+        "Rename it:\n```\ndef f(x):\n    return x",
+    ],
+)
+def test_the_code_in_a_prompt_is_set_apart(prompt: str) -> None:
+    assert prompt_html(prompt) == (
+        '<p class="said">Rename it:</p><pre class="code">def f(x):&#10;    return x</pre>'
+    )
+
+
+def test_a_prompt_that_only_mentions_code_is_no_code() -> None:
+    assert prompt_html("import os, or not?") == '<p class="said">import os, or not?</p>'
+
+
+def test_a_turn_grows_by_pieces_and_merges_neighbours_of_one_source() -> None:
+    stats = Statistics(5, 0, 3, 2, 4, 1, 0.1, 10.0, 0.3)
+    turn = Turn("Say it.")
+    turn = turn.extended(Piece("a", (1,), ("target",), (Span("a", "target"),)))
+    both = (Span("b", "target"), Span("c", "draft_model"))
+    turn = turn.extended(Piece("bc", (2, 3), ("target", "draft_model"), both))
+    assert not turn.complete
+    turn = turn.extended(Piece("", (), (), (), "stop", stats))
+    assert turn.spans == (Span("ab", "target"), Span("c", "draft_model"))
+    assert (turn.text, turn.complete, turn.stats) == ("abc", True, stats)
+
+
+def test_the_model_sees_complete_turns_and_the_prompt_that_is_due() -> None:
+    done = Turn("One?", spans=(Span("1", "target"),), finish_reason="stop")
+    assert messages([done, Turn("Two?")]) == [
+        {"role": "user", "content": "One?"},
+        {"role": "assistant", "content": "1"},
+        {"role": "user", "content": "Two?"},
+    ]
+
+
+def test_each_turn_is_two_messages_of_the_chat() -> None:
+    done = Turn("One?", spans=(Span("1", "target"),), finish_reason="length")
+    shown = chat_messages([done, Turn("Two?")], coloured=True)
+    assert [message["role"] for message in shown] == ["user", "assistant"] * 2
+    assert "cut at the length limit" in shown[1]["content"]
+    assert "waiting" in shown[3]["content"]
+
+
+def test_figures_tell_what_matters_and_the_seed_only_where_it_decides() -> None:
+    stats = Statistics(5, 0, 1, 1, 0, 0, 0.1, None, 0.1)
+    turn = Turn("One?", Settings(mode="off", seed=7), finish_reason="stop", stats=stats)
+    assert figures_of(turn) == ["Plain", "1 token", "1 pass", "nothing drafted"]
+    sampled = Turn("One?", Settings(mode="draft", temperature=1.0, seed=7), finish_reason="stop", stats=stats)
+    assert figures_of(sampled)[:2] == ["Draft model", "seed 7"]
+
+
+def test_the_legend_names_only_what_the_pair_can_do() -> None:
+    assert text_of(legend_html(("off", "lookup"))) == "Tokens from the modelprompt lookup"
+    assert "draft_model" in legend_html(("off", "lookup", "draft"))
+
+
+def test_a_temperature_of_zero_and_a_top_k_of_zero_mean_greedy_and_no_limit() -> None:
+    options = Settings(temperature=0, top_k=0).options()
+    assert options["do_sample"] is False
+    assert options["top_k"] is None
+    assert Settings(temperature=0.1, top_k=5).options() | {"do_sample": True, "top_k": 5} == Settings(
+        temperature=0.1, top_k=5
+    ).options()
+
+
+def test_an_emptied_seed_is_refused() -> None:
+    with pytest.raises(InvalidOption, match="seed"):
+        Settings(seed=None).options()
