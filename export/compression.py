@@ -43,8 +43,8 @@ class Compression:
                 raise InvalidOption(f"{name}={value} has no meaning for {self.weights} weights: leave it out.")
         if self.group_size is not None and self.group_size < 1 and self.group_size != -1:
             raise InvalidOption(f"group_size={self.group_size} must be positive, or -1 for one scale a row.")
-        if self.ratio is not None and not 0 <= self.ratio <= 1:
-            raise InvalidOption(f"ratio={self.ratio} must be between 0 and 1.")
+        if self.ratio is not None and not 0 < self.ratio <= 1:
+            raise InvalidOption(f"ratio={self.ratio} must be above 0 and at most 1.")
 
     @property
     def settings(self) -> dict[str, Any]:

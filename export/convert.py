@@ -51,7 +51,9 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
                 folder,
                 task=TASK,
                 library_name="transformers",
-                ov_config=OVConfig(dtype="fp16" if half else None),
+                # Not OVConfig(dtype="fp16"), which rounds the frequencies of the position embedding as well.
+                ov_config=OVConfig(),
+                model_loading_kwargs={"torch_dtype": "float16"} if half else {},
                 trust_remote_code=checkpoint.remote_code,
                 local_files_only=True,
             )
@@ -59,24 +61,27 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
             raise ConversionFailed(f"optimum-intel cannot convert {checkpoint.source}: {_first_line(error)}") from error
 
 
-def compress(folder: Path, compression: Compression) -> None:
-    """Replace the IR in `folder` by one with compressed weights. Raises ConversionFailed."""
+def compress(folder: Path, compression: Compression, source: str) -> None:
+    """Replace the IR in `folder`, made of `source`, by one with compressed weights. Raises ConversionFailed."""
     import nncf
-    from nncf.parameters import CompressWeightsMode
+    from nncf.parameters import BackupMode, CompressWeightsMode
     from nncf.quantization.advanced_parameters import AdvancedCompressionParameters, GroupSizeFallbackMode
 
     settings = compression.settings
-    mode = CompressWeightsMode(f"{compression.weights}_{'sym' if settings.pop('symmetric') else 'asym'}")
+    kind = "sym" if settings.pop("symmetric") else "asym"
+    mode = CompressWeightsMode(f"{compression.weights}_{kind}")
+    if compression.weights == "int4":
+        settings["backup_mode"] = BackupMode(f"int8_{kind}")  # of embeddings, and of what the ratio leaves
     advanced = AdvancedCompressionParameters(group_size_fallback_mode=GroupSizeFallbackMode.ADJUST)
     whole, smaller = folder / MODEL, folder / f"compressed_{MODEL}"
     with quiet():
         model = ov.Core().read_model(whole)
         try:
             model = nncf.compress_weights(model, mode=mode, advanced_parameters=advanced, **settings)
+            _let_cache_be_quantized(model)
+            ov.save_model(model, smaller, compress_to_fp16=False)
         except Exception as error:
-            raise ConversionFailed(f"NNCF cannot compress {whole} to {mode.value}: {_first_line(error)}") from error
-    _let_cache_be_quantized(model)
-    ov.save_model(model, smaller, compress_to_fp16=False)
+            raise ConversionFailed(f"NNCF cannot compress {source} to {mode.value}: {_first_line(error)}") from error
     del model  # it maps the files that are replaced now
     gc.collect()
     for suffix in (".xml", ".bin"):

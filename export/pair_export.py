@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from outrider.pipelines.errors import OutriderError
 from outrider.pipelines.vocabulary import check_same_vocabulary
 
 from . import pair_folder
@@ -14,7 +15,7 @@ from .checkpoint import Checkpoint, find_checkpoint
 from .compression import BYTES_PER_WEIGHT, Compression
 from .convert import compress, convert, precisions
 from .extra import require_extra
-from .room import in_words, require_room
+from .room import blaming_full_disk, in_words, require_room
 from .round_trip import round_trip
 from .staging import Staging
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
@@ -49,7 +50,7 @@ def export_pair(
     require_extra()
     sources = {"target": target} if draft is None else {"target": target, "draft": draft}
     compressions = {"target": target_compression, "draft": draft_compression}
-    with Staging(Path(out), force) as staging:
+    with Staging(Path(out), force) as staging, blaming_full_disk(staging.path):
         announce("Reading the checkpoints")
         checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
         needed = _bytes_needed([(checkpoints[role], compressions[role]) for role in sources])
@@ -73,7 +74,7 @@ def export_pair(
                 "sha256": digest(words["target"]),
                 "same_in": list(words),
             },
-            "round_trip": round_trip(staging.path),
+            "round_trip": _try(staging.path, checkpoints),
         }
         pair_folder.write(staging.path, {**metadata, "checks": checks})
         gc.collect()  # compiled models map the files that are renamed now
@@ -89,7 +90,7 @@ def _make(
     convert(checkpoint, folder, half=compression.weights == "fp16")
     if compression.weights != "fp16":
         announce(f"Compressing the {role} to {compression.weights}")
-        compress(folder, compression)
+        compress(folder, compression, checkpoint.source)
     announce(f"Converting the tokenizer of the {role}")
     convert_tokenizer(tokenizer, checkpoint, folder)
     differing = differing_samples(tokenizer, folder)
@@ -108,6 +109,17 @@ def _make(
         "bytes": pair_folder.size(folder),
         "tokenizer": {"samples": len(SAMPLES), "differing": differing},
     }
+
+
+def _try(pair: Path, checkpoints: Mapping[str, Checkpoint]) -> dict[str, Any]:
+    """The round trip. An error names the checkpoint in place of the folder that is about to go."""
+    try:
+        return round_trip(pair)
+    except OutriderError as error:
+        message = str(error)
+        for role, checkpoint in checkpoints.items():
+            message = message.replace(str(pair / role), checkpoint.source)
+        raise type(error)(message) from error
 
 
 def _bytes_needed(parts: Collection[tuple[Checkpoint, Compression]]) -> int:

@@ -11,18 +11,24 @@ from .checkpoint import Checkpoint
 from .errors import TokenizerNotConverted
 from .quiet import quiet
 
+TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
+
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """The transformers tokenizer of a checkpoint. Raises TokenizerNotConverted where there is none."""
     from transformers import AutoTokenizer
 
+    # Without any of them, transformers makes an empty tokenizer for some architectures.
+    if not any(next(checkpoint.folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
+        raise TokenizerNotConverted(
+            f"{checkpoint.source} has no tokenizer: put its tokenizer.json into {checkpoint.folder}."
+        )
     try:
         with quiet():
             return AutoTokenizer.from_pretrained(checkpoint.folder, trust_remote_code=checkpoint.remote_code)
     except Exception as error:
         raise TokenizerNotConverted(
-            f"{checkpoint.source} has no tokenizer that transformers can load ({type(error).__name__}): "
-            "put its tokenizer files into the folder, tokenizer.json above all."
+            f"transformers cannot load the tokenizer of {checkpoint.source}: {type(error).__name__}: {error}"
         ) from error
 
 

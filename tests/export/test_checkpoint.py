@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.export.checkpoint import Checkpoint, find_checkpoint
+from outrider.export.errors import HubUnreachable, NoSuchModel, NotADecoder
+
+
+def find(source: Path | str, remote_code: bool = False) -> Checkpoint:
+    return find_checkpoint(str(source), remote_code, announce=lambda text: None)
+
+
+def write_config(folder: Path, **config: Any) -> Path:
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_checkpoint_is_described_by_its_files(target: Path) -> None:
+    found = find(target)
+    weights = target / "model.safetensors"
+    assert (found.source, found.folder, found.architecture) == (str(target), target, "LlamaForCausalLM")
+    assert found.size == weights.stat().st_size
+    assert found.size - 10_000 < 2 * found.num_weights < found.size  # fp16, and a header
+    assert found.revision.startswith("sha256:")
+
+
+def test_the_revision_of_a_folder_changes_with_its_weights(target: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(target, tmp_path / "copy")
+    assert find(copy).revision == find(target).revision
+    weights = bytearray((copy / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (copy / "model.safetensors").write_bytes(weights)
+    assert find(copy).revision != find(target).revision
+
+
+@pytest.mark.parametrize("source", ["./nowhere", "/nowhere/at/all", "some/where/else"])
+def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(source: str) -> None:
+    with pytest.raises(NoSuchModel, match=f"{source} is not a folder"):
+        find(source)
+
+
+def test_a_hub_id_without_network_is_refused_with_the_reason() -> None:
+    with pytest.raises(HubUnreachable, match=r"nobody/nothing is not a folder.*HF_HUB_OFFLINE is set"):
+        find("nobody/nothing")
+
+
+def test_a_name_that_cannot_be_a_hub_id_is_refused() -> None:
+    with pytest.raises(NoSuchModel, match="neither a folder nor a hub id"):
+        find("no such model")
+
+
+def test_a_folder_without_config_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchModel, match=r"has no config\.json"):
+        find(tmp_path)
+
+
+def test_a_damaged_config_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(NoSuchModel, match="is not valid JSON"):
+        find(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture"),
+    [("bert", "BertForMaskedLM"), ("t5", "T5ForConditionalGeneration"), ("llama", "LlamaForSequenceClassification")],
+)
+def test_a_model_that_is_no_decoder_is_refused_by_its_name(tmp_path: Path, model_type: str, architecture: str) -> None:
+    write_config(tmp_path, model_type=model_type, architectures=[architecture])
+    with pytest.raises(NotADecoder, match=f"{architecture}, not a decoder language model"):
+        find(tmp_path)
+
+
+def test_an_encoder_decoder_is_refused_even_when_its_class_is_causal(tmp_path: Path) -> None:
+    write_config(tmp_path, model_type="bart", architectures=["BartForCausalLM"], is_encoder_decoder=True)
+    with pytest.raises(NotADecoder):
+        find(tmp_path)
+
+
+def test_code_that_comes_with_a_checkpoint_is_not_run_unasked(tmp_path: Path) -> None:
+    auto_map = {"AutoModelForCausalLM": "modeling.OwnForCausalLM"}
+    write_config(tmp_path, model_type="own", architectures=["OwnForCausalLM"], auto_map=auto_map)
+    with pytest.raises(NotADecoder, match="--trust-remote-code"):
+        find(tmp_path)
+
+
+def test_a_checkpoint_without_weights_is_refused(tmp_path: Path) -> None:
+    write_config(tmp_path, model_type="llama", architectures=["LlamaForCausalLM"])
+    with pytest.raises(NoSuchModel, match="has no weights"):
+        find(tmp_path)
+
+
+def test_damaged_weights_are_refused(target: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(target, tmp_path / "copy")
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(NoSuchModel, match="damaged or incomplete"):
+        find(copy)

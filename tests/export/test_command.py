@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from outrider.export.command import main
+from outrider.export.errors import MissingExtra
+from outrider.pipelines.errors import InvalidOption
+
+RUN = "import sys; from outrider.export.command import main; main(sys.argv[1:])"
+
+
+def start(*arguments: object, code: str = RUN) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill_while_converting(export: subprocess.Popen[str], out: Path, number: int) -> int:
+    """Send the signal once the conversion is under way and files are there; the exit status."""
+    assert export.stderr is not None
+    for line in export.stderr:
+        if "Compressing the target" in line:
+            break
+    assert any(out.parent.glob(".*/target/openvino_model.bin"))
+    export.send_signal(number)
+    export.communicate(timeout=120)
+    return export.returncode
+
+
+def test_the_command_makes_a_pair_and_says_where(target: Path, draft: Path, tmp_path: Path) -> None:
+    out = tmp_path / "pair"
+    export = start("--target", target, "--draft", draft, "--out", out, "--draft-weights", "int4", "--group-size", 32)
+    printed, told = export.communicate(timeout=300)
+    assert export.returncode == 0, told
+    assert str(out) in printed
+    assert "Converting the target" in told
+    assert "Compressing the draft to int4" in told
+    assert (out / "pair.json").is_file()
+    assert (out / "draft" / "openvino_model.xml").is_file()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
+def test_an_export_that_is_asked_to_stop_leaves_nothing(target: Path, tmp_path: Path, name: str) -> None:
+    number = getattr(signal, name)
+    out = tmp_path / "pair"
+    assert kill_while_converting(start("--target", target, "--out", out), out, number) not in (0, -number)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
+def test_an_export_that_is_killed_leaves_nothing_at_out_and_the_next_one_cleans_up(
+    target: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "pair"
+    assert kill_while_converting(start("--target", target, "--out", out), out, signal.SIGKILL) == -signal.SIGKILL
+    assert [path.name for path in tmp_path.iterdir()] == [".pair.outrider-new"]
+    main_ends_well(["--target", str(target), "--out", str(out)])
+    assert [path.name for path in tmp_path.iterdir()] == ["pair"]
+
+
+def main_ends_well(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 0
+
+
+def test_without_the_extra_the_line_that_installs_it_is_shown(tmp_path: Path) -> None:
+    without = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "optimum", "nncf", "safetensors"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocker())
+"""
+    export = start("--target", "x", "--out", tmp_path / "pair", code=without + RUN)
+    told = export.communicate(timeout=120)[1]
+    assert MissingExtra.__name__ in told
+    assert "torch, transformers, safetensors, nncf, optimum-intel" in told
+    assert 'pip install "outrider[export]"' in told
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_runtime_never_imports_what_only_an_export_needs() -> None:
+    code = """
+import sys
+import outrider.export.command
+print(sorted({"torch", "transformers", "optimum", "nncf"} & sys.modules.keys()))
+"""
+    assert start(code=code).communicate(timeout=120)[0].strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--draft-weights", "int4"], "--draft-weights int4"),
+        (["--group-size", "64"], "group_size=64"),
+        (["--target-weights", "fp16", "--asymmetric"], "symmetric=False"),
+        (["--target-weights", "int4", "--ratio", "2"], "ratio=2"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(tmp_path: Path, options: list[str], named: str) -> None:
+    with pytest.raises(InvalidOption, match=named):
+        main(["--target", "x", "--out", str(tmp_path / "pair"), *options])
+
+
+@pytest.mark.parametrize("options", [["--target-weights", "int2"], ["--nonsense"], ["--ratio", "much"]])
+def test_an_option_that_is_not_known_is_refused(tmp_path: Path, options: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--target", "x", "--out", str(tmp_path / "pair"), *options])
+    assert ended.value.code == 2
+
+
+def test_steps_carry_the_time_since_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    from outrider.export.command import clocked
+
+    announce = clocked()
+    time.sleep(0.15)
+    announce("Converting")
+    seconds, text = capsys.readouterr().err.split(" s  ")
+    assert 0.1 <= float(seconds) < 5
+    assert text == "Converting\n"

@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from outrider.export.errors import ExportInProgress, OutputExists
+from outrider.export.staging import Staging
+
+
+def put_pair(folder: Path, content: str) -> None:
+    folder.mkdir()
+    (folder / "pair.json").write_text(content)
+
+
+def test_what_was_built_appears_only_when_published(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "out"
+    with Staging(out) as staging:
+        (staging.path / "file").write_text("new")
+        assert not out.exists()
+        staging.publish()
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+    assert (out / "file").read_text() == "new"
+
+
+def test_what_was_not_published_is_taken_away(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), Staging(tmp_path / "out") as staging:
+        (staging.path / "file").rename(staging.path / "nowhere" / "file")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_output_is_refused_and_left_alone(tmp_path: Path) -> None:
+    put_pair(tmp_path / "out", "old")
+    with pytest.raises(OutputExists, match="--force"), Staging(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out" / "pair.json").read_text() == "old"
+
+
+def test_force_replaces_a_pair_once_the_new_one_is_complete(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    put_pair(out, "old")
+    with Staging(out, force=True) as staging:
+        (staging.path / "pair.json").write_text("new")
+        assert (out / "pair.json").read_text() == "old"
+        staging.publish()
+    assert (out / "pair.json").read_text() == "new"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_force_keeps_the_old_pair_when_the_new_one_fails(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    put_pair(out, "old")
+    with pytest.raises(ZeroDivisionError), Staging(out, force=True):
+        raise ZeroDivisionError
+    assert (out / "pair.json").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_force_never_removes_what_is_not_a_pair(tmp_path: Path, kind: str) -> None:
+    out = tmp_path / "out"
+    if kind == "folder":
+        out.mkdir()
+        (out / "thesis.txt").write_text("dear")
+    elif kind == "file":
+        out.write_text("dear")
+    else:
+        put_pair(tmp_path / "pair", "old")
+        out.symlink_to(tmp_path / "pair")
+    with pytest.raises(OutputExists, match="not replaced"), Staging(out, force=True):
+        pass
+    assert out.exists()
+
+
+def test_leftovers_of_a_killed_export_are_removed_by_the_next(tmp_path: Path) -> None:
+    killed = Staging(tmp_path / "out")
+    killed.path.mkdir()
+    (killed.path / "half").write_text("half")
+    with Staging(tmp_path / "out") as staging:
+        assert list(staging.path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_pair_that_was_being_replaced_when_its_export_was_killed_comes_back(tmp_path: Path) -> None:
+    put_pair(tmp_path / "out", "old")
+    (tmp_path / "out").rename(tmp_path / ".out.outrider-old")  # killed right after the first of two renames
+    with pytest.raises(OutputExists), Staging(tmp_path / "out"):
+        pass
+    assert (tmp_path / "out" / "pair.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_two_exports_to_one_place_do_not_meet(tmp_path: Path) -> None:
+    with (
+        Staging(tmp_path / "out") as first,
+        pytest.raises(ExportInProgress, match="Another export"),
+        Staging(tmp_path / "out"),
+    ):
+        pass
+    with Staging(tmp_path / "out"):
+        assert first.out == tmp_path / "out"
