@@ -2,8 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
+
+from outrider.pipelines import LLMPipeline
+
+from .real import Models
 
 # A pass of a real model can take long on a busy machine; what a failing example needs to be run again is printed.
 settings.register_profile("outrider", deadline=None, print_blob=True)
 settings.load_profile("outrider")
+
+
+@pytest.fixture(scope="session")
+def models(embedded_pair: Path) -> Models:
+    """The models of the embedded pair, compiled once."""
+    return Models.load(embedded_pair)
+
+
+@pytest.fixture(scope="session")
+def pipeline(embedded_pair: Path) -> LLMPipeline:
+    """The embedded pair as a program would load it."""
+    return LLMPipeline(embedded_pair)

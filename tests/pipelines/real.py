@@ -1,0 +1,84 @@
+"""The embedded pair's models, with an engine of its own for each test: a fresh block pool is a cold cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.drafters.base import Drafter
+from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.engine import Engine
+from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.pair import Pair, context_length
+from outrider.pipelines.sequence import Sequence
+from outrider.pipelines.text import TextStream, Tokenizer
+
+from . import reference
+from .requests import Asked
+
+NUM_BLOCKS = 320
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    target: PagedModel
+    draft: PagedModel
+    draft_context: int
+    tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, folder: Path) -> Models:
+        pair = Pair.open(folder)
+        assert pair.draft is not None
+        models = [PagedModel(path, NUM_BLOCKS) for path in (pair.target, pair.draft)]
+        return cls(*models, context_length(pair.draft), Tokenizer(pair.target))
+
+    def served(self, num_blocks: int = NUM_BLOCKS, drafters: Mapping[str, Drafter] | None = None) -> Served:
+        """An engine with nothing in its cache."""
+        pools = [BlockPool(num_blocks, BLOCK_SIZE) for _ in range(2)]
+        usual = {"lookup": PromptLookup(), "draft": DraftModel(self.draft, pools[1], self.draft_context)}
+        return Served(Engine(self.target, pools[0], drafters or usual), pools, self.tokenizer)
+
+    def slowly(self, asked: Asked) -> reference.Answer:
+        """The reference decoder's answer."""
+        logits = reference.model_logits(self.target)
+        return reference.decode(
+            logits, asked.prompt, asked.config, asked.max_new_tokens, asked.answer, self.tokenizer.decode
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    engine: Engine
+    pools: list[BlockPool]
+    tokenizer: Tokenizer
+
+    def sequence(self, asked: Asked, mode: str) -> Sequence:
+        config = asked.config.updated({"mode": mode})
+        text = TextStream(self.tokenizer, config.stop_strings) if config.stop_strings else None
+        return Sequence(asked.prompt, config, asked.max_new_tokens, text, asked.answer)
+
+    def one(self, asked: Asked, mode: str = "off") -> Sequence:
+        """Serve one request alone."""
+        return self.all([asked], [mode])[0]
+
+    def all(self, several: Iterable[Asked], modes: Iterable[str]) -> list[Sequence]:
+        """Serve requests at once, to their ends."""
+        sequences = [self.sequence(asked, mode) for asked, mode in zip(several, modes, strict=True)]
+        for sequence in sequences:
+            self.engine.add(sequence)
+        self.finish(sequences)
+        return sequences
+
+    def finish(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            while not sequence.finished:
+                self.engine.step()
+            if sequence.error is not None:
+                raise sequence.error
+
+    def assert_nothing_leaked(self) -> None:
+        assert [pool.num_free for pool in self.pools] == [pool.num_blocks for pool in self.pools]
