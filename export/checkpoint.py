@@ -89,9 +89,9 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
 
 
 def _weight_files(source: str, folder: Path) -> list[Path]:
-    files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
+    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     if not files:
-        raise NoSuchModel(f"{source} has no weights: neither *.safetensors nor pytorch_model*.bin in {folder}.")
+        raise NoSuchModel(f"{source} has no weights: neither model*.safetensors nor pytorch_model*.bin in {folder}.")
     return files
 
 

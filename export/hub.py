@@ -10,7 +10,7 @@ from .errors import HubUnreachable, NoSuchModel
 from .room import in_words, require_room
 
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizers
-SAFE_WEIGHTS = ("*.safetensors",)
+SAFE_WEIGHTS = ("model*.safetensors",)  # some repositories hold the same weights once more under other names
 PICKLED_WEIGHTS = ("pytorch_model*.bin",)
 
 
@@ -45,12 +45,12 @@ def download(name: str, remote_code: bool, announce: Callable[[str], None]) -> D
     try:
         model = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in model.siblings or ()}
-        weights = SAFE_WEIGHTS if any(file.endswith(".safetensors") for file in sizes) else PICKLED_WEIGHTS
+        weights = SAFE_WEIGHTS if any(Path(file).match(SAFE_WEIGHTS[0]) for file in sizes) else PICKLED_WEIGHTS
         patterns = (*TEXT_FILES, *code, *weights)
         size = sum(size for file, size in sizes.items() if any(Path(file).match(pattern) for pattern in patterns))
         require_room(Path(HF_HUB_CACHE), size, f"Downloading {name}")
         announce(f"Downloading {name} from the Hugging Face hub ({in_words(size)})")
-        folder = snapshot_download(repository, revision=model.sha, allow_patterns=list(patterns))
+        folder = snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns))
     except HFValidationError as error:
         raise NoSuchModel(f"{name} is neither a folder nor a hub id such as ORG/NAME. ({error})") from error
     except GatedRepoError as error:
