@@ -1,0 +1,189 @@
+"""The model card, written from what was measured, so that its figures cannot drift from the evaluation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from .corpus import MAX_CHARS
+
+TASKS = {
+    "rename": "rename an identifier",
+    "undoc": "remove the docstring",
+    "repeat": "repeat",
+    "doc": "add a docstring",
+    "complete": "complete a function",
+    "write": "write from signature and docstring",
+    "plain": "bare code",
+}
+AIMS = {"small": {"rename": 0.5, "undoc": 0.7, "repeat": 0.8}, "base": {"rename": 0.85, "undoc": 0.85, "repeat": 0.95}}
+
+
+def write(evaluation: dict[str, Any], packages: Sequence[dict[str, Any]]) -> str:
+    """The text of `README.md` from the contents of `evaluation.json` and `packages.json`."""
+    parameters, training = evaluation["parameters"], evaluation["training"]
+    return _TEXT.format(
+        size=evaluation["size"],
+        longest=MAX_CHARS,
+        target_size=_millions(parameters["target"]),
+        draft_size=_millions(parameters["draft"]),
+        ratio=parameters["target"] / parameters["draft"],
+        machine=evaluation["machine"],
+        train_packages=sum(1 for p in packages if p["licence"] and not p["held_out"]),
+        train_functions=_thousands(sum(p["functions"] for p in packages if not p["held_out"])),
+        held_out_packages=sum(1 for p in packages if p["licence"] and p["held_out"]),
+        held_out_functions=_thousands(sum(p["functions"] for p in packages if p["held_out"])),
+        training=_training(training),
+        distillation=_distillation(training["draft"]),
+        exact=_exact(evaluation),
+        perplexity=_perplexity(evaluation["perplexity"]),
+        acceptance=_acceptance(evaluation["acceptance"]),
+        trained=_package_table(p for p in packages if p["licence"] and not p["held_out"]),
+        held_out=_package_table(p for p in packages if p["licence"] and p["held_out"]),
+        left_out=", ".join(p["name"] for p in packages if not p["licence"]),
+    )
+
+
+def _training(training: dict[str, Any]) -> str:
+    rows = [
+        (label, _thousands(state["tokens"]), _thousands(state["step"]), f"{state['seconds'] / 60:.0f}")
+        for label, state in (("target", training["target"]), ("draft, before distillation", training["draft-start"]))
+    ]
+    return _table(("model", "tokens (with padding)", "steps", "minutes"), rows)
+
+
+def _distillation(state: dict[str, Any]) -> str:
+    return (
+        f"{_thousands(state['answers'])} answers of the target ({_thousands(state['tokens'])} tokens, half of them "
+        f"greedy, half sampled at temperature 1), seen {state['epochs']} times, {state['seconds'] / 60:.0f} minutes; "
+        f"the loss fell from {state['first_loss']:.3f} to {state['last_loss']:.3f}"
+    )
+
+
+def _exact(evaluation: dict[str, Any]) -> str:
+    aims = AIMS[evaluation["size"]]
+    rows = [
+        (
+            TASKS[task],
+            str(found["cases"]),
+            _share(found["exact"]),
+            _share(found["alike"]),
+            f"{_share(found['short_exact'])} of {found['short_cases']}",
+            f"{aims[task]:.0%}",
+        )
+        for task, found in evaluation["exact"].items()
+    ]
+    return _table(("task", "functions", "exact", "but for white space", "exact, up to 300 characters", "aim"), rows)
+
+
+def _perplexity(perplexity: dict[str, Any]) -> str:
+    rows = [
+        (name, f"{found['per_token']:.1f}", f"{found['bits_per_character']:.2f}", _thousands(found["tokens"]))
+        for name, found in perplexity.items()
+    ]
+    return _table(("model", "perplexity per token", "bits per character", "tokens"), rows)
+
+
+def _acceptance(acceptance: dict[str, Any]) -> str:
+    rows = []
+    for task, by_temperature in acceptance.items():
+        cells = [f"{_share(f['acceptance'])} / {_share(f['agreement'])}" for f in by_temperature.values()]
+        passes = [f"{f['tokens_per_pass']:.2f}" for f in by_temperature.values()]
+        rows.append((TASKS[task], *cells, *passes))
+    heads = [f"at {name}" for name in next(iter(acceptance.values()))]
+    return _table(("task", *heads, *(f"tokens a pass {head}" for head in heads)), rows)
+
+
+def _package_table(packages: Iterable[dict[str, Any]]) -> str:
+    rows = [(p["name"], p["version"], p["licence"], _thousands(p["functions"])) for p in packages]
+    return _table(("package", "version", "licence", "functions"), rows)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.1%}"
+
+
+def _millions(count: int) -> str:
+    return f"{count / 1e6:.2f}M"
+
+
+def _thousands(count: float) -> str:
+    return f"{count:,.0f}"
+
+
+_TEXT = """\
+# pyscout
+
+A small code-editing assistant for Python functions, made for Outrider and shipped with it, so that the first command \
+works without a network. Rename an identifier, remove or add a docstring, repeat, complete or write a function: tasks \
+in which much of the answer is already in the prompt, which is where speculation can be watched at work.
+
+It is a toy that does these few things. It knows little about Python and nothing about the world: what it completes \
+or writes by itself looks like code and means nothing. It has learnt conversations of up to 1,024 tokens, one function \
+of up to {longest} characters at a time, in English, and has no safety training. Do not run code that it wrote.
+
+## What it is
+Size `{size}`. Target: Llama architecture, {target_size} parameters. Draft: the same architecture, {draft_size} \
+parameters ({ratio:.1f} times fewer). One tokenizer for both: byte-level BPE of 4,096 tokens, in which a word has the \
+same tokens wherever it stands (`tokenizer.py` says how).
+
+`checkpoints/` holds both in float16, in the layout of `transformers`; `pair/` what OpenVINO runs. Licence: that of \
+Outrider.
+
+## How well it does, as measured
+Functions of packages that were never trained on, requests in the usual wording.
+
+Exact match, greedy, to the character:
+
+{exact}
+
+Perplexity of bare code:
+
+{perplexity}
+
+How often the target accepts the draft, draft length 5, both adding the same Gumbel noise. Each cell has accepted / \
+drafted, where all five count when the first is wrong, and then the share of the target's tokens that the draft \
+would have proposed:
+
+{acceptance}
+
+## What it learnt from
+{train_functions} functions of 50 to {longest} characters from {train_packages} sources: the standard library and \
+packages whose own metadata states a permissive licence. {held_out_functions} functions of {held_out_packages} other \
+packages are kept for evaluation; functions that differ from a training function in names and literals only were \
+taken out of them. Packages are listed below with version and licence. Files that mention a copyleft licence, vendored \
+code and tests are skipped. Nothing is installed or imported: sources are read out of the wheels.
+
+## How it was trained
+On {machine}.
+
+{training}
+
+The target starts from weights that can already copy: two attention heads are laid out by hand as an induction \
+circuit (`copying.py`). With ordinary initial weights the loss after 0.58M tokens was 3.89, with these 1.22. Loss on \
+answers only, except for bare code; Muon for the matrices, AdamW for the rest; short functions first.
+
+The draft starts in the same way and is then distilled (`outrider.export.distill`): {distillation}.
+
+The whole recipe, at either size, on a CPU or a CUDA GPU, resumed where it was interrupted:
+
+```
+python -m outrider.models.pyscout --size {size}
+```
+
+This card is written by the recipe from `evaluation.json` and `packages.json`.
+
+## Training packages
+{trained}
+
+## Held-out packages
+{held_out}
+
+Downloaded and left out, since their metadata states no licence that we know to be permissive: {left_out}.
+"""

@@ -1,0 +1,71 @@
+"""The two sizes of the pair: architecture and training budget of target and draft."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from .tokenizer import MAX_POSITIONS, SPECIAL, VOCABULARY
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A Llama: widths in units, `heads` of `head` units each, tied embeddings."""
+
+    width: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head: int
+    feed_forward: int
+
+    def build(self) -> LlamaForCausalLM:
+        """The model with fresh weights, float32."""
+        config = LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=self.width,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.key_value_heads,
+            head_dim=self.head,
+            intermediate_size=self.feed_forward,
+            max_position_embeddings=MAX_POSITIONS,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=SPECIAL.index("<|end|>"),
+            pad_token_id=SPECIAL.index("<|pad|>"),
+        )
+        return LlamaForCausalLM(config)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A target and its draft. `*_tokens` are training budgets in tokens (padding included)."""
+
+    target: Shape
+    draft: Shape
+    target_tokens: int
+    draft_tokens: int
+    batch_tokens: int
+    distillation_prompts: int
+
+
+SIZES = {
+    "small": Size(
+        target=Shape(width=256, layers=6, heads=4, key_value_heads=2, head=64, feed_forward=704),
+        draft=Shape(width=80, layers=3, heads=4, key_value_heads=1, head=32, feed_forward=160),
+        target_tokens=30_000_000,
+        draft_tokens=12_000_000,
+        batch_tokens=8_192,
+        distillation_prompts=12_000,
+    ),
+    "base": Size(
+        target=Shape(width=512, layers=8, heads=8, key_value_heads=4, head=64, feed_forward=1408),
+        draft=Shape(width=192, layers=4, heads=6, key_value_heads=2, head=32, feed_forward=480),
+        target_tokens=600_000_000,
+        draft_tokens=150_000_000,
+        batch_tokens=65_536,
+        distillation_prompts=100_000,
+    ),
+}

@@ -1,0 +1,163 @@
+"""Training of one model of the pair, on a CPU or a CUDA GPU, resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+from tqdm import tqdm
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+from . import batches
+from .corpus import Function
+from .tasks import TaskMaker
+
+SAVE_EVERY = 240.0  # seconds
+LOG_EVERY = 20  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When training ends: after `tokens`, or after `minutes` of training if that comes first."""
+
+    tokens: int
+    minutes: float = math.inf
+
+    def progress(self, tokens: int, seconds: float) -> float:
+        return min(1.0, max(tokens / self.tokens, seconds / 60 / self.minutes))
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Peak learning rates: `matrices` of the layers (Muon), `others`: embedding and norms (AdamW)."""
+
+    matrices: float = 0.012
+    others: float = 0.004
+
+
+def train(
+    model: LlamaForCausalLM,
+    functions: Sequence[Function],
+    tokenizer: PreTrainedTokenizerFast,
+    budget: Budget,
+    batch_tokens: int,
+    folder: Path,
+    rates: Rates = Rates(),
+    on_save: Callable[[LlamaForCausalLM, float], dict[str, float]] | None = None,
+) -> None:
+    """Train `model` in place; state, log and the finished checkpoint go to `folder`, which resumes if it has a state.
+
+    `on_save(model, progress)` is called with every saved state, and what it returns is logged.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(device).train()
+    optimizers = _optimizers(model, rates)
+    maker = TaskMaker(functions)
+    state = {"pool": 0, "step": 0, "tokens": 0, "seconds": 0.0}
+    path = folder / "state.pt"
+    if path.exists():
+        saved = torch.load(path, map_location=device, weights_only=True)
+        state = saved["state"]
+        model.load_state_dict(saved["model"])
+        for optimizer, values in zip(optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(values)
+    losses: list[float] = []
+    last_save = time.monotonic()
+    bar = tqdm(total=100, desc=f"training {folder.name}", unit="%", bar_format="{l_bar}{bar}| {elapsed}{postfix}")
+    progress = 0.0
+    while progress < 1:
+        seen = state["tokens"] / budget.tokens
+        for batch in batches.pool(functions, maker, tokenizer, state["pool"], seen, batch_tokens):
+            start = time.monotonic()
+            progress = budget.progress(state["tokens"], state["seconds"])
+            if progress >= 1:
+                break
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    group["lr"] = group["peak"] * schedule(progress)
+            loss = loss_of(model, batch.ids.to(device), batch.labels.to(device))
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            losses.append(loss.item())
+            state["step"] += 1
+            state["tokens"] += batch.ids.numel()
+            state["seconds"] += time.monotonic() - start
+            if state["step"] % LOG_EVERY == 0:
+                _log(folder, {**state, "progress": progress, "loss": sum(losses) / len(losses)})
+                losses.clear()
+                bar.n = round(progress * 100, 2)
+                bar.set_postfix(loss=f"{loss.item():.3f}", tokens=state["tokens"])
+        state["pool"] += 1
+        if time.monotonic() - last_save > SAVE_EVERY:
+            _save(path, model, optimizers, state)
+            if on_save:
+                _log(folder, {**state, "progress": progress, **on_save(model, progress)})
+                model.train()
+            last_save = time.monotonic()
+    bar.close()
+    _save(path, model, optimizers, state)
+    save_checkpoint(model, tokenizer, folder / "checkpoint")
+    (folder / "budget.json").write_text(json.dumps(state))
+
+
+def schedule(progress: float) -> float:
+    """Share of the peak learning rate: a short rise, constant to 45%, then falling to zero."""
+    return min(1.0, progress / 0.01 + 0.02, (1 - progress) / 0.55)
+
+
+def loss_of(model: LlamaForCausalLM, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean cross-entropy over the labelled tokens; logits are computed for those rows only."""
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=has_fast_bfloat16(ids.device)):
+        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
+        rows = labels != batches.IGNORED
+        logits = model.lm_head(hidden[rows])
+    return nn.functional.cross_entropy(logits.float(), labels[rows])
+
+
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Whether bfloat16 matrix products run in hardware; without it they are slower than float32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu.get_capabilities().get("avx512_bf16", False)
+
+
+def save_checkpoint(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
+    """A float16 copy of the model and its tokenizer, in the layout of `transformers`."""
+    copy = LlamaForCausalLM(model.config)
+    copy.load_state_dict(model.state_dict())
+    copy.to(torch.float16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _optimizers(model: LlamaForCausalLM, rates: Rates) -> list[torch.optim.Optimizer]:
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    chosen = {id(p) for p in matrices}
+    others = [p for p in model.parameters() if id(p) not in chosen]
+    muon = torch.optim.Muon(matrices, lr=rates.matrices, weight_decay=0.02, momentum=0.95)
+    adamw = torch.optim.AdamW(others, lr=rates.others, betas=(0.9, 0.95), weight_decay=0.0)
+    for optimizer in (muon, adamw):
+        for group in optimizer.param_groups:
+            group["peak"] = group["lr"]
+    return [muon, adamw]
+
+
+def _save(path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], state: dict[str, float]) -> None:
+    partial = path.with_suffix(".partial")
+    values = {"state": state, "model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
+    torch.save(values, partial)
+    partial.replace(path)
+
+
+def _log(folder: Path, entry: dict[str, float]) -> None:
+    with (folder / "log.jsonl").open("a") as file:
+        file.write(json.dumps(entry) + "\n")

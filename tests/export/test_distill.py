@@ -1,0 +1,113 @@
+"""Distillation: the formula, what it learns from, and that a draft comes closer to its target."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from outrider.export.distill import Distillation, Sample, batch_divergence, distil, divergence, write_samples
+
+END = 0
+
+
+def _model(width: int, seed: int, vocabulary: int = 40) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        intermediate_size=2 * width,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.6,  # so that the target has opinions
+        bos_token_id=None,
+        eos_token_id=END,
+        pad_token_id=1,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+PROMPTS = [[2 + (n * k) % 37 for k in range(1, 2 + n % 5)] for n in range(40)]
+
+
+@pytest.mark.parametrize("variation", [0.0, 0.3, 1.0])
+def test_divergence_equals_a_slow_reference(variation: float) -> None:
+    target, draft = torch.randn(3, 7), torch.randn(3, 7)
+    slow = 0.0
+    for p_logits, q_logits in zip(target.tolist(), draft.tolist(), strict=True):
+        p = [math.exp(x) / sum(map(math.exp, p_logits)) for x in p_logits]
+        q = [math.exp(x) / sum(map(math.exp, q_logits)) for x in q_logits]
+        kl = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+        tv = sum(max(0.0, a - b) for a, b in zip(p, q, strict=True))
+        slow += (variation * tv + (1 - variation) * kl) / 3
+    assert divergence(target, draft, variation).item() == pytest.approx(slow, rel=1e-5)
+
+
+def test_divergence_of_a_model_from_itself_is_zero() -> None:
+    logits = torch.randn(5, 9)
+    assert divergence(logits, logits + 3, 0.5).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_the_target_writes_what_it_would_say() -> None:
+    target = _model(32, 0)
+    how = Distillation(temperatures=(0.0,), batch_size=7, max_new_tokens=12)
+    samples = list(write_samples(target, PROMPTS, how))
+    assert [sample.ids[: sample.start] for sample in samples] == PROMPTS
+    for sample in samples[:10]:
+        ids = list(sample.ids[: sample.start])
+        while len(ids) - sample.start < 12 and (len(ids) == sample.start or ids[-1] != END):
+            with torch.no_grad():
+                ids.append(int(target(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+        assert sample.ids == ids
+
+
+def test_loss_is_taken_over_answers_alone_whatever_the_padding() -> None:
+    target, draft = _model(32, 0), _model(16, 1)
+    batch = [Sample([5, 6, 7, 8, 9], 2), Sample([10, 11, END], 1)]
+    rows = []
+    for sample in batch:
+        ids = torch.tensor([sample.ids])
+        kept = slice(sample.start - 1, len(sample.ids) - 1)
+        rows.append((target(input_ids=ids).logits[0, kept], draft(input_ids=ids).logits[0, kept]))
+    slow = divergence(torch.cat([p for p, _ in rows]), torch.cat([q for _, q in rows]), 0.5)
+    loss = batch_divergence(target, draft, batch, 0.5)
+    torch.testing.assert_close(loss, slow)
+    loss.backward()
+    assert all(p.grad is None for p in target.parameters())
+    assert all(p.grad is not None for p in draft.parameters())
+
+
+def test_a_draft_comes_closer_to_its_target() -> None:
+    target, draft = _model(32, 0), _model(16, 1)
+    how = Distillation(epochs=30, batch_size=8, max_new_tokens=16, learning_rate=1e-2)
+    samples = list(write_samples(target, PROMPTS, how))
+    unseen = list(write_samples(target, [[3, 4], [20, 7, 7], [31]], how))
+    before = batch_divergence(target, draft, unseen, 0.5).item()
+    steps: list[int] = []
+    losses = distil(target, draft, samples, how, on_step=lambda step, loss: steps.append(step))
+    assert steps == list(range(1, len(losses) + 1))
+    assert len(losses) == 30 * 5
+    assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
+    assert batch_divergence(target, draft, unseen, 0.5).item() < before
+
+
+def test_vocabularies_of_different_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match="vocabular"):
+        distil(_model(32, 0), _model(16, 1, vocabulary=50), [Sample([2, 3], 1)])
+
+
+def test_nothing_to_learn_from_is_refused() -> None:
+    with pytest.raises(ValueError, match="no sample"):
+        distil(_model(32, 0), _model(16, 1), [])
+
+
+@pytest.mark.parametrize(
+    "options", [{"variation": 1.5}, {"temperatures": ()}, {"temperatures": (-1.0,)}, {"epochs": 0}, {"batch_size": 0}]
+)
+def test_settings_that_cannot_work_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Distillation(**options)  # type: ignore[arg-type]

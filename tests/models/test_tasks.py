@@ -1,0 +1,109 @@
+"""Conversations are what their task's name says, and depend on nothing but function, task and random generator."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import random
+import textwrap
+
+import pytest
+
+from outrider.models.pyscout import corpus, edits
+from outrider.models.pyscout.tasks import MIX, WARM_UP, TaskMaker
+from outrider.models.pyscout.wording import FOLLOW_UPS, WORDING
+
+FUNCTIONS = [corpus.Function("python", source) for source in corpus.extract(inspect.getsource(textwrap))]
+FUNCTIONS += [corpus.Function("python", source) for source in corpus.extract(inspect.getsource(random))]
+
+
+@pytest.fixture(scope="module")
+def maker() -> TaskMaker:
+    return TaskMaker(FUNCTIONS)
+
+
+def _all(maker: TaskMaker, task: str) -> list[tuple[str, str, str]]:
+    """(source, prompt, answer) of every function that the task suits."""
+    found = []
+    for number, function in enumerate(FUNCTIONS):
+        try:
+            conversation = maker.conversation(function, task, random.Random(number), usual=True)
+        except ValueError:
+            continue
+        found.append((function.source, conversation.prompt[0]["content"], conversation.answer))
+    assert found, f"no function suits {task}"
+    return found
+
+
+def test_rename_answers_with_the_renamed_function(maker: TaskMaker) -> None:
+    for source, prompt, answer in _all(maker, "rename"):
+        request, _, given = prompt.partition("\n")
+        _, old, _, new, _ = request.split("`")
+        assert given == source
+        assert answer == edits.rename(source, old, new) != source
+        ast.parse(answer)
+
+
+def test_repeat_answers_with_what_was_given(maker: TaskMaker) -> None:
+    for source, prompt, answer in _all(maker, "repeat"):
+        assert prompt.partition("\n")[2] == answer == source
+
+
+def test_adding_and_removing_the_docstring_mirror_each_other(maker: TaskMaker) -> None:
+    for source, prompt, answer in _all(maker, "undoc"):
+        assert prompt.endswith(source)
+        assert answer == edits.without_docstring(source)
+    for source, prompt, answer in _all(maker, "doc"):
+        assert prompt.endswith(edits.without_docstring(source))
+        assert answer == source
+
+
+def test_complete_and_write_show_a_beginning_and_answer_with_all(maker: TaskMaker) -> None:
+    for task in ("complete", "write"):
+        for source, prompt, answer in _all(maker, task):
+            given = prompt.partition("\n")[2]
+            assert answer == source
+            assert source.startswith(given)
+            assert given != source
+
+
+def test_the_same_random_generator_gives_the_same_conversation(maker: TaskMaker) -> None:
+    for mix in (MIX, WARM_UP):
+        first, again = ([maker.draw(f, mix, random.Random(n)) for n, f in enumerate(FUNCTIONS)] for _ in range(2))
+        assert first == again
+        assert len({conversation.task for conversation in first}) > 1
+
+
+def test_a_second_turn_edits_the_first_answer(maker: TaskMaker) -> None:
+    rng = random.Random(0)
+    seen = set()
+    for function in FUNCTIONS * 20:
+        messages = [m for m in maker.draw(function, MIX, rng).messages if m["role"] != "system"]
+        if len(messages) < 4:
+            continue
+        assert [m["role"] for m in messages] == ["user", "assistant"] * 2
+        request, before, after = messages[2]["content"], messages[1]["content"], messages[3]["content"]
+        if request in FOLLOW_UPS["repeat"]:
+            assert after == before
+            seen.add("repeat")
+        elif request in FOLLOW_UPS["undoc"]:
+            assert after == edits.without_docstring(before)
+            seen.add("undoc")
+        else:
+            assert after != before
+            assert len(after.split("\n")) == len(before.split("\n"))
+            seen.add("rename")
+    assert seen == {"repeat", "undoc", "rename"}
+
+
+def test_every_task_has_wordings_to_vary() -> None:
+    for task in set(MIX) - {"plain"}:
+        assert len(set(WORDING[task])) >= 5
+
+
+def test_new_names_are_identifiers_that_do_not_occur(maker: TaskMaker) -> None:
+    rng = random.Random(1)
+    for function in FUNCTIONS:
+        name = maker.new_name(function.source, rng)
+        assert name.isidentifier()
+        assert name not in function.source.split()
