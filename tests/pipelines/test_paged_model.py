@@ -1,0 +1,173 @@
+"""One pass over windows: bitwise the same logits however tokens are cut, batched, gathered and written over."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset15 as ops
+
+from outrider.pipelines.errors import BrokenPair, InvalidOption, OutriderError, UnsupportedModel
+from outrider.pipelines.exactness import is_exact
+from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel, Window
+
+from .fakes import FakeModel, random_rule
+from .real import NUM_BLOCKS, Models
+
+LENGTH = 200
+
+
+@pytest.fixture(scope="module")
+def tokens(models: Models) -> list[int]:
+    return np.random.default_rng(0).integers(0, len(models.tokenizer.vocabulary), LENGTH).tolist()
+
+
+@pytest.fixture(scope="module")
+def whole(models: Models, tokens) -> np.ndarray:
+    """The logits of every token, from one pass."""
+    return models.target.forward([Window(tokens, 0, range(LENGTH // BLOCK_SIZE + 1), LENGTH)])[0]
+
+
+def random_cuts(rng: random.Random, longest: int) -> list[tuple[int, int]]:
+    """Windows from 0 to LENGTH, two tokens or more each; some go back over tokens that were fed before."""
+    windows, start = [], 0
+    while start < LENGTH:
+        begin = max(0, start - rng.choice([0, 0, 0, 1, 2]))
+        end = min(LENGTH, begin + max(2, start - begin + 1, rng.randint(2, longest)))
+        end = end if LENGTH - end != 1 else LENGTH
+        windows.append((begin, end))
+        start = end
+    return windows
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_logits_do_not_depend_on_the_cut(models: Models, tokens, whole, seed):
+    """Nor on which blocks are used, nor on tokens that were written behind and then written over."""
+    rng = random.Random(seed)
+    blocks = rng.sample(range(NUM_BLOCKS), LENGTH // BLOCK_SIZE + 2)
+    for begin, end in random_cuts(rng, rng.choice([2, 4, 16, 64, LENGTH])):
+        rejected = [rng.randrange(1000) for _ in range(rng.choice([0, 0, 1, 5, 16]))]
+        rows = end - begin + len(rejected)
+        (logits,) = models.target.forward([Window([*tokens[begin:end], *rejected], begin, blocks, rows)])
+        assert np.array_equal(logits[: end - begin], whole[begin:end]), f"tokens {begin} to {end} of seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_logits_do_not_depend_on_who_else_is_in_the_pass(models: Models, tokens, whole, seed):
+    rng = random.Random(seed)
+    blocks = rng.sample(range(NUM_BLOCKS), NUM_BLOCKS)
+    size = LENGTH // BLOCK_SIZE + 1
+    tables = [blocks[i * size : (i + 1) * size] for i in range(4)]
+    cuts = [random_cuts(rng, 40) for _ in tables]
+    while any(cuts):
+        chosen = [i for i in range(4) if cuts[i] and rng.random() < 0.7] or [i for i in range(4) if cuts[i]]
+        spans = [cuts[i].pop(0) for i in chosen]
+        windows = [Window(tokens[a:b], a, tables[i], b - a) for i, (a, b) in zip(chosen, spans, strict=True)]
+        for logits, (a, b) in zip(models.target.forward(windows), spans, strict=True):
+            assert np.array_equal(logits, whole[a:b])
+
+
+def test_logits_do_not_depend_on_how_many_rows_are_wanted(models: Models, tokens, whole):
+    for num_rows in (1, 2, 3, 17, 64):
+        (logits,) = models.target.forward([Window(tokens[:64], 0, range(2), num_rows)])
+        assert logits.shape == (num_rows, models.target.vocabulary_size)
+        assert np.array_equal(logits, whole[64 - num_rows : 64])
+
+
+def test_prefill_gives_the_logits_behind_the_last_token(models: Models, tokens, whole):
+    blocks = list(range(7))
+    assert np.array_equal(models.target.prefill(tokens, 0, blocks), whole[-1])
+    assert np.array_equal(models.target.prefill(tokens, LENGTH - 2, blocks), whole[-1])
+
+
+def test_logits_are_those_of_the_model_before_the_transformation(embedded_pair: Path, tokens, whole):
+    """Close, not equal: the cache holds eight bits a value."""
+    model = ov.Core().compile_model(
+        embedded_pair / "target" / "openvino_model.xml", "CPU", {"INFERENCE_PRECISION_HINT": "f32"}
+    )
+    positions = np.arange(LENGTH)[None]
+    inputs = {"input_ids": np.array([tokens]), "attention_mask": np.ones((1, LENGTH), np.int64)}
+    names = {name for port in model.inputs for name in port.get_names()}
+    inputs |= {"position_ids": positions} if "position_ids" in names else {}
+    inputs |= {"beam_idx": np.zeros(1, np.int32)} if "beam_idx" in names else {}
+    plain = model(inputs)[0][0]
+    assert np.corrcoef(plain.ravel(), whole.ravel())[0, 1] > 0.99
+    assert (plain.argmax(axis=1) == whole.argmax(axis=1)).mean() > 0.85
+
+
+class CutSensitive(FakeModel):
+    """Its logits depend a little on the length of the window, as those of a single row do in OpenVINO."""
+
+    def forward(self, windows):
+        logits = super().forward(windows)
+        return [rows + np.float32(1e-5 * len(window.tokens)) for rows, window in zip(logits, windows, strict=True)]
+
+
+class BlockRequantizing(FakeModel):
+    """A rejected token leaves a trace in what was accepted, as it does with keys quantized by channel."""
+
+    def _logits(self, window):
+        last = window.blocks[(window.start + len(window.tokens) - 1) // BLOCK_SIZE]
+        return super()._logits(window) + np.float32(1e-5 * self._slots[last].max())
+
+
+def test_the_device_check_holds_here_and_notices_what_breaks_the_promise(models: Models):
+    assert is_exact(models.target, range(4), 128)
+    assert is_exact(FakeModel(random_rule(), 4, BLOCK_SIZE), range(4), 80)
+    assert not is_exact(CutSensitive(random_rule(), 4, BLOCK_SIZE), range(4), 80)
+    assert not is_exact(BlockRequantizing(random_rule(), 4, BLOCK_SIZE), range(4), 80)
+
+
+def test_a_key_cache_that_breaks_the_promise_is_refused(embedded_pair: Path):
+    with pytest.raises(OutriderError, match="blocks"):
+        PagedModel(embedded_pair / "draft", 4, {"KEY_CACHE_QUANT_MODE": "BY_CHANNEL"})
+
+
+@pytest.fixture
+def folder(embedded_pair: Path, tmp_path: Path) -> Path:
+    """A copy of the draft model, the smaller one, to be damaged."""
+    return Path(shutil.copytree(embedded_pair / "draft", tmp_path / "model"))
+
+
+@pytest.mark.parametrize("name", ["openvino_model.xml", "openvino_model.bin"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut short"])
+def test_a_damaged_model_is_told_with_its_file(folder: Path, name, damage):
+    path = folder / name
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "missing":
+        path.write_bytes(content[: len(content) // 2 if damage == "cut short" else 0])
+    with pytest.raises(BrokenPair, match=r"openvino_model.*export the pair again"):
+        PagedModel(folder, 4)
+
+
+def save(model: ov.Model, folder: Path) -> None:
+    for suffix in ("xml", "bin"):
+        (folder / f"openvino_model.{suffix}").unlink()
+    ov.save_model(model, folder / "openvino_model.xml")
+
+
+def test_a_model_without_attention_has_no_paged_form(folder: Path):
+    ids = ops.parameter([-1, -1], ov.Type.i64, name="input_ids")
+    ids.output(0).set_names({"input_ids"})
+    rows = ops.gather(ops.constant(np.eye(8, dtype=np.float32)), ids, ops.constant(0, dtype=np.int64))
+    logits = ops.matmul(rows, ops.constant(np.eye(8, dtype=np.float32)), False, False)
+    logits.output(0).set_names({"logits"})
+    save(ov.Model([logits], [ids], "plain"), folder)
+    with pytest.raises(UnsupportedModel, match="choose a decoder language model"):
+        PagedModel(folder, 4)
+
+
+def test_an_unknown_property_is_refused(folder: Path):
+    with pytest.raises(InvalidOption, match="NO_SUCH_PROPERTY"):
+        PagedModel(folder, 4, {"NO_SUCH_PROPERTY": 1})
+
+
+def test_the_vocabulary_is_that_of_the_configuration(models: Models, embedded_pair: Path):
+    config = json.loads((embedded_pair / "target" / "config.json").read_text())
+    assert models.target.vocabulary_size == config["vocab_size"]
