@@ -89,7 +89,7 @@ def pool(
     """
     rng = random.Random(f"pool {index}")
     now = stage(seen)
-    examples = []
+    examples: list[tuple[list[int], list[bool]]] = []
     while len(examples) < POOL:
         function = functions[rng.randrange(len(functions))]
         if len(function.source) <= now.longest:

@@ -16,6 +16,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
 
@@ -63,12 +64,14 @@ def download(folder: Path) -> None:
 
 def build(wheels: Path, out: Path) -> None:
     """Write `train.jsonl`, `held_out.jsonl` (one function a line) and `packages.json` to the folder `out`."""
-    sources = [("python", f"{sys.version_info[0]}.{sys.version_info[1]}", "PSF-2.0", _standard_library())]
+    sources: list[tuple[str, str, str | None, Iterator[str]]] = [
+        ("python", f"{sys.version_info[0]}.{sys.version_info[1]}", "PSF-2.0", _standard_library())
+    ]
     for path in sorted(wheels.glob("*.whl")):
         with zipfile.ZipFile(path) as wheel:
             metadata = _metadata(wheel)
         licence = permissive_licence(metadata)
-        files = _wheel_files(path) if licence else iter(())
+        files: Iterator[str] = _wheel_files(path) if licence else iter(())
         sources.append((metadata["Name"].lower().replace("_", "-"), metadata["Version"], licence, files))
 
     # Training packages first: a held-out function of a shape that was trained on is dropped, not the other way round.
@@ -177,7 +180,7 @@ def _functions(package: str, files: Iterable[str]) -> Iterator[Function]:
                 yield Function(package, source)
 
 
-def _metadata(wheel: zipfile.ZipFile):
+def _metadata(wheel: zipfile.ZipFile) -> Message:
     path = next(n for n in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", n))
     return Parser().parsestr(wheel.read(path).decode("utf-8", "replace"), headersonly=True)
 

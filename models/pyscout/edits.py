@@ -108,7 +108,7 @@ def _occurrences(source: str, name: str) -> list[tuple[int, int]]:
             if node is not function:
                 raise ValueError(f"{name!r} is a nested definition")
             spots.add((0, lines[0].index(name, lines[0].index("def ") + 4)))
-        elif _mentions(node, name) or (isinstance(node, ast.arg) and node.arg == name):
+        elif isinstance(node, (ast.Name, ast.arg)) and name in (getattr(node, "id", None), getattr(node, "arg", None)):
             spots.add((node.lineno - 1, node.col_offset))
         elif (isinstance(node, ast.Attribute) and node.attr == name) or (
             isinstance(node, ast.keyword) and node.arg == name

@@ -135,10 +135,15 @@ def distil_draft(run: Run) -> None:
     start = time.monotonic()
     losses = distil(_model(run, "target"), draft, samples, _DISTILLATION)
     save_checkpoint(draft, _tokenizer(run), folder / "checkpoint")
-    tokens = sum(len(sample.ids) - sample.start for sample in samples)
-    summary = {"answers": len(samples), "tokens": tokens, "epochs": _DISTILLATION.epochs}
-    summary |= {"first_loss": losses[0], "last_loss": sum(losses[-50:]) / len(losses[-50:])}
-    (folder / "budget.json").write_text(json.dumps({**summary, "seconds": time.monotonic() - start}))
+    summary = {
+        "answers": len(samples),
+        "tokens": sum(len(sample.ids) - sample.start for sample in samples),
+        "epochs": _DISTILLATION.epochs,
+        "first_loss": losses[0],
+        "last_loss": sum(losses[-50:]) / len(losses[-50:]),
+        "seconds": time.monotonic() - start,
+    }
+    (folder / "budget.json").write_text(json.dumps(summary))
 
 
 def measure(run: Run) -> None:

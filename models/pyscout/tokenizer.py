@@ -2,7 +2,7 @@
 
 Renaming and repeating are copying, and copying is learnt sooner when an identifier looks the same after `(`, after
 `, ` and at the start of a line. So punctuation, and a keyword that follows it or begins a line, takes the spaces beside
-it. A word keeps a space of its own only after another word: in text, and around keywords inside an expression (`x in y`).
+it. A word keeps a space of its own only after another word: in text, and around keywords within an expression.
 """
 
 from __future__ import annotations

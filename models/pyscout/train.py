@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -31,6 +31,16 @@ class Budget:
 
     def progress(self, tokens: int, seconds: float) -> float:
         return min(1.0, max(tokens / self.tokens, seconds / 60 / self.minutes))
+
+
+@dataclass(slots=True)
+class State:
+    """How far a training is: the next pool of conversations, steps and tokens so far, seconds spent in steps."""
+
+    pool: int = 0
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +70,11 @@ def train(
     model.to(device).train()
     optimizers = _optimizers(model, rates)
     maker = TaskMaker(functions)
-    state = {"pool": 0, "step": 0, "tokens": 0, "seconds": 0.0}
+    state = State()
     path = folder / "state.pt"
     if path.exists():
         saved = torch.load(path, map_location=device, weights_only=True)
-        state = saved["state"]
+        state = State(**saved["state"])
         model.load_state_dict(saved["model"])
         for optimizer, values in zip(optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(values)
@@ -73,10 +83,10 @@ def train(
     bar = tqdm(total=100, desc=f"training {folder.name}", unit="%", bar_format="{l_bar}{bar}| {elapsed}{postfix}")
     progress = 0.0
     while progress < 1:
-        seen = state["tokens"] / budget.tokens
-        for batch in batches.pool(functions, maker, tokenizer, state["pool"], seen, batch_tokens):
+        seen = state.tokens / budget.tokens
+        for batch in batches.pool(functions, maker, tokenizer, state.pool, seen, batch_tokens):
             start = time.monotonic()
-            progress = budget.progress(state["tokens"], state["seconds"])
+            progress = budget.progress(state.tokens, state.seconds)
             if progress >= 1:
                 break
             for optimizer in optimizers:
@@ -89,25 +99,25 @@ def train(
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             losses.append(loss.item())
-            state["step"] += 1
-            state["tokens"] += batch.ids.numel()
-            state["seconds"] += time.monotonic() - start
-            if state["step"] % LOG_EVERY == 0:
-                _log(folder, {**state, "progress": progress, "loss": sum(losses) / len(losses)})
+            state.step += 1
+            state.tokens += batch.ids.numel()
+            state.seconds += time.monotonic() - start
+            if state.step % LOG_EVERY == 0:
+                _log(folder, {**asdict(state), "progress": progress, "loss": sum(losses) / len(losses)})
                 losses.clear()
                 bar.n = round(progress * 100, 2)
-                bar.set_postfix(loss=f"{loss.item():.3f}", tokens=state["tokens"])
-        state["pool"] += 1
+                bar.set_postfix(loss=f"{loss.item():.3f}", tokens=state.tokens)
+        state.pool += 1
         if time.monotonic() - last_save > SAVE_EVERY:
             _save(path, model, optimizers, state)
             if on_save:
-                _log(folder, {**state, "progress": progress, **on_save(model, progress)})
+                _log(folder, {**asdict(state), "progress": progress, **on_save(model, progress)})
                 model.train()
             last_save = time.monotonic()
     bar.close()
     _save(path, model, optimizers, state)
     save_checkpoint(model, tokenizer, folder / "checkpoint")
-    (folder / "budget.json").write_text(json.dumps(state))
+    (folder / "budget.json").write_text(json.dumps(asdict(state)))
 
 
 def schedule(progress: float) -> float:
@@ -151,9 +161,9 @@ def _optimizers(model: LlamaForCausalLM, rates: Rates) -> list[torch.optim.Optim
     return [muon, adamw]
 
 
-def _save(path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], state: dict[str, float]) -> None:
+def _save(path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], state: State) -> None:
     partial = path.with_suffix(".partial")
-    values = {"state": state, "model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
+    values = {"state": asdict(state), "model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
     torch.save(values, partial)
     partial.replace(path)
 
