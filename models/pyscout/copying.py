@@ -26,10 +26,13 @@ def initialize(model: LlamaForCausalLM, seed: int = 0) -> None:
     width, head = config.hidden_size, config.head_dim
     pairs = head // 2  # rotary pairs: unit i turns with unit i + pairs
     frequencies = config.rope_parameters["rope_theta"] ** (-torch.arange(pairs) / pairs)
-    basis = torch.linalg.qr(torch.randn(width, width, generator=random)).Q
-    read = _without_constant(basis[:, :head].T)  # (head, width): what is read of a token
-    kept = _without_constant(basis[:, head : 2 * head].T)  # where the token before is kept
-    copied = _without_constant(basis[:, -head:].T)  # what is copied of the token found
+    count = -(-3 * head // width)  # three projections, orthogonal to each other as far as the width allows
+    bases = [torch.linalg.qr(torch.randn(width, width, generator=random)).Q for _ in range(count)]
+    rows = torch.cat(bases)
+    rows[:, 0] = 0  # blind to the constant
+    read = rows[:head]  # (head, width): what is read of a token
+    kept = rows[head : 2 * head]  # where the token before is kept
+    copied = rows[2 * head : 3 * head]  # what is copied of the token found
 
     embedding = model.model.embed_tokens.weight
     embedding.normal_(0, 0.02, generator=random)
@@ -65,9 +68,3 @@ def _set_head(weight: torch.Tensor, index: int, head: int, values: torch.Tensor)
 
 def _unit(width: int) -> torch.Tensor:
     return torch.eye(width)[0]
-
-
-def _without_constant(rows: torch.Tensor) -> torch.Tensor:
-    rows = rows.clone()
-    rows[:, 0] = 0
-    return rows

@@ -19,7 +19,6 @@ from .tasks import MIX, Conversation, TaskMaker
 
 EXACT_TASKS = ("rename", "repeat", "undoc")
 DRAFT_LENGTH = 5
-BATCH = 32
 ACCEPTANCE_TOKENS = 256  # longest answer that acceptance is measured on
 
 
@@ -73,7 +72,7 @@ def exact_match(
     `alike` also counts answers that differ in white space only.
     """
     equal = alike = short = short_equal = 0
-    for group in _groups(tokenizer, cases):
+    for group in _groups(cases, model.device):
         room = 24 + max(len(tokenizer.encode(case.answer)) for case in group)
         answers, _ = generate(model, [batches.prompt_ids(tokenizer, case) for case in group], room, 0.0, 0)
         for case, ids in zip(group, answers, strict=True):
@@ -97,7 +96,7 @@ def perplexity(
     """Perplexity per token of bare held-out functions (their first token is given), and bits per character."""
     model.eval()
     loss = tokens = characters = 0.0
-    for group in _groups(tokenizer, cases):
+    for group in _groups(cases, model.device):
         batch = batches.collate([batches.encode(tokenizer, case) for case in group], tokenizer.pad_token_id)
         with torch.no_grad():
             logits = model(input_ids=batch.ids.to(model.device), use_cache=False).logits
@@ -127,7 +126,7 @@ def acceptance(
     the target's own token of each pass.
     """
     accepted = drafted = passes = agreed = tokens = 0
-    for number, group in enumerate(_groups(tokenizer, cases)):
+    for number, group in enumerate(_groups(cases, target.device)):
         prompts = [_prompt(tokenizer, case) for case in group]
         answers, noise = generate(target, prompts, ACCEPTANCE_TOKENS, temperature, seed=number)
         for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
@@ -208,8 +207,9 @@ def _prompt(tokenizer: PreTrainedTokenizerFast, case: Conversation) -> list[int]
     return ids[: max(8, len(ids) // 3)]
 
 
-def _groups(tokenizer: PreTrainedTokenizerFast, cases: Sequence[Conversation]) -> Iterator[list[Conversation]]:
-    """Cases of similar length, `BATCH` at a time, with a progress bar."""
+def _groups(cases: Sequence[Conversation], device: torch.device) -> Iterator[list[Conversation]]:
+    """Batches of cases of similar length, with a progress bar."""
+    size = 256 if device.type == "cuda" else 32
     ordered = sorted(cases, key=lambda case: sum(len(message["content"]) for message in case.messages))
-    for start in tqdm(range(0, len(ordered), BATCH), desc=f"evaluating {ordered[0].task}", unit="batch", leave=False):
-        yield ordered[start : start + BATCH]
+    for start in tqdm(range(0, len(ordered), size), desc=f"evaluating {ordered[0].task}", unit="batch", leave=False):
+        yield ordered[start : start + size]

@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from outrider.export.distill import Distillation, Sample, distil, write_samples
+from outrider.export.distill import Sample, distil, write_samples
 
 from . import batches, card, copying, corpus, tokenizer, wording
 from .evaluate import evaluate
@@ -100,7 +100,7 @@ def write_answers(run: Run) -> None:
     partial = path.with_suffix(".partial")
     count = run.config.distillation_prompts
     with partial.open("w") as file:
-        samples = write_samples(target, draft_prompts(run, count), _DISTILLATION)
+        samples = write_samples(target, draft_prompts(run, count), run.config.distillation)
         for sample in tqdm(samples, desc="target writes", total=count, unit="answer"):
             file.write(json.dumps([sample.ids, sample.start]) + "\n")
     partial.replace(path)
@@ -118,7 +118,7 @@ def draft_prompts(run: Run, count: int) -> Iterator[list[int]]:
         else:
             ids = vocabulary.encode(conversation.answer)
             stretch.append(ids[: rng.randint(1, max(1, len(ids) // 2))])
-        if len(stretch) == 16 * _DISTILLATION.batch_size:
+        if len(stretch) == 16 * run.config.distillation.batch_size:
             yield from sorted(stretch, key=len)
             stretch.clear()
     yield from sorted(stretch, key=len)
@@ -133,12 +133,12 @@ def distil_draft(run: Run) -> None:
     samples = [Sample(*json.loads(line)) for line in lines]
     draft = _model(run, "draft-start")
     start = time.monotonic()
-    losses = distil(_model(run, "target"), draft, samples, _DISTILLATION)
+    losses = distil(_model(run, "target"), draft, samples, run.config.distillation)
     save_checkpoint(draft, _tokenizer(run), folder / "checkpoint")
     summary = {
         "answers": len(samples),
         "tokens": sum(len(sample.ids) - sample.start for sample in samples),
-        "epochs": _DISTILLATION.epochs,
+        "epochs": run.config.distillation.epochs,
         "first_loss": losses[0],
         "last_loss": sum(losses[-50:]) / len(losses[-50:]),
         "seconds": time.monotonic() - start,
@@ -177,7 +177,6 @@ def publish(run: Run, folder: Path) -> None:
 
 
 DISTILLATION_MIX = {**MIX, "complete": 30, "plain": 20}
-_DISTILLATION = Distillation(epochs=3, batch_size=32, max_new_tokens=200, learning_rate=2e-3)
 
 
 def _functions(run: Run, split: str) -> list[corpus.Function]:

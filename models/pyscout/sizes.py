@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from outrider.export.distill import Distillation
+
 from .tokenizer import MAX_POSITIONS, SPECIAL, VOCABULARY
 
 
@@ -41,7 +43,10 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A target and its draft. `*_tokens` are training budgets in tokens (padding included)."""
+    """A target and its draft. `*_tokens` are training budgets in tokens (padding included).
+
+    distillation_prompts: how many prompts the target answers for the draft to learn from.
+    """
 
     target: Shape
     draft: Shape
@@ -49,23 +54,26 @@ class Size:
     draft_tokens: int
     batch_tokens: int
     distillation_prompts: int
+    distillation: Distillation
 
 
 SIZES = {
     "small": Size(
         target=Shape(width=256, layers=6, heads=4, key_value_heads=2, head=64, feed_forward=704),
-        draft=Shape(width=80, layers=3, heads=4, key_value_heads=1, head=32, feed_forward=160),
+        draft=Shape(width=80, layers=3, heads=2, key_value_heads=1, head=64, feed_forward=160),
         target_tokens=30_000_000,
         draft_tokens=12_000_000,
         batch_tokens=8_192,
-        distillation_prompts=12_000,
+        distillation_prompts=6_000,
+        distillation=Distillation(epochs=3, batch_size=32, max_new_tokens=200, learning_rate=2e-3),
     ),
     "base": Size(
         target=Shape(width=512, layers=8, heads=8, key_value_heads=4, head=64, feed_forward=1408),
-        draft=Shape(width=192, layers=4, heads=6, key_value_heads=2, head=32, feed_forward=480),
+        draft=Shape(width=192, layers=4, heads=3, key_value_heads=1, head=64, feed_forward=480),
         target_tokens=600_000_000,
         draft_tokens=150_000_000,
         batch_tokens=65_536,
         distillation_prompts=100_000,
+        distillation=Distillation(epochs=3, batch_size=512, max_new_tokens=300, learning_rate=2e-3),
     ),
 }

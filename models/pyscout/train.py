@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -15,7 +17,9 @@ from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from . import batches
+from .batches import Batch
 from .corpus import Function
+from .supply import Supply
 from .tasks import TaskMaker
 
 SAVE_EVERY = 240.0  # seconds
@@ -69,7 +73,8 @@ def train(
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).train()
     optimizers = _optimizers(model, rates)
-    maker = TaskMaker(functions)
+    workers = (os.cpu_count() or 1) if device.type == "cuda" else 0
+    supply = Supply(functions, TaskMaker(functions), tokenizer, batch_tokens, workers)
     state = State()
     path = folder / "state.pt"
     if path.exists():
@@ -78,42 +83,35 @@ def train(
         model.load_state_dict(saved["model"])
         for optimizer, values in zip(optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(values)
+    progress = 0.0
     losses: list[float] = []
     last_save = time.monotonic()
     bar = tqdm(total=100, desc=f"training {folder.name}", unit="%", bar_format="{l_bar}{bar}| {elapsed}{postfix}")
-    progress = 0.0
-    while progress < 1:
-        seen = state.tokens / budget.tokens
-        for batch in batches.pool(functions, maker, tokenizer, state.pool, seen, batch_tokens):
-            start = time.monotonic()
-            progress = budget.progress(state.tokens, state.seconds)
-            if progress >= 1:
+    with contextlib.closing(supply.pools(state.pool, lambda: state.tokens / budget.tokens)) as pools:
+        for pool in pools:
+            for batch in pool:
+                progress = budget.progress(state.tokens, state.seconds)
+                if progress == 1:
+                    break
+                start = time.monotonic()
+                losses.append(_step(model, optimizers, batch, schedule(progress)))
+                state.step += 1
+                state.tokens += batch.ids.numel()
+                state.seconds += time.monotonic() - start
+                if state.step % LOG_EVERY == 0:
+                    _log(folder, {**asdict(state), "progress": progress, "loss": sum(losses) / len(losses)})
+                    bar.n = round(progress * 100, 2)
+                    bar.set_postfix(loss=f"{losses[-1]:.3f}", tokens=state.tokens)
+                    losses.clear()
+            if progress == 1:
                 break
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    group["lr"] = group["peak"] * schedule(progress)
-            loss = loss_of(model, batch.ids.to(device), batch.labels.to(device))
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
-            losses.append(loss.item())
-            state.step += 1
-            state.tokens += batch.ids.numel()
-            state.seconds += time.monotonic() - start
-            if state.step % LOG_EVERY == 0:
-                _log(folder, {**asdict(state), "progress": progress, "loss": sum(losses) / len(losses)})
-                losses.clear()
-                bar.n = round(progress * 100, 2)
-                bar.set_postfix(loss=f"{loss.item():.3f}", tokens=state.tokens)
-        state.pool += 1
-        if time.monotonic() - last_save > SAVE_EVERY:
-            _save(path, model, optimizers, state)
-            if on_save:
-                _log(folder, {**asdict(state), "progress": progress, **on_save(model, progress)})
-                model.train()
-            last_save = time.monotonic()
+            state.pool += 1
+            if time.monotonic() - last_save > SAVE_EVERY:
+                _save(path, model, optimizers, state)
+                if on_save:
+                    _log(folder, {**asdict(state), "progress": progress, **on_save(model, progress)})
+                    model.train()
+                last_save = time.monotonic()
     bar.close()
     _save(path, model, optimizers, state)
     save_checkpoint(model, tokenizer, folder / "checkpoint")
@@ -147,6 +145,20 @@ def save_checkpoint(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast,
     copy.load_state_dict(model.state_dict())
     copy.to(torch.float16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def _step(model: LlamaForCausalLM, optimizers: Sequence[torch.optim.Optimizer], batch: Batch, rate: float) -> float:
+    """One update at `rate` times the peak learning rates; returns the loss before it."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * rate
+    loss = loss_of(model, batch.ids.to(model.device), batch.labels.to(model.device))
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    return loss.item()
 
 
 def _optimizers(model: LlamaForCausalLM, rates: Rates) -> list[torch.optim.Optimizer]:

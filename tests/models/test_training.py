@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import itertools
 import random
@@ -17,6 +18,7 @@ from outrider.models.pyscout import batches, copying, corpus, tokenizer
 from outrider.models.pyscout import train as training
 from outrider.models.pyscout.evaluate import windows
 from outrider.models.pyscout.sizes import SIZES, Shape
+from outrider.models.pyscout.supply import Supply
 from outrider.models.pyscout.tasks import Conversation, TaskMaker
 
 FUNCTIONS = [corpus.Function("python", s) for m in (textwrap, random) for s in corpus.extract(inspect.getsource(m))]
@@ -60,6 +62,16 @@ def test_a_pool_depends_on_its_number_alone(words: PreTrainedTokenizerFast, monk
     assert [b.ids.tolist() for b in first] == [b.ids.tolist() for b in again] != [b.ids.tolist() for b in other]
     assert sum(len(b.ids) for b in first) == 24
     assert all(b.ids.numel() <= 2000 or len(b.ids) == 1 for b in first)
+
+
+def test_pools_made_ahead_by_other_processes_are_those_made_in_place(words: PreTrainedTokenizerFast) -> None:
+    found = []
+    for workers in (0, 1):
+        supply = Supply(FUNCTIONS, TaskMaker(FUNCTIONS), words, 4000, workers)
+        with contextlib.closing(supply.pools(5, lambda: 0.5)) as pools:
+            found.append([[batch.ids.tolist() for batch in pool] for pool in itertools.islice(pools, 3)])
+    assert found[0] == found[1]
+    assert found[0][0] != found[0][1]
 
 
 def test_the_learning_rate_rises_stays_and_falls_to_zero() -> None:
