@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from pathlib import Path
 
 from outrider.pipelines import LLMPipeline, OutriderError
@@ -23,7 +24,10 @@ def serve(pair: Path, host: str = "127.0.0.1", port: int = 7860, open_browser: b
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
     print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
     try:
-        page.blocks.block_thread()
+        while True:
+            time.sleep(3600)  # Gradio's own way to wait comments on the interrupt
+    except KeyboardInterrupt:
+        print()
     finally:
         page.blocks.close(verbose=False)
 
