@@ -87,6 +87,7 @@ def stop_cleanly() -> None:
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):  # Windows has no SIGHUP
-            signal.signal(getattr(signal, name), leave)
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # no SIGHUP on Windows
+    for number in numbers:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+            signal.signal(number, leave)

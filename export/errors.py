@@ -39,6 +39,10 @@ class OutputExists(ExportError):
     """Something is at the output path already."""
 
 
+class NotWritable(ExportError):
+    """The output path is in a place where this user cannot write."""
+
+
 class ExportInProgress(ExportError):
     """Another export is writing to the same output path."""
 

@@ -11,7 +11,7 @@ from types import TracebackType
 
 from filelock import FileLock, Timeout
 
-from .errors import ExportInProgress, OutputExists
+from .errors import ExportInProgress, NotWritable, OutputExists
 
 MARK = "pair.json"  # without it, nothing at the output path is ever replaced
 
@@ -20,7 +20,7 @@ class Staging:
     """Build in `path`, beside `out` and on its disk, then `publish()` by renaming; unpublished, all is taken away.
 
     An export that was killed leaves nothing at `out` but perhaps a hidden folder beside it, which the next one removes.
-    Raises OutputExists, ExportInProgress.
+    Raises OutputExists, NotWritable, ExportInProgress.
     """
 
     def __init__(self, out: Path, force: bool = False) -> None:
@@ -28,7 +28,8 @@ class Staging:
         self.path = self.out.with_name(f".{out.absolute().name}.outrider-new")
         self._replaced = self.path.with_name(f".{self.out.name}.outrider-old")
         self._force = force
-        key = hashlib.sha256(os.fsencode(self.out)).hexdigest()[:16]
+        owner = str(getattr(os, "getuid", int)())  # a shared temporary folder may not let others open our file
+        key = hashlib.sha256(owner.encode() + os.fsencode(self.out)).hexdigest()[:16]
         self._lock = FileLock(Path(tempfile.gettempdir()) / f"outrider-export-{key}.lock", mode=0o666)
 
     def __enter__(self) -> Staging:
@@ -42,6 +43,9 @@ class Staging:
             self._clean()
             self._require_free()
             self.path.mkdir(parents=True)
+        except OSError as error:
+            self._lock.release()
+            raise NotWritable(f"Nothing can be written beside {self.out} ({error}): choose another place.") from error
         except BaseException:
             self._lock.release()
             raise

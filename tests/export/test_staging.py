@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.export.errors import ExportInProgress, OutputExists
+from outrider.export.errors import ExportInProgress, NotWritable, OutputExists
 from outrider.export.staging import Staging
 
 
@@ -88,6 +88,12 @@ def test_a_pair_that_was_being_replaced_when_its_export_was_killed_comes_back(tm
         pass
     assert (tmp_path / "out" / "pair.json").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_place_that_cannot_be_written_to_is_refused_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(NotWritable, match=r"file/out .*choose another place"), Staging(tmp_path / "file" / "out"):
+        pass
 
 
 def test_two_exports_to_one_place_do_not_meet(tmp_path: Path) -> None:
