@@ -129,11 +129,13 @@ def batch_divergence(
         ids[i, : len(sample.ids)] = torch.tensor(sample.ids)
         mask[i, : len(sample.ids)] = 1
         rows[i, sample.start - 1 : len(sample.ids) - 1] = True
+    kept = longest - min(sample.start for sample in batch) + 1  # the columns that any answer needs
     logits = []
     for model, gradient in ((target, False), (draft, True)):
+        inputs = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
         with torch.set_grad_enabled(gradient):
-            output = model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device), use_cache=False)
-        logits.append(output.logits[rows.to(model.device)])
+            output = model(**inputs, use_cache=False, logits_to_keep=kept)
+        logits.append(output.logits[rows[:, -kept:].to(model.device)])
     return divergence(logits[0].to(draft.device), logits[1], variation)
 
 
