@@ -100,13 +100,21 @@ class Engine:
                     self._fail(plan.sequence, error)
 
     def is_exact(self, num_tokens: int) -> bool:
-        """Check on this device what the class promises, with a probe of `num_tokens` tokens."""
-        with self.lock:
-            table, _ = self._pool.open((), num_tokens)
-            try:
-                return is_exact(self._target, table.blocks, num_tokens)
-            finally:
-                self._pool.close(table)
+        """Check on this device what the class promises, with a probe of `num_tokens` tokens.
+
+        Serves the running requests until the cache has room for it.
+        """
+        while True:
+            with self.lock:
+                try:
+                    table, _ = self._pool.open((), num_tokens)
+                except OutOfBlocks:
+                    self.step()
+                    continue
+                try:
+                    return is_exact(self._target, table.blocks, num_tokens)
+                finally:
+                    self._pool.close(table)
 
     def _admit(self) -> None:
         while self._waiting:

@@ -88,14 +88,15 @@ class LLMPipeline:
 
         Where the check fails, `exact` becomes False and a warning tells. Safe to call from a thread of its own.
         """
-        if self.exact and not self._engine.is_exact(min(EXACTNESS_TOKENS, self.max_context)):
+        room = min(self.max_context, self._pool.num_blocks * BLOCK_SIZE)
+        if self.exact and not self._engine.is_exact(min(EXACTNESS_TOKENS, room)):
             self.exact = False
             log.warning(
                 "On this device, with these properties, logits depend on how tokens are cut into passes: the "
                 "same seed may give another text in another mode."
             )
         for mode in self.modes:
-            self._open("def " * 40, self._config.updated({**WARM_UP, "mode": mode})).finish()
+            self._open("def " * min(40, room // 8), self._config.updated({**WARM_UP, "mode": mode})).finish()
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer

@@ -27,8 +27,8 @@ def prompts_of(inputs: Inputs) -> list[Prompt]:
     if all(isinstance(prompt, str) for prompt in prompts):
         return prompts
     for message in prompts:
-        if not isinstance(message, Mapping) or not {"role", "content"} <= message.keys():
-            raise InvalidOption(f"{message!r} is no chat message: give a dictionary with 'role' and 'content'.")
+        if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+            raise InvalidOption(f"{message!r} is no chat message: give a dictionary of strings 'role' and 'content'.")
     return [prompts]
 
 
