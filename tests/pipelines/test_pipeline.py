@@ -1,0 +1,324 @@
+"""The public class on the embedded pair: what goes in, what comes out, who may ask at once."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+
+import openvino_genai
+import pytest
+
+from outrider.pipelines import (
+    CacheTooSmall,
+    DecodedText,
+    EmptyPrompt,
+    GenerationConfig,
+    InvalidOption,
+    LLMPipeline,
+    PromptTooLong,
+    Statistics,
+    UnknownOption,
+)
+
+CODE = "def area(width, height):\n    return width * height\n"
+RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
+SAMPLED = {"do_sample": True, "temperature": 0.9, "rng_seed": 4}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind(pipeline: LLMPipeline):
+    config = pipeline.get_generation_config()
+    yield
+    assert pipeline._pool.num_free == pipeline._pool.num_blocks, "blocks leaked"
+    pipeline.finish_chat()
+    pipeline.set_generation_config(config)
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED], ids=str)
+def test_every_mode_writes_the_same(pipeline: LLMPipeline, options):
+    answers = [pipeline.generate(RENAME, max_new_tokens=40, mode=mode, **options) for mode in pipeline.modes]
+    assert pipeline.modes == ("off", "lookup", "draft")
+    assert len({answer.generations[0].token_ids for answer in answers}) == 1
+    assert len(set(map(str, answers))) == 1
+    assert [set(answer.generations[0].sources) - {"target"} for answer in answers[:1]] == [set()]
+
+
+def test_a_string_is_answered_with_a_string_that_has_the_details(pipeline: LLMPipeline):
+    answer = pipeline.generate(RENAME, max_new_tokens=12, mode="draft")
+    (generation,) = answer.generations
+    assert isinstance(answer, DecodedText)
+    assert answer == generation.text == answer.texts[0] == str(answer)
+    assert "".join(span.text for span in generation.spans) == generation.text
+    assert len(generation.token_ids) == len(generation.sources) == generation.stats.new_tokens
+    assert generation.finish_reason in ("stop", "length")
+    assert answer.stats == [generation.stats]
+    assert set(generation.stats.as_dict()) == set(Statistics.__dataclass_fields__)
+
+
+def test_several_prompts_are_answered_in_order_as_each_alone(pipeline: LLMPipeline):
+    prompts = [RENAME, "Repeat this function.\n\n" + CODE, "x", CODE * 20]
+    together = pipeline.generate(prompts, max_new_tokens=16, mode="draft", **SAMPLED)
+    alone = [pipeline.generate(prompt, max_new_tokens=16, mode="off", **SAMPLED) for prompt in prompts]
+    assert together.texts == alone
+    assert len(together.stats) == len(prompts)
+
+
+def test_several_answers_to_one_prompt_differ_and_repeat(pipeline: LLMPipeline):
+    options = {"do_sample": True, "temperature": 1.5, "num_return_sequences": 3, "max_new_tokens": 24}
+    answers = pipeline.generate([RENAME], mode="lookup", **options)
+    assert len(set(answers.texts)) == 3
+    assert answers.texts == pipeline.generate(RENAME, mode="draft", **options).texts
+
+
+def test_a_prompt_is_put_into_the_chat_template_unless_told_otherwise(pipeline: LLMPipeline):
+    wrapped = pipeline.tokenizer.apply_chat_template([{"role": "user", "content": RENAME}])
+    raw = {"apply_chat_template": False, "max_new_tokens": 12}
+    as_text = pipeline.generate(RENAME, max_new_tokens=12)
+    assert pipeline.generate(wrapped, **raw) == as_text
+    messages = [{"role": "user", "content": RENAME}]
+    assert pipeline.generate(messages, max_new_tokens=12).texts == [as_text]
+    history = openvino_genai.ChatHistory(messages)
+    assert pipeline.generate(history, max_new_tokens=12).texts == [as_text]
+    plain, wrapped_stats = (pipeline.generate(RENAME, **o).stats[0] for o in (raw, {"max_new_tokens": 12}))
+    assert plain.prompt_tokens < wrapped_stats.prompt_tokens
+
+
+def test_a_chat_remembers_what_was_said(pipeline: LLMPipeline):
+    options = {"max_new_tokens": 16, "mode": "draft"}
+    pipeline.start_chat("Answer with code.")
+    first = pipeline.generate(RENAME, **options)
+    second = pipeline.generate("Now remove it.", **options)
+    messages = [
+        {"role": "system", "content": "Answer with code."},
+        {"role": "user", "content": RENAME},
+        {"role": "assistant", "content": first},
+        {"role": "user", "content": "Now remove it."},
+    ]
+    pipeline.finish_chat()
+    assert pipeline.generate(messages[:2], **options).texts == [first]
+    assert pipeline.generate(messages, mode="off", max_new_tokens=16).texts == [second]
+    assert second.stats[0].cached_tokens > 0
+
+
+def test_a_chat_forgets_when_it_is_finished_or_an_answer_was_closed(pipeline: LLMPipeline):
+    alone = pipeline.generate(RENAME, max_new_tokens=8)
+    pipeline.start_chat()
+    stream = pipeline.stream("Something else.", max_new_tokens=8)
+    next(stream)
+    stream.close()
+    assert pipeline.generate(RENAME, max_new_tokens=8) == alone
+    with pytest.raises(InvalidOption, match=r"one message at a time.*finish_chat"):
+        pipeline.generate([RENAME, RENAME])
+    pipeline.finish_chat()
+    assert pipeline.generate(RENAME, max_new_tokens=8) == alone
+
+
+def test_a_stream_gives_pieces_that_add_up(pipeline: LLMPipeline):
+    whole = pipeline.generate(RENAME, max_new_tokens=30, mode="off").generations[0]
+    pieces = list(pipeline.stream(RENAME, max_new_tokens=30, mode="draft"))
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert sum((piece.token_ids for piece in pieces), ()) == whole.token_ids
+    assert [piece.finish_reason for piece in pieces] == [None] * (len(pieces) - 1) + [whole.finish_reason]
+    assert pieces[-1].stats.new_tokens == len(whole.token_ids)
+    assert len(pieces) > 2
+
+
+def test_a_closed_or_dropped_stream_frees_its_blocks_at_once(pipeline: LLMPipeline):
+    for end in ("close", "drop", "with"):
+        stream = pipeline.stream(RENAME, max_new_tokens=30, mode="draft")
+        next(stream)
+        assert pipeline._pool.num_free < pipeline._pool.num_blocks
+        if end == "close":
+            stream.close()
+        elif end == "with":
+            with stream:
+                next(stream)
+        else:
+            del stream
+        assert pipeline._pool.num_free == pipeline._pool.num_blocks
+
+
+def test_a_streamer_sees_the_text_and_can_stop_it(pipeline: LLMPipeline):
+    seen: list[str] = []
+    whole = pipeline.generate(RENAME, max_new_tokens=30, streamer=seen.append)
+    assert "".join(seen) == whole
+    for stop in (True, openvino_genai.StreamingStatus.STOP, openvino_genai.StreamingStatus.CANCEL):
+        answer = pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text, stop=stop: stop)
+        assert answer.generations[0].finish_reason == "cancelled"
+        assert whole.startswith(answer)
+        assert len(answer) < len(whole)
+    for go_on in (None, False, openvino_genai.StreamingStatus.RUNNING):
+        assert pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text, go=go_on: go) == whole
+
+
+def test_a_streamer_of_openvino_genai_gets_the_tokens(pipeline: LLMPipeline):
+    class Collector(openvino_genai.StreamerBase):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.ends = [], 0
+
+        def write(self, tokens):
+            self.tokens += tokens if isinstance(tokens, list) else [tokens]
+            return openvino_genai.StreamingStatus.RUNNING
+
+        def end(self):
+            self.ends += 1
+
+    collector = Collector()
+    answer = pipeline.generate(RENAME, max_new_tokens=12, streamer=collector)
+    assert tuple(collector.tokens) == answer.generations[0].token_ids
+    assert collector.ends == 1
+
+
+def test_an_error_in_a_streamer_frees_the_blocks(pipeline: LLMPipeline):
+    with pytest.raises(ZeroDivisionError):
+        pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text: 1 / 0)
+    assert pipeline.generate("x", max_new_tokens=2).stats[0].new_tokens <= 2
+
+
+def test_stop_strings_end_the_text_before_them(pipeline: LLMPipeline):
+    whole = str(pipeline.generate(RENAME, max_new_tokens=40))
+    stop = whole[len(whole) // 2 :][:3]
+    expected = whole[: whole.index(stop)]
+    for mode in pipeline.modes:
+        answer = pipeline.generate(RENAME, max_new_tokens=40, mode=mode, stop_strings={stop})
+        kept = pipeline.generate(
+            RENAME, max_new_tokens=40, mode=mode, stop_strings={stop}, include_stop_str_in_output=True
+        )
+        assert (answer, kept) == (expected, expected + stop)
+        assert answer.generations[0].finish_reason == "stop"
+
+
+def test_configurations_of_both_kinds_are_taken(pipeline: LLMPipeline):
+    ours = GenerationConfig(max_new_tokens=10, do_sample=True, rng_seed=3, temperature=1.1)
+    theirs = openvino_genai.GenerationConfig()
+    theirs.max_new_tokens, theirs.do_sample, theirs.rng_seed, theirs.temperature = 10, True, 3, 1.1
+    assert pipeline.generate(RENAME, ours) == pipeline.generate(RENAME, theirs)
+    assert pipeline.generate(RENAME, theirs, max_new_tokens=3) == pipeline.generate(RENAME, ours, max_new_tokens=3)
+    pipeline.set_generation_config(theirs)
+    assert pipeline.generate(RENAME) == pipeline.generate(RENAME, ours)
+    assert pipeline.get_generation_config().eos_token_ids == {pipeline.tokenizer.eos_token_id}
+
+
+def test_lengths_are_kept(pipeline: LLMPipeline):
+    prompt_tokens = pipeline.generate(RENAME, max_new_tokens=1).stats[0].prompt_tokens
+    short = pipeline.generate(RENAME, max_length=prompt_tokens + 5, ignore_eos=True).generations[0]
+    assert (short.stats.new_tokens, short.finish_reason) == (5, "length")
+    long = pipeline.generate(RENAME, min_new_tokens=60, max_new_tokens=60).generations[0]
+    assert (long.stats.new_tokens, long.finish_reason) == (60, "length")
+    with pytest.raises(InvalidOption, match=f"max_length={prompt_tokens} leaves no room"):
+        pipeline.generate(RENAME, max_length=prompt_tokens)
+
+
+def test_threads_at_once_get_the_texts_that_each_gets_alone(pipeline: LLMPipeline):
+    asked = [
+        (f"{RENAME}# {n % 4}\n", {**SAMPLED, "rng_seed": n, "mode": pipeline.modes[n % 3], "max_new_tokens": 20})
+        for n in range(12)
+    ]
+    alone = [pipeline.generate(prompt, **{**options, "mode": "off"}) for prompt, options in asked]
+    with ThreadPoolExecutor(4) as threads:
+        together = list(threads.map(lambda one: pipeline.generate(one[0], **one[1]), asked))
+        streamed = list(threads.map(lambda one: "".join(p.text for p in pipeline.stream(one[0], **one[1])), asked))
+    assert together == alone
+    assert streamed == alone
+
+
+def test_what_was_computed_before_is_taken_over(pipeline: LLMPipeline):
+    prompt = "# a prompt of its own\n" + CODE * 8
+    first, second = (pipeline.generate(prompt, max_new_tokens=4).stats[0] for _ in range(2))
+    assert second.cached_tokens >= first.prompt_tokens - 33
+    assert second.cached_tokens > first.cached_tokens
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "message"),
+    [
+        ("", EmptyPrompt, "give at least one character"),
+        ([], EmptyPrompt, "give at least one"),
+        (["x", ""], EmptyPrompt, "give at least one character"),
+        ([{"role": "user", "content": ""}], EmptyPrompt, "give at least one character"),
+        (openvino_genai.ChatHistory(), EmptyPrompt, "give at least one"),
+        (None, InvalidOption, "NoneType is no prompt"),
+        (7, InvalidOption, "int is no prompt"),
+        (["x", 7], InvalidOption, "is no chat message"),
+        ([{"role": "user"}], InvalidOption, "'role' and 'content'"),
+        ([{"role": "user", "content": 7}], InvalidOption, "strings 'role' and 'content'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_prompt_is_refused(pipeline: LLMPipeline, prompt, error, message):
+    for ask in (pipeline.generate, pipeline.stream):
+        if ask == pipeline.stream and prompt == ["x", ""]:
+            continue
+        with pytest.raises(error, match=message):
+            ask(prompt, max_new_tokens=4)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_the_figures(pipeline: LLMPipeline):
+    with pytest.raises(PromptTooLong, match=rf"\d+ tokens and the model's context holds {pipeline.max_context}"):
+        pipeline.generate("x " * pipeline.max_context * 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_tokens": 5}, UnknownOption, "did you mean max_new_tokens"),
+        ({"temperature": -1}, InvalidOption, "temperature=-1"),
+        ({"mode": "fast"}, InvalidOption, "'draft'"),
+        ({"num_return_sequences": 2}, InvalidOption, "do_sample"),
+    ],
+)
+def test_bad_options_are_refused(pipeline: LLMPipeline, options, error, message):
+    for ask in (pipeline.generate, pipeline.stream):
+        with pytest.raises(error, match=message):
+            ask(RENAME, **options)
+
+
+def test_one_answer_only_can_be_followed(pipeline: LLMPipeline):
+    with pytest.raises(InvalidOption, match="one answer"):
+        pipeline.stream([RENAME, RENAME])
+    with pytest.raises(InvalidOption, match="one answer"):
+        pipeline.stream(RENAME, do_sample=True, num_return_sequences=2)
+    with pytest.raises(InvalidOption, match="one answer"):
+        pipeline.generate([RENAME, RENAME], streamer=print)
+
+
+def test_a_small_cache_refuses_what_it_cannot_hold_and_serves_the_rest(embedded_pair, pipeline: LLMPipeline, caplog):
+    small = LLMPipeline(embedded_pair, cache_tokens=128)
+    with caplog.at_level(logging.WARNING):
+        small.warm_up()
+    assert small.exact
+    assert not caplog.records
+    with pytest.raises(CacheTooSmall, match=r"cache of \d+ tokens .*128.*cache_tokens="):
+        small.generate(RENAME, max_new_tokens=120)
+    with pytest.raises(CacheTooSmall, match=r"cache holds 128"):
+        small.generate(CODE * 20)
+    prompts = [f"# {n}\n{CODE}" for n in range(5)]
+    expected = pipeline.generate(prompts, max_new_tokens=30, mode="off").texts
+    assert small.generate(prompts, max_new_tokens=30, mode="draft").texts == expected
+    assert small._pool.num_free == small._pool.num_blocks
+
+
+@pytest.mark.parametrize("cache_tokens", [2, 32, 64])
+def test_the_smallest_caches_warm_up_and_answer(embedded_pair, cache_tokens):
+    tiny = LLMPipeline(embedded_pair, cache_tokens=cache_tokens)
+    tiny.warm_up()
+    answer = tiny.generate("x", max_new_tokens=4, apply_chat_template=False, mode="draft")
+    assert answer.stats[0].new_tokens <= 4
+
+
+def test_warming_up_while_a_request_holds_the_cache_waits_or_goes_on(embedded_pair):
+    busy = LLMPipeline(embedded_pair, cache_tokens=128)
+    stream = busy.stream("x", apply_chat_template=False, ignore_eos=True)
+    next(stream)
+    busy.warm_up()
+    assert stream.finish().finish_reason == "length"
+
+
+def test_passes_never_go_back_in_time(pipeline: LLMPipeline):
+    stream = pipeline.stream(RENAME, max_new_tokens=20)
+    stream.finish()
+    trace = stream._sequence.trace
+    assert all(record.began <= record.ended for record in trace)
+    assert all(one.ended <= other.began for one, other in pairwise(trace))
