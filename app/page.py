@@ -31,7 +31,7 @@ class Page:
 
     def __init__(self, assistant: Assistant) -> None:
         self.assistant = assistant
-        with gr.Blocks(title="Outrider", fill_height=True, analytics_enabled=False) as self.blocks:
+        with gr.Blocks(title="Outrider", fill_height=True) as self.blocks:
             self._lay_out()
             self._connect()
 
@@ -70,7 +70,7 @@ class Page:
                 self.box = gr.Textbox(
                     show_label=False,
                     container=False,
-                    placeholder="Ask for a change, or paste a function",
+                    placeholder="Ask for a change",
                     lines=1,
                     max_lines=12,
                     autofocus=True,

@@ -112,7 +112,7 @@ def figures_of(turn: Turn) -> list[str]:
         return figures
     figures.append(_count(stats.new_tokens, "token"))
     if stats.tokens_per_s is not None:
-        figures.append(f"{stats.tokens_per_s:,.0f} tokens/s")
+        figures.append(f"{stats.tokens_per_s:,.{0 if stats.tokens_per_s >= 10 else 1}f} tokens/s")
     figures.append(_count(stats.passes, "pass", "passes"))
     figures.append(f"{stats.accepted:,} of {stats.drafted:,} drafted accepted" if stats.drafted else "nothing drafted")
     return figures

@@ -140,6 +140,9 @@ def test_chat_prints_its_address_serves_there_and_ends_quietly_when_interrupted(
         assert f"http://127.0.0.1:{port}" in line
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
             assert "Outrider" in answer.read().decode()
+        if sys.platform == "linux":  # where the whole of 127.0.0.0/8 is this machine
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", port), timeout=60)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
