@@ -44,9 +44,8 @@ def damaged(path: Path, content: bytes | None) -> Iterator[None]:
 @pytest.mark.parametrize("model", ["target", "draft"])
 @pytest.mark.parametrize("name", MODEL_FILES)
 def test_a_missing_file_is_named(pair: Path, model, name):
-    with damaged(pair / model / name, None), pytest.raises(BrokenPair, match=rf"{model}.*{name}|target.*{model}") as it:
+    with damaged(pair / model / name, None), pytest.raises(BrokenPair, match=rf"{model} lacks {name}: export"):
         LLMPipeline(pair)
-    assert "export" in str(it.value)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +59,7 @@ def test_a_missing_file_is_named(pair: Path, model, name):
 )  # fmt: skip
 @pytest.mark.parametrize("content", [b"", b"neither XML nor JSON \xff"], ids=["empty", "garbage"])
 def test_a_damaged_file_is_told_and_nothing_else_happens(pair: Path, path, content):
-    with damaged(pair / path, content), pytest.raises(BrokenPair, match=r"export the pair again|export"):
+    with damaged(pair / path, content), pytest.raises(BrokenPair, match="export"):
         LLMPipeline(pair)
 
 
@@ -119,7 +118,7 @@ def test_a_draft_of_another_vocabulary_is_refused_with_the_first_differing_token
         for path, content in zip(tokenizers, before, strict=True):
             assert b"return" in content
             path.write_bytes(content.replace(b"return", b"nruter"))
-        with pytest.raises(VocabularyMismatch, match=r"return.* in the target and absent in the draft.*same family"):
+        with pytest.raises(VocabularyMismatch, match=r"'nruter' is absent in the target.*same family"):
             LLMPipeline(pair)
     finally:
         for path, content in zip(tokenizers, before, strict=True):

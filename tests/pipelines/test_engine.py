@@ -188,6 +188,17 @@ def test_every_window_has_two_rows_and_reads_nothing_twice():
         assert lengths == [max(2, prompt_length), *[2] * 5]
 
 
+@pytest.mark.parametrize(
+    ("prompt_length", "lengths"), [(7, [7]), (8, [8]), (9, [8, 2]), (10, [8, 2]), (16, [8, 8]), (17, [8, 8, 2])]
+)
+def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_length, lengths):
+    monkeypatch.setattr(engine_module, "PREFILL_ROWS", 8)
+    model = FakeModel(RULE)
+    engine, _ = fake_engine(model, {"draft": right(RULE)})
+    run(engine, request([1] * prompt_length, 1, mode="draft"))
+    assert [len(window.tokens) for window in model.windows] == lengths
+
+
 def test_without_the_promise_a_single_row_is_enough():
     model = FakeModel(RULE)
     engine, _ = fake_engine(model, exact=False)
@@ -279,6 +290,19 @@ def test_what_one_conversation_computed_the_next_turn_takes_over():
     run(engine, second)
     check(second)
     assert second.statistics.cached_tokens == (10 + 9 - 1) // BLOCK_SIZE * BLOCK_SIZE
+
+
+def test_only_blocks_full_of_accepted_tokens_are_taken_over():
+    """A prompt may end where another request's rejected drafts stood."""
+    engine, _ = fake_engine(FakeModel(RULE), {"draft": wrong(RULE)})
+    first = request(range(6), 16, mode="draft", num_assistant_tokens=16)
+    run(engine, first)
+    for end in range(1, len(first.tokens) + 1):
+        both = [request(first.tokens[:end], 6, mode="draft", rng_seed=seed, **SAMPLED) for seed in range(2)]
+        run(engine, *both)
+        for sequence in both:
+            check(sequence)
+            assert sequence.statistics.cached_tokens <= end
 
 
 def test_cancelling_in_the_middle_of_a_pass_is_safe():
