@@ -35,7 +35,7 @@ def requests() -> list[Request]:
 @pytest.fixture
 def page(address: str, open_context: Callable[..., object], requests: list[Request]) -> Page:
     page = open_context().new_page()
-    page.on("request", requests.append)
+    page.on("request", lambda request: requests.append(request))  # Playwright takes no built-in method
     page.goto(address)
     expect(page.locator("#status")).to_contain_text("ready")
     return page
