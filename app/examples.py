@@ -18,6 +18,14 @@ _CLAMP = '''def clamp(value, low, high):
         raise ValueError("low must not exceed high")
     return max(low, min(value, high))'''
 
+_MOVING_AVERAGE = '''def moving_average(values, window):
+    """Average each run of window neighbouring values."""
+    averages = []
+    for start in range(len(values) - window + 1):
+        neighbours = values[start:start + window]
+        averages.append(sum(neighbours) / window)
+    return averages'''
+
 _CHUNKS = """def chunks(items, size):
     result = []
     for start in range(0, len(items), size):
@@ -26,8 +34,8 @@ _CHUNKS = """def chunks(items, size):
 
 EXAMPLES = (
     Example("Rename a variable", f"Rename `result` to `pieces`:\n{_CHUNKS}"),
-    Example("Add a docstring", f"Add a docstring:\n{_CHUNKS}"),
-    Example("Remove the docstring", f"Remove the docstring:\n{_CLAMP}"),
+    Example("Rename a parameter", f"Rename `window` to `width`:\n{_MOVING_AVERAGE}"),
+    Example("Remove the docstring", f"Remove the docstring:\n{_MOVING_AVERAGE}"),
     Example("Repeat the code", f"Repeat this function:\n{_CLAMP}"),
     Example("Complete a function", 'Complete this function:\ndef read_lines(path, encoding="utf-8"):\n    lines = []'),
     Example(
