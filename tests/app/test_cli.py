@@ -144,6 +144,9 @@ def test_chat_prints_its_address_serves_there_and_ends_quietly_when_interrupted(
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.2", port), timeout=60)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        try:
+            _, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert "Traceback" not in errors
     assert process.returncode in (0, 130)
