@@ -115,6 +115,17 @@ def test_the_draft_model_computes_no_token_twice_but_what_was_rejected():
     assert [(window.start, len(window.tokens)) for window in model.windows] == [(11, 1)]
 
 
+def test_what_was_drafted_and_rejected_is_not_offered_to_other_sequences():
+    drafter = DraftModel(OneRowModel(RULE), BlockPool(64, BLOCK_SIZE), 1000)
+    first = request(range(7), 100)
+    drafted = drafter.propose(first, 7).tokens
+    first.tokens += ((drafted[0] + 1) % 12,)
+    drafter.propose(first, 7)
+    for end in range(1, 8):
+        other = request([*range(7), *drafted[:end], 5], 100)
+        assert drafter.propose(other, 2).tokens == cold(other, 2)
+
+
 def test_the_draft_model_is_silent_where_its_cache_or_context_is_full():
     pool = BlockPool(2, BLOCK_SIZE)
     drafter = DraftModel(OneRowModel(RULE, 2), pool, max_context=7)

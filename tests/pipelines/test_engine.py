@@ -10,62 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines import engine as engine_module
-from outrider.pipelines.block_pool import BlockPool
-from outrider.pipelines.drafters.draft_model import DraftModel
-from outrider.pipelines.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.errors import CacheTooSmall
 
-from . import reference
-from .drafters import SABOTAGE, BrokenDrafter, right, unsteady, wrong
-from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, fake_engine, mixed_rule, random_rule, request, run
-
-RULE = random_rule()
-TOKENS = st.integers(0, VOCABULARY - 1)
-SAMPLED = {"do_sample": True, "temperature": 1.2, "top_p": 0.95, "repetition_penalty": 1.1}
-
-
-def plain(sequence) -> reference.Answer:
-    prompt = sequence.tokens[: sequence.num_prompt_tokens]
-    return reference.decode(RULE, prompt, sequence.config, sequence.max_new_tokens, sequence.answer)
-
-
-def check(sequence) -> None:
-    expected = plain(sequence)
-    assert sequence.new_tokens == expected.token_ids
-    assert sequence.finish_reason == expected.finish_reason
-    assert len(sequence.sources) == sequence.num_new
-
-
-def drafters(seed: int = 0, num_blocks: int = 64) -> tuple[dict, BlockPool]:
-    """A lookup and a draft model that often agrees, with the draft model's pool."""
-    pool = BlockPool(num_blocks, BLOCK_SIZE)
-    model = FakeModel(mixed_rule(RULE, random_rule(1 + seed), 0.3), num_blocks)
-    return {"lookup": PromptLookup(), "draft": DraftModel(model, pool, 1000)}, pool
-
-
-@st.composite
-def requests(draw, max_size=5):
-    prompts = [draw(st.lists(TOKENS, min_size=1, max_size=14))]
-    made = []
-    for _ in range(draw(st.integers(1, max_size))):
-        begin = draw(st.sampled_from(prompts))  # conversations that begin alike, or with what another was answered
-        prompts.append([*begin[: draw(st.integers(0, len(begin)))], *draw(st.lists(TOKENS, max_size=9))] or [0])
-        options = draw(st.sampled_from([{}, SAMPLED, {**SAMPLED, "rng_seed": 7}, {"frequency_penalty": 1.0}]))
-        made.append(
-            request(
-                prompts[-1],
-                draw(st.integers(1, 20)),
-                draw(st.integers(0, 2)),
-                **options,
-                mode=draw(st.sampled_from(["off", "lookup", "draft"])),
-                num_assistant_tokens=draw(st.integers(1, 16)),
-                max_ngram_size=draw(st.integers(1, 4)),
-                stop_token_ids=draw(st.sets(TOKENS, max_size=2)),
-                min_new_tokens=draw(st.integers(0, 3)),
-            )
-        )
-        prompts.append([*prompts[-1], *plain(made[-1]).token_ids])
-    return made
+from .drafters import right, unsteady, wrong
+from .fakes import BLOCK_SIZE, FakeModel, fake_engine, request, run
+from .serving import RULE, SAMPLED, check, drafters, plain, requests
 
 
 @settings(max_examples=150)
@@ -86,29 +35,6 @@ def test_batches_cached_prefixes_drafts_and_cuts_change_no_token(first, second, 
         check(sequence)
     assert pool.num_free == pool.num_blocks
     assert draft_pool.num_free == draft_pool.num_blocks
-
-
-@settings(max_examples=80)
-@given(requests(), st.randoms(use_true_random=False))
-def test_a_cancelled_request_leaves_the_others_and_its_blocks_as_they_were(made, rng):
-    some_drafters, draft_pool = drafters()
-    engine, pool = fake_engine(FakeModel(RULE), some_drafters)
-    for sequence in made:
-        engine.add(sequence)
-    cancelled = [sequence for sequence in made if rng.random() < 0.5]
-    for sequence in cancelled:
-        for _ in range(rng.randrange(5)):
-            engine.step()
-        engine.cancel(sequence)
-    while any(not sequence.finished for sequence in made):
-        engine.step()
-    for sequence in made:
-        if sequence.finish_reason == "cancelled":
-            assert sequence in cancelled
-            assert sequence.new_tokens == plain(sequence).token_ids[: sequence.num_new]
-        else:
-            check(sequence)
-    assert (pool.num_free, draft_pool.num_free) == (pool.num_blocks, draft_pool.num_blocks)
 
 
 def test_a_draft_that_is_always_right_saves_passes_and_one_always_wrong_costs_none():
@@ -158,27 +84,6 @@ def test_a_length_reached_inside_a_draft_ends_the_answer_there(max_new_tokens):
     assert max(w.start + len(w.tokens) for w in model.windows) <= max(2, 2 + max_new_tokens), "drafted past the end"
 
 
-@pytest.mark.parametrize("sabotage", SABOTAGE)
-def test_a_sabotaged_drafter_changes_nothing(sabotage):
-    engine, pool = fake_engine(FakeModel(RULE), {"draft": BrokenDrafter(SABOTAGE[sabotage])})
-    made = [
-        request([seed, 2, 3, 2, 3], 20, mode="draft", num_assistant_tokens=seed + 1, rng_seed=seed, **SAMPLED)
-        for seed in range(8)
-    ]
-    run(engine, *made)
-    for sequence in made:
-        check(sequence)
-    assert pool.num_free == pool.num_blocks
-
-
-def test_a_drafter_that_failed_is_left_out_of_that_answer_only(caplog):
-    drafter = BrokenDrafter(SABOTAGE["raises"])
-    engine, _ = fake_engine(FakeModel(RULE), {"draft": drafter})
-    run(engine, request([1], 8, mode="draft"), request([2], 8, mode="draft"))
-    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
-    assert "test failed" in caplog.text
-
-
 def test_every_window_has_two_rows_and_reads_nothing_twice():
     for prompt_length in range(1, 12):
         model = FakeModel(RULE)
@@ -206,43 +111,6 @@ def test_without_the_promise_a_single_row_is_enough():
     assert [len(window.tokens) for window in model.windows] == [3, 1, 1, 1, 1, 1]
 
 
-def test_a_failed_pass_fails_its_requests_frees_their_blocks_and_the_next_is_served():
-    model = FakeModel(RULE)
-    some_drafters, draft_pool = drafters()
-    engine, pool = fake_engine(model, some_drafters)
-    failing = [request([1, 2, 3, 4, 5, n], 12, mode=mode) for n, mode in enumerate(("off", "lookup", "draft"))]
-    for sequence in failing:
-        engine.add(sequence)
-    engine.step()
-
-    def fail(windows):
-        raise RuntimeError("the device is gone")
-
-    model.before_pass = fail
-    engine.step()
-    model.before_pass = lambda windows: None
-    assert [str(sequence.error) for sequence in failing] == ["the device is gone"] * 3
-    assert (pool.num_free, draft_pool.num_free) == (pool.num_blocks, draft_pool.num_blocks)
-    again = [request([1, 2, 3, 4, 5, n], 12, mode="draft") for n in range(3)]
-    run(engine, *again)
-    for sequence in again:
-        check(sequence)
-
-
-def test_a_request_that_fails_alone_leaves_the_others():
-    class Unlucky(type(request([1]))):
-        def extend(self, tokens, sources):
-            raise ValueError("no luck")
-
-    engine, pool = fake_engine(FakeModel(RULE))
-    unlucky, other = Unlucky([1, 2], request([1]).config, 8), request([1, 2], 8)
-    engine.add(unlucky)
-    run(engine, other)
-    assert str(unlucky.error) == "no luck"
-    check(other)
-    assert pool.num_free == pool.num_blocks
-
-
 def test_more_requests_than_the_cache_holds_wait_their_turn_and_all_end():
     model = FakeModel(RULE, num_blocks=8)
     some_drafters, _ = drafters(num_blocks=8)
@@ -257,21 +125,6 @@ def test_more_requests_than_the_cache_holds_wait_their_turn_and_all_end():
     assert pool.num_free == 8
 
 
-def test_a_waiting_request_can_be_cancelled():
-    engine, pool = fake_engine(FakeModel(RULE, num_blocks=4))
-    running, waiting, last = (request([n], 15) for n in range(3))
-    for sequence in (running, waiting, last):
-        engine.add(sequence)
-    engine.step()
-    engine.cancel(waiting)
-    while not last.finished:
-        engine.step()
-    assert (waiting.finish_reason, waiting.new_tokens) == ("cancelled", [])
-    check(running)
-    check(last)
-    assert pool.num_free == 4
-
-
 def test_a_request_that_could_never_run_is_refused_with_what_to_do():
     engine, pool = fake_engine(FakeModel(RULE, num_blocks=4))
     with pytest.raises(CacheTooSmall, match=r"17 tokens \(7 of the prompt and up to 10 new ones\).*cache_tokens=17"):
@@ -282,14 +135,24 @@ def test_a_request_that_could_never_run_is_refused_with_what_to_do():
     check(fits)
 
 
-def test_what_one_conversation_computed_the_next_turn_takes_over():
+@pytest.mark.parametrize("max_new_tokens", range(6, 12))
+def test_what_one_conversation_computed_the_next_turn_takes_over(max_new_tokens):
+    """All but the answer's last token, which was never fed."""
     engine, _ = fake_engine(FakeModel(RULE))
-    first = request(range(10), 9)
+    first = request(range(10), max_new_tokens)
     run(engine, first)
     second = request([*first.tokens, 1, 2, 3], 9, mode="draft")
     run(engine, second)
     check(second)
-    assert second.statistics.cached_tokens == (10 + 9 - 1) // BLOCK_SIZE * BLOCK_SIZE
+    assert second.statistics.cached_tokens == (10 + max_new_tokens - 1) // BLOCK_SIZE * BLOCK_SIZE
+
+
+def test_a_sequence_takes_nothing_past_its_length_or_its_stop():
+    short, stopped = request([1], 3), request([1], 9, stop_token_ids={7})
+    for sequence in (short, stopped):
+        sequence.extend([5, 6, 7, 8, 9], ["a", "b", "c", "d", "target"])
+        assert (sequence.new_tokens, sequence.sources) == ([5, 6, 7], ["a", "b", "c"])
+    assert (short.finish_reason, stopped.finish_reason) == ("length", "stop")
 
 
 def test_only_blocks_full_of_accepted_tokens_are_taken_over():
@@ -303,33 +166,6 @@ def test_only_blocks_full_of_accepted_tokens_are_taken_over():
         for sequence in both:
             check(sequence)
             assert sequence.statistics.cached_tokens <= end
-
-
-def test_cancelling_in_the_middle_of_a_pass_is_safe():
-    """A dropped stream is cancelled by whoever collects it, in a pass of its own thread too."""
-    model = FakeModel(RULE)
-    engine, pool = fake_engine(model)
-    sequence, other = request(range(11), 20), request(range(5), 20)
-    engine.add(sequence)
-    engine.add(other)
-    engine.step()
-    model.before_pass = lambda windows: engine.cancel(sequence)
-    while not other.finished:
-        engine.step()
-    assert (sequence.finish_reason, sequence.num_new, sequence.error) == ("cancelled", 1, None)
-    check(other)
-    assert pool.num_free == pool.num_blocks
-
-
-def test_drafters_are_told_of_every_end():
-    drafter = unsteady(RULE)
-    engine, _ = fake_engine(FakeModel(RULE), {"draft": drafter})
-    done, dropped = request([1], 5, mode="draft"), request([2], 5, mode="draft")
-    run(engine, done)
-    engine.add(dropped)
-    engine.step()
-    engine.cancel(dropped)
-    assert drafter.released == [done, dropped]
 
 
 def test_figures_add_up():

@@ -1,0 +1,60 @@
+"""Requests to an engine with a fake target: what they should be answered, and ever new ones."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.drafters.prompt_lookup import PromptLookup
+
+from . import reference
+from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, mixed_rule, random_rule, request
+
+RULE = random_rule()
+TOKENS = st.integers(0, VOCABULARY - 1)
+SAMPLED = {"do_sample": True, "temperature": 1.2, "top_p": 0.95, "repetition_penalty": 1.1}
+
+
+def plain(sequence) -> reference.Answer:
+    prompt = sequence.tokens[: sequence.num_prompt_tokens]
+    return reference.decode(RULE, prompt, sequence.config, sequence.max_new_tokens, sequence.answer)
+
+
+def check(sequence) -> None:
+    expected = plain(sequence)
+    assert sequence.new_tokens == expected.token_ids
+    assert sequence.finish_reason == expected.finish_reason
+    assert len(sequence.sources) == sequence.num_new
+
+
+def drafters(seed: int = 0, num_blocks: int = 64) -> tuple[dict, BlockPool]:
+    """A lookup and a draft model that often agrees, with the draft model's pool."""
+    pool = BlockPool(num_blocks, BLOCK_SIZE)
+    model = FakeModel(mixed_rule(RULE, random_rule(1 + seed), 0.3), num_blocks)
+    return {"lookup": PromptLookup(), "draft": DraftModel(model, pool, 1000)}, pool
+
+
+@st.composite
+def requests(draw, max_size=5):
+    prompts = [draw(st.lists(TOKENS, min_size=1, max_size=14))]
+    made = []
+    for _ in range(draw(st.integers(1, max_size))):
+        begin = draw(st.sampled_from(prompts))  # conversations that begin alike, or with what another was answered
+        prompts.append([*begin[: draw(st.integers(0, len(begin)))], *draw(st.lists(TOKENS, max_size=9))] or [0])
+        options = draw(st.sampled_from([{}, SAMPLED, {**SAMPLED, "rng_seed": 7}, {"frequency_penalty": 1.0}]))
+        made.append(
+            request(
+                prompts[-1],
+                draw(st.integers(1, 20)),
+                draw(st.integers(0, 2)),
+                **options,
+                mode=draw(st.sampled_from(["off", "lookup", "draft"])),
+                num_assistant_tokens=draw(st.integers(1, 16)),
+                max_ngram_size=draw(st.integers(1, 4)),
+                stop_token_ids=draw(st.sets(TOKENS, max_size=2)),
+                min_new_tokens=draw(st.integers(0, 3)),
+            )
+        )
+        prompts.append([*prompts[-1], *plain(made[-1]).token_ids])
+    return made

@@ -1,0 +1,134 @@
+"""The loop when something ends early or breaks: the others go on, every block comes back, the next is served."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from .drafters import SABOTAGE, BrokenDrafter, unsteady
+from .fakes import FakeModel, fake_engine, request, run
+from .serving import RULE, SAMPLED, check, drafters, plain, requests
+
+
+@settings(max_examples=80)
+@given(requests(), st.randoms(use_true_random=False))
+def test_a_cancelled_request_leaves_the_others_and_its_blocks_as_they_were(made, rng):
+    some_drafters, draft_pool = drafters()
+    engine, pool = fake_engine(FakeModel(RULE), some_drafters)
+    for sequence in made:
+        engine.add(sequence)
+    cancelled = [sequence for sequence in made if rng.random() < 0.5]
+    for sequence in cancelled:
+        for _ in range(rng.randrange(5)):
+            engine.step()
+        engine.cancel(sequence)
+    while any(not sequence.finished for sequence in made):
+        engine.step()
+    for sequence in made:
+        if sequence.finish_reason == "cancelled":
+            assert sequence in cancelled
+            assert sequence.new_tokens == plain(sequence).token_ids[: sequence.num_new]
+        else:
+            check(sequence)
+    assert (pool.num_free, draft_pool.num_free) == (pool.num_blocks, draft_pool.num_blocks)
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGE)
+def test_a_sabotaged_drafter_changes_nothing(sabotage):
+    engine, pool = fake_engine(FakeModel(RULE), {"draft": BrokenDrafter(SABOTAGE[sabotage])})
+    made = [
+        request([seed, 2, 3, 2, 3], 20, mode="draft", num_assistant_tokens=seed + 1, rng_seed=seed, **SAMPLED)
+        for seed in range(8)
+    ]
+    run(engine, *made)
+    for sequence in made:
+        check(sequence)
+    assert pool.num_free == pool.num_blocks
+
+
+def test_a_drafter_that_failed_is_left_out_of_that_answer_only(caplog):
+    drafter = BrokenDrafter(SABOTAGE["raises"])
+    engine, _ = fake_engine(FakeModel(RULE), {"draft": drafter})
+    run(engine, request([1], 8, mode="draft"), request([2], 8, mode="draft"))
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    assert "test failed" in caplog.text
+
+
+def test_a_failed_pass_fails_its_requests_frees_their_blocks_and_the_next_is_served():
+    model = FakeModel(RULE)
+    some_drafters, draft_pool = drafters()
+    engine, pool = fake_engine(model, some_drafters)
+    failing = [request([1, 2, 3, 4, 5, n], 12, mode=mode) for n, mode in enumerate(("off", "lookup", "draft"))]
+    for sequence in failing:
+        engine.add(sequence)
+    engine.step()
+
+    def fail(windows):
+        raise RuntimeError("the device is gone")
+
+    model.before_pass = fail
+    engine.step()
+    model.before_pass = lambda windows: None
+    assert [str(sequence.error) for sequence in failing] == ["the device is gone"] * 3
+    assert (pool.num_free, draft_pool.num_free) == (pool.num_blocks, draft_pool.num_blocks)
+    again = [request([1, 2, 3, 4, 5, n], 12, mode="draft") for n in range(3)]
+    run(engine, *again)
+    for sequence in again:
+        check(sequence)
+
+
+def test_a_request_that_fails_alone_leaves_the_others():
+    class Unlucky(type(request([1]))):
+        def extend(self, tokens, sources):
+            raise ValueError("no luck")
+
+    engine, pool = fake_engine(FakeModel(RULE))
+    unlucky, other = Unlucky([1, 2], request([1]).config, 8), request([1, 2], 8)
+    engine.add(unlucky)
+    run(engine, other)
+    assert str(unlucky.error) == "no luck"
+    check(other)
+    assert pool.num_free == pool.num_blocks
+
+
+def test_a_waiting_request_can_be_cancelled():
+    engine, pool = fake_engine(FakeModel(RULE, num_blocks=4))
+    running, waiting, last = (request([n], 15) for n in range(3))
+    for sequence in (running, waiting, last):
+        engine.add(sequence)
+    engine.step()
+    engine.cancel(waiting)
+    while not last.finished:
+        engine.step()
+    assert (waiting.finish_reason, waiting.new_tokens) == ("cancelled", [])
+    check(running)
+    check(last)
+    assert pool.num_free == 4
+
+
+def test_cancelling_in_the_middle_of_a_pass_is_safe():
+    """A dropped stream is cancelled by whoever collects it, in a pass of its own thread too."""
+    model = FakeModel(RULE)
+    engine, pool = fake_engine(model)
+    sequence, other = request(range(11), 20), request(range(5), 20)
+    engine.add(sequence)
+    engine.add(other)
+    engine.step()
+    model.before_pass = lambda windows: engine.cancel(sequence)
+    while not other.finished:
+        engine.step()
+    assert (sequence.finish_reason, sequence.num_new, sequence.error) == ("cancelled", 1, None)
+    check(other)
+    assert pool.num_free == pool.num_blocks
+
+
+def test_drafters_are_told_of_every_end():
+    drafter = unsteady(RULE)
+    engine, _ = fake_engine(FakeModel(RULE), {"draft": drafter})
+    done, dropped = request([1], 5, mode="draft"), request([2], 5, mode="draft")
+    run(engine, done)
+    engine.add(dropped)
+    engine.step()
+    engine.cancel(dropped)
+    assert drafter.released == [done, dropped]

@@ -1,0 +1,105 @@
+"""What the pipeline does not take, and how little it needs for the rest."""
+
+from __future__ import annotations
+
+import logging
+
+import openvino_genai
+import pytest
+
+from outrider.pipelines import (
+    CacheTooSmall,
+    EmptyPrompt,
+    InvalidOption,
+    LLMPipeline,
+    PromptTooLong,
+    UnknownOption,
+)
+
+CODE = "def area(width, height):\n    return width * height\n"
+RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "error", "message"),
+    [
+        ("", EmptyPrompt, "give at least one character"),
+        ([], EmptyPrompt, "give at least one"),
+        (["x", ""], EmptyPrompt, "give at least one character"),
+        ([{"role": "user", "content": ""}], EmptyPrompt, "give at least one character"),
+        (openvino_genai.ChatHistory(), EmptyPrompt, "give at least one"),
+        (None, InvalidOption, "NoneType is no prompt"),
+        (7, InvalidOption, "int is no prompt"),
+        (["x", 7], InvalidOption, "is no chat message"),
+        ([{"role": "user"}], InvalidOption, "'role' and 'content'"),
+        ([{"role": "user", "content": 7}], InvalidOption, "strings 'role' and 'content'"),
+    ],
+    ids=str,
+)
+def test_what_is_no_prompt_is_refused(pipeline: LLMPipeline, prompt, error, message):
+    for ask in (pipeline.generate, pipeline.stream):
+        if ask == pipeline.stream and prompt == ["x", ""]:
+            continue
+        with pytest.raises(error, match=message):
+            ask(prompt, max_new_tokens=4)
+
+
+def test_a_prompt_longer_than_the_context_is_refused_with_the_figures(pipeline: LLMPipeline):
+    with pytest.raises(PromptTooLong, match=rf"\d+ tokens and the model's context holds {pipeline.max_context}"):
+        pipeline.generate("x " * pipeline.max_context * 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"max_tokens": 5}, UnknownOption, "did you mean max_new_tokens"),
+        ({"temperature": -1}, InvalidOption, "temperature=-1"),
+        ({"mode": "fast"}, InvalidOption, "'draft'"),
+        ({"num_return_sequences": 2}, InvalidOption, "do_sample"),
+    ],
+)
+def test_bad_options_are_refused(pipeline: LLMPipeline, options, error, message):
+    for ask in (pipeline.generate, pipeline.stream):
+        with pytest.raises(error, match=message):
+            ask(RENAME, **options)
+
+
+def test_one_answer_only_can_be_followed(pipeline: LLMPipeline):
+    with pytest.raises(InvalidOption, match="one answer"):
+        pipeline.stream([RENAME, RENAME])
+    with pytest.raises(InvalidOption, match="one answer"):
+        pipeline.stream(RENAME, do_sample=True, num_return_sequences=2)
+    with pytest.raises(InvalidOption, match="one answer"):
+        pipeline.generate([RENAME, RENAME], streamer=print)
+
+
+def test_a_small_cache_refuses_what_it_cannot_hold_and_serves_the_rest(embedded_pair, pipeline: LLMPipeline, caplog):
+    small = LLMPipeline(embedded_pair, cache_tokens=128)
+    with caplog.at_level(logging.WARNING):
+        small.warm_up()
+    assert small.exact
+    assert not caplog.records
+    with pytest.raises(CacheTooSmall, match=r"cache of \d+ tokens .*128.*cache_tokens="):
+        small.generate(RENAME, max_new_tokens=120)
+    with pytest.raises(CacheTooSmall, match=r"cache holds 128"):
+        small.generate(CODE * 20)
+    prompts = [f"# {n}\n{CODE}" for n in range(5)]
+    expected = pipeline.generate(prompts, max_new_tokens=30, mode="off").texts
+    assert small.generate(prompts, max_new_tokens=30, mode="draft").texts == expected
+    assert small._pool.num_free == small._pool.num_blocks
+
+
+@pytest.mark.parametrize("cache_tokens", [2, 32, 64])
+def test_the_smallest_caches_warm_up_and_answer(embedded_pair, cache_tokens):
+    tiny = LLMPipeline(embedded_pair, cache_tokens=cache_tokens)
+    tiny.warm_up()
+    answer = tiny.generate("x", max_new_tokens=4, apply_chat_template=False, mode="draft")
+    assert answer.stats[0].new_tokens <= 4
+
+
+def test_warming_up_while_a_request_holds_the_cache_waits_or_goes_on(embedded_pair):
+    busy = LLMPipeline(embedded_pair, cache_tokens=128)
+    stream = busy.stream("x", apply_chat_template=False, ignore_eos=True)
+    next(stream)
+    busy.warm_up()
+    assert stream.finish().finish_reason == "length"
