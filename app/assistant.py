@@ -40,9 +40,17 @@ class Assistant:
         self.name = name
         self.state = State("warming", "warming up")
         self._answering: dict[str, _Answering] = {}  # by visitor
+        self._warm_up_thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
 
     def warm_up_in_background(self) -> None:
-        threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+        self._warm_up_thread.start()
+
+    def close(self) -> None:
+        """Drop every answer and let a warm-up come to its end: a process must not exit in the middle of a pass."""
+        for visitor in list(self._answering):
+            self.drop(visitor, patience_s=5)
+        if self._warm_up_thread.is_alive():
+            self._warm_up_thread.join()
 
     def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Turn]:
         """The last turn of `conversation`, again and again with more of its answer, until it is complete.

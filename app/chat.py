@@ -29,6 +29,7 @@ def serve(pair: Path, host: str = "127.0.0.1", port: int = 7860, open_browser: b
     except KeyboardInterrupt:
         print()
     finally:
+        page.assistant.close()
         page.blocks.close(verbose=False)
 
 

@@ -24,6 +24,7 @@ def address(embedded_pair: Path) -> Iterator[str]:
     port = free_port()
     page = open_page(Assistant(LLMPipeline(embedded_pair), name_of(embedded_pair)), "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}"
+    page.assistant.close()
     page.blocks.close(verbose=False)
 
 
