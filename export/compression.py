@@ -10,6 +10,11 @@ from outrider.pipelines.errors import InvalidOption
 
 WeightFormat = Literal["int8", "int4", "fp16"]
 
+# Measured on a trained model of 5.5M weights, two cores with AVX-512 and no AMX, against fp16: int8 diverges by 0.001
+# nats a token and int4 by 0.05 to 0.10, while a pass over 1 to 32 tokens takes both the same time (fp16 1.1 to 1.8
+# times as long). So int8 for models this small; larger ones, bound by memory, gain from int4. With or without zero
+# points made no difference beyond noise in time, and little in divergence (int8 0.0012 and 0.0013, int4 in groups of
+# 128 0.090 and 0.102, of 32 0.047 and 0.051).
 DEFAULTS: dict[str, dict[str, Any]] = {
     "int8": {"symmetric": True},
     "int4": {"symmetric": True, "group_size": 128, "ratio": 1.0},
