@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..calibration import Evidence
 from ..sequence import Sequence
 
 
@@ -14,6 +15,15 @@ class Draft:
 
     tokens: tuple[int, ...] = ()
     sources: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A token that may come next, who says so, and what speaks for it."""
+
+    token: int
+    source: str
+    evidence: Evidence
 
 
 class Drafter(Protocol):
