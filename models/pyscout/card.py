@@ -130,8 +130,8 @@ of up to {longest} characters at a time, in English, and has no safety training.
 
 ## What it is
 Size `{size}`. Target: Llama architecture, {target_size} parameters. Draft: the same architecture, {draft_size} \
-parameters ({ratio:.1f} times fewer). One tokenizer for both: byte-level BPE of 4,096 tokens, in which a word has the \
-same tokens wherever it stands (`tokenizer.py` says how).
+parameters ({ratio:.1f} times fewer). One tokenizer for both: byte-level BPE of 4,096 tokens, in which a word \
+looks the same after almost anything that stands before it in code (`tokenizer.py` says how).
 
 `checkpoints/` holds both in float16, in the layout of `transformers`; `pair/` what OpenVINO runs. Licence: that of \
 Outrider.

@@ -1,4 +1,4 @@
-"""The pair's tokenizer: byte-level BPE over pieces in which a word has the same tokens wherever it stands.
+"""The pair's tokenizer: byte-level BPE over pieces in which a word mostly looks the same wherever it stands.
 
 Renaming and repeating are copying, and copying is learnt sooner when an identifier looks the same after `(`, after
 `, ` and at the start of a line. So punctuation, and a keyword that follows it or begins a line, takes the spaces beside
