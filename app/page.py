@@ -96,7 +96,8 @@ class Page:
         }
 
     def _connect(self) -> None:
-        quick: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+        queued: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        quick = queued | {"queue": False}  # for what refuses nothing: Gradio shows errors of queued events only
         seen = [self.conversation, self.coloured]
         shown = [self.box, self.conversation, self.chat, self.send, self.stop]
         for ask, begin, inputs in (
@@ -105,18 +106,17 @@ class Page:
             (self.chat.example_select, self._ask_example, []),
             (self.chat.retry, self._retry, []),
         ):
-            answer = ask(begin, [*inputs, *seen], shown, **quick).success(
+            answer = ask(begin, [*inputs, *seen], shown, **queued).success(
                 self._answer,
                 [*seen, self.mode, *self.settings.values()],
                 [self.conversation, self.chat, self.box],
-                show_progress="hidden",
-                api_visibility="private",
                 concurrency_id="answer",
                 concurrency_limit=8,
+                **queued,
             )
             answer.then(self._rest, seen, [self.chat, self.send, self.stop], **quick)
         self.stop.click(self._stop, None, None, **quick)
-        self.chat.undo(self._undo, seen, shown[:3], **quick)
+        self.chat.undo(self._undo, seen, shown[:3], **queued)
         self.chat.clear(self._clear, None, shown[1:], **quick)
         self.coloured.change(rendering.chat_messages, seen, self.chat, **quick)
         state = [self.status, self.small_print, self.clock]
@@ -134,6 +134,7 @@ class Page:
         return self._begin(event.value["text"], conversation, coloured)
 
     def _retry(self, event: gr.RetryData, conversation: Conversation, coloured: bool) -> tuple[Any, ...]:
+        _refuse_while_answering(conversation)
         kept, again = _cut(conversation, event.index)
         return self._begin(again.prompt, kept, coloured)
 

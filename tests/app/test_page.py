@@ -132,6 +132,27 @@ def test_retry_asks_the_same_again(page, pipeline) -> None:
     assert [messages for messages, _ in pipeline.requests] == [[{"role": "user", "content": "Write area."}]] * 2
 
 
+def test_retry_and_undo_wait_for_the_end_of_the_answer(page, pipeline) -> None:
+    ask(page, "Write area.")
+    expect(answers(page)).to_contain_text("def area(width, height):")
+    for name in ("Retry", "Undo"):
+        expect(page.get_by_role("button", name=name)).to_be_disabled()
+    finish(page, pipeline, 1)
+    for name in ("Retry", "Undo"):
+        expect(page.get_by_role("button", name=name)).to_be_enabled()
+
+
+def test_a_second_prompt_waits_for_the_end_of_the_answer(page, pipeline) -> None:
+    ask(page, "Write area.")
+    expect(answers(page)).to_contain_text("def area(width, height):")
+    page.locator("#prompt textarea").fill("Too soon.")
+    page.locator("#prompt textarea").press("Enter")
+    expect(page.get_by_text("stop it first")).to_be_visible()
+    expect(page.locator("#prompt textarea")).to_have_value("Too soon.")
+    finish(page, pipeline, 1)
+    assert len(pipeline.requests) == 1
+
+
 def test_undo_takes_the_last_turn_back_into_the_box(page, pipeline) -> None:
     ask(page, "Write area.")
     finish(page, pipeline, 1)
