@@ -39,6 +39,7 @@ def write(evaluation: dict[str, Any], packages: Sequence[dict[str, Any]]) -> str
         exact=_exact(evaluation),
         perplexity=_perplexity(evaluation["perplexity"]),
         acceptance=_acceptance(evaluation["acceptance"]),
+        cut_off=_cut_off(evaluation["acceptance"]),
         trained=_package_table(p for p in packages if p["licence"] and not p["held_out"]),
         held_out=_package_table(p for p in packages if p["licence"] and p["held_out"]),
         left_out=", ".join(p["name"] for p in packages if not p["licence"]),
@@ -93,6 +94,11 @@ def _acceptance(acceptance: dict[str, Any]) -> str:
         rows.append((TASKS[task], *cells, *passes))
     heads = [f"at {name}" for name in next(iter(acceptance.values()))]
     return _table(("task", *heads, *(f"tokens a pass {head}" for head in heads)), rows)
+
+
+def _cut_off(acceptance: dict[str, Any]) -> str:
+    shares = {task: acceptance[task]["temperature 0"]["cut_off"] for task in ("doc", "complete", "write", "plain")}
+    return ", ".join(f"{share:.0%} of the answers to “{TASKS[task]}”" for task, share in shares.items())
 
 
 def _package_table(packages: Iterable[dict[str, Any]]) -> str:
@@ -152,6 +158,9 @@ drafted, where all five count when the first is wrong, and then the share of the
 would have proposed:
 
 {acceptance}
+
+Where it has little to copy, a greedy answer of a model this small often runs in circles, which is easy to draft and \
+flatters the figures at temperature 0: {cut_off} had not ended after 256 tokens.
 
 ## What it learnt from
 {train_functions} functions of 50 to {longest} characters from {train_packages} sources: the standard library and \

@@ -123,9 +123,10 @@ def acceptance(
 
     `acceptance`: accepted / drafted at a draft length of 5 (fewer only before the end of the answer).
     `agreement`: the share of all tokens of the answers that the draft would have proposed. `tokens_per_pass` counts
-    the target's own token of each pass.
+    the target's own token of each pass. `cut_off`: the share of answers that had no end within the limit, most of which
+    run in circles.
     """
-    accepted = drafted = passes = agreed = tokens = 0
+    accepted = drafted = passes = agreed = tokens = unfinished = 0
     for number, group in enumerate(_groups(cases, target.device)):
         prompts = [_prompt(tokenizer, case) for case in group]
         answers, noise = generate(target, prompts, ACCEPTANCE_TOKENS, temperature, seed=number)
@@ -136,6 +137,7 @@ def acceptance(
             if temperature > 0:
                 logits = (logits / temperature).log_softmax(-1) + noise[: len(answer), row]
             matches = (logits.argmax(-1) == torch.tensor(answer)).tolist()
+            unfinished += answer[-1] != target.config.eos_token_id
             agreed += sum(matches)
             tokens += len(matches)
             for kept, proposed in windows(matches, DRAFT_LENGTH):
@@ -146,6 +148,7 @@ def acceptance(
         "acceptance": accepted / max(1, drafted),
         "agreement": agreed / max(1, tokens),
         "tokens_per_pass": tokens / max(1, passes),
+        "cut_off": unfinished / len(cases),
     }
 
 

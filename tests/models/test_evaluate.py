@@ -31,6 +31,13 @@ def _model(seed: int) -> LlamaForCausalLM:
     return model.eval()
 
 
+def test_answers_without_an_end_are_counted(words: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [[5, 6, 7], [5, words.eos_token_id], [8], [9, 9], [10, words.eos_token_id]]
+    monkeypatch.setattr(evaluate, "generate", lambda *_, **__: (answers, torch.empty(0)))
+    found = evaluate.acceptance(_model(0), _model(1), words, CASES, 0.0)
+    assert (found["cut_off"], found["tokens"]) == (0.6, 10)
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_model_accepts_itself_and_not_a_stranger(words: PreTrainedTokenizerFast, temperature: float) -> None:
     target = _model(0)

@@ -74,6 +74,11 @@ def test_the_same_random_generator_gives_the_same_conversation(maker: TaskMaker)
         assert len({conversation.task for conversation in first}) > 1
 
 
+def test_names_are_drawn_from_the_same_list_in_every_process(maker: TaskMaker) -> None:
+    assert list(maker.identifiers) == sorted(set(maker.identifiers))
+    assert len(maker.identifiers) > 20
+
+
 def test_a_second_turn_edits_the_first_answer(maker: TaskMaker) -> None:
     rng = random.Random(0)
     seen = set()

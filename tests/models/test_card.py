@@ -1,0 +1,19 @@
+"""The model card says what was measured."""
+
+from __future__ import annotations
+
+import json
+
+from outrider.models.pyscout import card, evaluate
+from outrider.models.pyscout.recipe import HERE
+
+
+def test_the_card_is_what_the_recipe_writes_from_the_figures_beside_it() -> None:
+    evaluation = json.loads((HERE / "evaluation.json").read_text())
+    packages = json.loads((HERE / "packages.json").read_text())
+    text = (HERE / "README.md").read_text()
+    assert text == card.write(evaluation, packages)
+    for task in evaluate.EXACT_TASKS:
+        assert evaluation["exact"][task]["cases"] >= 200
+        assert f"{evaluation['exact'][task]['exact']:.1%}" in text
+    assert all(package["name"] in text for package in packages)
