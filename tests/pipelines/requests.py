@@ -12,6 +12,7 @@ from outrider.pipelines.text import Tokenizer
 
 UNICODE = "naïve café ☕ 漢字かな交じり文 👩‍👩‍👧 नमस्ते 🇩🇪 ∀x∈ℝ: ⌈x⌉ = −⌊−x⌋ e\u0301 \u200d\U0001f3fd "
 ORDERS = ("Rename `{}` to `value`.", "Repeat this function.", "Remove the docstring.", "Add a docstring.")
+KINDS = ("edit", "edit", "code", "repetitive", "random tokens", "unicode", "continuation", "other beginning")
 LENGTHS = (1, 2, 3, 31, 32, 33, 63, 64, 65)  # around the borders of a block
 
 
@@ -38,9 +39,9 @@ class Asking:
 
     def request(self, max_new_tokens: int = 32, lengths: tuple[int, ...] = LENGTHS) -> Asked:
         rng = self._rng
-        kind = rng.choice(["edit", "edit", "code", "repetitive", "random tokens", "unicode", "continuation"])
+        kind = rng.choice(KINDS)
         prompt = self.prompt(kind)
-        if kind != "edit" and rng.random() < 0.4:
+        if kind not in ("edit", "other beginning") and rng.random() < 0.4:
             prompt = (prompt * max(lengths))[: rng.choice(lengths)]
         self._before.append(prompt)
         return Asked(prompt, self.config(), rng.randint(1, max_new_tokens), rng.choice([0, 0, 1, 3]), kind)
@@ -55,6 +56,8 @@ class Asking:
         elif kind == "continuation" and self._before:
             begin = rng.choice(self._before)
             tokens = [*begin[: rng.randint(1, len(begin))], *encode(self._code(1))]
+        elif kind == "other beginning" and self._before:  # whose later blocks hold the same tokens
+            tokens = [rng.randrange(self._vocabulary_size), *max(rng.choices(self._before, k=3), key=len)[1:]]
         elif kind == "unicode":
             tokens = encode("".join(rng.choices(UNICODE, k=rng.randint(1, 60))))
         elif kind == "edit":

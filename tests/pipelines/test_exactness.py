@@ -94,6 +94,15 @@ def test_prompts_of_every_length_around_a_border(models: Models, length):
             served.assert_nothing_leaked()
 
 
+def test_prompts_of_one_token(models: Models):
+    """There is no token before it to be fed again."""
+    config = GenerationConfig(do_sample=True, temperature=1.5)
+    asked = [Asked((token,), config, 2) for token in random.Random(1).sample(range(models.target.vocabulary_size), 30)]
+    expected = [models.slowly(request).token_ids for request in asked]
+    for mode in MODES:
+        assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected
+
+
 @pytest.mark.parametrize("rows", [2, 3, 5, 31, 32, 33, 50, 64, 127])
 def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows):
     asking = Asking(models.tokenizer, rows)
