@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 
@@ -34,8 +34,8 @@ class BlockPool:
         self.block_size = block_size
         self._unused: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # the next to go stands first
         self._owners = [0] * num_blocks
-        self._published: dict[tuple[int, tuple[int, ...]], int] = {}
-        self._key: list[tuple[int, tuple[int, ...]] | None] = [None] * num_blocks
+        self._published: dict[Hashable, int] = {}
+        self._key: list[Hashable | None] = [None] * num_blocks
         self._serial = [0] * num_blocks
         self._next_serial = 1
 
@@ -73,6 +73,18 @@ class BlockPool:
             raise OutOfBlocks(f"{needed} blocks needed, {self.num_free} free")
         table.blocks += [self._take() for _ in range(needed)]
 
+    def follow(self, table: Table, tokens: Sequence[int], num_cached: int) -> int:
+        """Take over what others published of `tokens` since the table was opened; returns how many are cached now."""
+        while (block := self._published.get(self.next_block(table, tokens, num_cached))) is not None:
+            own = table.blocks[table.num_shared]
+            self._owners[block] += 1
+            self._unused.pop(block, None)
+            self._give_back(own)
+            table.blocks[table.num_shared] = block
+            table.tip, table.num_shared = self._serial[block], table.num_shared + 1
+            num_cached += self.block_size
+        return num_cached
+
     def publish(self, table: Table, tokens: Sequence[int], num_cached: int) -> None:
         """Offer the table's full blocks to others: its first `num_cached` tokens are computed and will not change."""
         while (table.num_shared + 1) * self.block_size <= num_cached:
@@ -87,12 +99,23 @@ class BlockPool:
     def close(self, table: Table) -> None:
         """Give the table's blocks back; the last go first, so that beginnings stay shareable the longest."""
         for block in reversed(table.blocks):
-            self._owners[block] -= 1
-            if self._owners[block] == 0:
-                self._unused[block] = None
-                if self._key[block] is None:
-                    self._unused.move_to_end(block, last=False)
+            self._give_back(block)
         table.blocks = []
+
+    def next_block(self, table: Table, tokens: Sequence[int], num_cached: int) -> Hashable | None:
+        """What the block that comes next will be known by, so that two who compute the same one can tell.
+
+        None where it is begun already or `tokens` do not fill it.
+        """
+        begin = table.num_shared * self.block_size
+        return self._key_of(tokens, table) if begin == num_cached and begin + self.block_size <= len(tokens) else None
+
+    def _give_back(self, block: int) -> None:
+        self._owners[block] -= 1
+        if self._owners[block] == 0:
+            self._unused[block] = None
+            if self._key[block] is None:
+                self._unused.move_to_end(block, last=False)
 
     def _key_of(self, tokens: Sequence[int], table: Table) -> tuple[int, tuple[int, ...]]:
         start = table.num_shared * self.block_size

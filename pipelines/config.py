@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ import openvino_genai
 
 from .errors import BrokenPair, InvalidOption, UnknownOption
 
-MODES = ("off", "lookup", "draft")
+AUTO = "auto"
+MODES = ("off", "lookup", "suffix", "draft", "chained", AUTO)
 UNLIMITED = 2**64 - 1  # how openvino_genai spells "no limit" in an unsigned field
 ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_strings", "speculation": "mode"}
 
@@ -22,9 +23,13 @@ ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_str
 class GenerationConfig:
     """The settings of one request.
 
-    `mode` chooses who drafts: "off" (plain decoding), "lookup" (n-gram matches in prompt and output) or "draft" (the
-    pair's draft model). It changes the speed and never the tokens. Decoding is greedy unless `do_sample` is set;
-    a temperature of 0 is greedy as well. `None` means no limit.
+    `mode` chooses who drafts: nobody ("off", plain decoding); the latest n-gram match in prompt and output ("lookup");
+    an index of both that learns from the answer how it edits what it copies ("suffix"); the pair's draft model
+    ("draft"); the index and behind it the draft model ("chained"); whichever is worth more ("auto"; without a draft
+    model, the index). `num_assistant_tokens` are drafted for each pass, or as many as pay where it is None;
+    `max_ngram_size` is the longest n-gram that "lookup" matches. None of it changes the tokens, only the speed.
+
+    Decoding is greedy unless `do_sample` is set; a temperature of 0 is greedy as well. A limit of None is none.
 
     Raises InvalidOption where a value is out of range.
     """
@@ -50,9 +55,9 @@ class GenerationConfig:
     rng_seed: int = 0
     num_return_sequences: int = 1
 
-    mode: str = "lookup"
-    num_assistant_tokens: int = field(default=5, metadata={"doc": "tokens drafted for one pass, at most"})
-    max_ngram_size: int = field(default=3, metadata={"doc": "longest n-gram that lookup matches"})
+    mode: str = AUTO
+    num_assistant_tokens: int | None = None
+    max_ngram_size: int = 3
 
     def __post_init__(self) -> None:
         for name in ("stop_strings", "stop_token_ids", "eos_token_ids"):
@@ -185,6 +190,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "rng_seed": (_whole(0, UNLIMITED), "a whole number from 0 up to 2**64 - 1"),
     "num_return_sequences": (_whole(1), "a whole number from 1 up"),
     "mode": (lambda value: value in MODES, "one of " + ", ".join(map(repr, MODES))),
-    "num_assistant_tokens": (_whole(1, 32), "a whole number from 1 to 32, or mode='off' for no drafting"),
+    "num_assistant_tokens": (
+        _optional(_whole(1, 32)),
+        "a whole number from 1 to 32, None for as many as pay, or mode='off' for no drafting",
+    ),
     "max_ngram_size": (_whole(1, 32), "a whole number from 1 to 32"),
 }

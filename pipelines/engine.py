@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import compress
 from threading import RLock
 
@@ -14,26 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .block_pool import BlockPool, OutOfBlocks, Table
-from .drafters.base import Draft, Drafter
 from .errors import CacheTooSmall
-from .exactness import is_exact
 from .paged_model import PREFILL_ROWS, PagedModel, Window
-from .sequence import CANCELLED, TARGET, Sequence
-from .trace import PassRecord
+from .planner import LONGEST, Planner
+from .sequence import CANCELLED, Sequence
+from .trace import TARGET, PassRecord
+from .turn import Turn
 from .verify import verify
 
 FEWEST_ROWS = 2
-
-log = logging.getLogger(__name__)
+PREFILL_ROWS_BESIDE_DECODING = 64  # a pass with so many rows is the longest that a running answer waits for a prompt
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What one sequence brings to a pass."""
+    """What one sequence brings to a pass; `turn` is None where only a part of its prompt is read."""
 
     sequence: Sequence
-    draft: Draft
     window: Window
+    turn: Turn | None = None
 
 
 class Engine:
@@ -43,16 +42,18 @@ class Engine:
     pass: a single row takes another attention kernel. So where one token is due and nothing is drafted, the token
     before it is fed again and its key and value are written over with the same bytes. `exact=False` gives that up.
 
+    Requests are admitted in order and get blocks as they grow. Where none are left, the youngest goes back to the front
+    of the queue and is computed again later, to the same tokens. Long prompts are fed in chunks, so that the answers
+    that are being written go on meanwhile, and of several requests that begin alike one reads for all.
+
     Whoever waits for a sequence calls `step`; calls from several threads take turns, and each serves everybody. So what
     a sequence has come to is read under the `lock`.
     """
 
-    def __init__(
-        self, target: PagedModel, pool: BlockPool, drafters: Mapping[str, Drafter], exact: bool = True
-    ) -> None:
+    def __init__(self, target: PagedModel, pool: BlockPool, planner: Planner, exact: bool = True) -> None:
         self._target = target
         self._pool = pool
-        self._drafters = drafters
+        self._planner = planner
         self._fewest_rows = FEWEST_ROWS if exact else 1
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -80,95 +81,152 @@ class Engine:
     def step(self) -> None:
         """Admit what fits, draft, run one pass, keep what the target confirms."""
         with self.lock:
+            began, draft_s = time.perf_counter(), self._planner.draft_s
             self._admit()
-            plans = [self._plan(sequence) for sequence in self._running]
+            plans = self._plans()
             if not plans:
                 return
-            began = time.perf_counter()
+            fed = time.perf_counter()
             try:
                 logits = self._target.forward([plan.window for plan in plans])
             except Exception as error:
                 for plan in plans:
                     self._fail(plan.sequence, error)
                 return
-            for plan, rows in zip(plans, logits, strict=True):
-                if plan.sequence.finished:  # dropped in the middle of this pass
-                    continue
-                try:
-                    self._settle(plan, rows, began)
-                except Exception as error:
-                    self._fail(plan.sequence, error)
+            target_s = time.perf_counter() - fed
+            draft_s = self._planner.draft_s - draft_s
+            self._settle(plans, logits, PassRecord(began, fed + target_s, target_s, draft_s))
 
-    def is_exact(self, num_tokens: int) -> bool:
-        """Check on this device what the class promises, with a probe of `num_tokens` tokens.
+    @contextmanager
+    def borrowed(self, pool: BlockPool, num_tokens: int) -> Iterator[list[int]]:
+        """Blocks for so many tokens, to try a model with; meanwhile nobody is served.
 
-        Serves the running requests until the cache has room for it.
+        Serves the running requests until the pool has room.
         """
         while True:
             with self.lock:
                 try:
-                    table, _ = self._pool.open((), num_tokens)
+                    table, _ = pool.open((), num_tokens)
                 except OutOfBlocks:
                     self.step()
                     continue
                 try:
-                    return is_exact(self._target, table.blocks, num_tokens)
+                    yield table.blocks
                 finally:
-                    self._pool.close(table)
+                    pool.close(table)
+                return
 
     def _admit(self) -> None:
         while self._waiting:
             sequence = self._waiting[0]
-            try:
-                sequence.table, cached = self._pool.open(sequence.tokens, sequence.num_slots)
-            except OutOfBlocks:
+            spare = len(self._running)  # each will soon need a block more
+            if self._pool.num_free < self._pool.blocks_for(self._fewest_slots(sequence)) + spare:
                 return
-            sequence.num_cached = sequence.num_taken_over = cached
+            sequence.table, cached = self._pool.open(sequence.tokens, self._fewest_slots(sequence))
+            sequence.num_cached = cached
+            if sequence.num_taken_over is None:
+                sequence.num_taken_over = cached
             self._running.append(self._waiting.popleft())
 
-    def _plan(self, sequence: Sequence) -> _Plan:
-        tokens, blocks = sequence.tokens, sequence.table.blocks
-        start = max(0, min(sequence.num_cached, len(tokens) - self._fewest_rows))
-        if len(tokens) - start > PREFILL_ROWS:
-            return _Plan(sequence, Draft(), Window(tokens[start : start + PREFILL_ROWS], start, blocks))
-        draft = self._draft(sequence)
-        fed = [*tokens[start:], *draft.tokens]
-        if len(fed) < self._fewest_rows:  # a prompt of one token: nothing before it could be fed again
-            return _Plan(sequence, draft, Window(fed * 2, start, blocks, num_rows=2))
-        return _Plan(sequence, draft, Window(fed, start, blocks, num_rows=1 + len(draft.tokens)))
+    def _plans(self) -> list[_Plan]:
+        """What each running sequence feeds in the next pass; the oldest come first where something is short."""
+        for sequence in list(self._running):
+            self._make_room(sequence)
+        due = {sequence: len(sequence.tokens) - sequence.num_cached for sequence in self._running}
+        turns = [self._turn(sequence) for sequence in self._running if due[sequence] <= 1]
+        reading = self._reading([sequence for sequence in self._running if due[sequence] > 1], bool(turns))
+        self._planner.draft(turns, sum(len(plan.window.tokens) for plan in reading))
+        return [*map(self._writing, turns), *reading]
 
-    def _draft(self, sequence: Sequence) -> Draft:
-        """A drafter can only cost speed: one that fails is reported and left out for the rest of the answer."""
-        drafter = self._drafters.get(sequence.config.mode)
-        limit = min(sequence.config.num_assistant_tokens, sequence.max_new_tokens - sequence.num_new - 1)
-        if drafter is None or limit < 1 or sequence.drafting_failed:
-            return Draft()
+    def _make_room(self, sequence: Sequence) -> None:
+        """Get the blocks that a sequence cannot do without; where none are free, the youngest has to give way."""
+        while sequence in self._running:
+            try:
+                self._pool.grow(sequence.table, self._fewest_slots(sequence))
+                sequence.num_cached = self._pool.follow(sequence.table, sequence.tokens, sequence.num_cached)
+                return
+            except OutOfBlocks:
+                youngest = self._running.pop()
+                self._pool.close(youngest.table)
+                youngest.table, youngest.num_cached = Table(), 0
+                self._waiting.appendleft(youngest)
+
+    def _fewest_slots(self, sequence: Sequence) -> int:
+        return max(self._fewest_rows, len(sequence.tokens))
+
+    def _reading(self, sequences: list[Sequence], is_writing: bool) -> list[_Plan]:
+        """The next chunks of prompts. Who begins like another that is being read waits, and takes its blocks over."""
+        room = PREFILL_ROWS_BESIDE_DECODING if is_writing else PREFILL_ROWS
+        plans: list[_Plan] = []
+        begun: set[object] = set()
+        for sequence in sequences:
+            start, length = sequence.num_cached, len(sequence.tokens)
+            next_block = self._pool.next_block(sequence.table, sequence.tokens, start)
+            end = min(length, start + room)
+            full = end - end % self._pool.block_size
+            if end < length and full - start >= self._fewest_rows:
+                end = full  # only full blocks can be shared
+            if end - start < self._fewest_rows or next_block in begun:
+                continue
+            if next_block is not None:
+                begun.add(next_block)
+            plans.append(_Plan(sequence, Window(sequence.tokens[start:end], start, sequence.table.blocks)))
+            room -= end - start
+        return plans
+
+    def _turn(self, sequence: Sequence) -> Turn:
+        limit = min(LONGEST, sequence.max_new_tokens - sequence.num_new - 1)
+        return Turn(sequence, context=len(sequence.tokens) - 1, limit=limit)
+
+    def _writing(self, turn: Turn) -> _Plan:
+        sequence, tokens = turn.sequence, turn.sequence.tokens
         try:
-            draft = drafter.propose(sequence, limit)
-            impossible = [t for t in draft.tokens if not 0 <= t < self._target.vocabulary_size]
-            if len(draft.tokens) > limit or len(draft.sources) != len(draft.tokens) or impossible:
-                raise ValueError(f"{draft} is no draft of at most {limit} tokens of the target's vocabulary")
-            return draft
-        except Exception:
-            log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=True)
-            sequence.drafting_failed = True
-            return Draft()
+            self._pool.grow(sequence.table, len(tokens) + len(turn.draft))
+        except OutOfBlocks:
+            turn.cut(max(0, len(sequence.table.blocks) * self._pool.block_size - len(tokens)))
+        fed, start, num_rows = [tokens[-1], *turn.tokens], len(tokens) - 1, turn.rows
+        if len(fed) < self._fewest_rows:
+            if start:
+                fed, start = [tokens[-2], *fed], start - 1
+            else:  # nothing before the only token could be fed again
+                fed, num_rows = fed * 2, 2
+        return _Plan(sequence, Window(fed, start, sequence.table.blocks, num_rows), turn)
 
-    def _settle(self, plan: _Plan, rows: NDArray[np.float32], began: float) -> None:
-        sequence, draft, window = plan.sequence, plan.draft, plan.window
+    def _settle(self, plans: list[_Plan], logits: list[NDArray[np.float32]], record: PassRecord) -> None:
+        turns: list[Turn] = []
+        kept: list[list[int]] = []
+        for plan, rows in zip(plans, logits, strict=True):
+            if plan.sequence.finished:  # dropped in the middle of this pass
+                continue
+            num_before = plan.sequence.num_new
+            try:
+                self._keep(plan, rows, record)
+            except Exception as error:
+                self._fail(plan.sequence, error)
+                continue
+            if plan.turn is not None:
+                turns.append(plan.turn)
+                kept.append(plan.sequence.new_tokens[num_before:])
+        self._planner.observe(turns, kept, 1e3 * record.target_s if len(turns) == len(plans) else None)
+        for plan in plans:
+            if plan.sequence.finished:
+                self._retire(plan.sequence)
+
+    def _keep(self, plan: _Plan, rows: NDArray[np.float32], record: PassRecord) -> None:
+        """Take the tokens that the target writes, for as long as the draft foresaw them, and the one after."""
+        sequence, window = plan.sequence, plan.window
+        draft, drafted = ([], []) if plan.turn is None else (plan.turn.tokens, plan.turn.sources)
         window_end = window.start + len(window.tokens)
         num_before = sequence.num_new
         if window_end >= len(sequence.tokens):
-            kept = verify(rows[: len(draft.tokens) + 1], draft.tokens, sequence.choose)
-            foreseen = [token == proposed for token, proposed in zip(kept, draft.tokens, strict=False)]
-            sequence.extend(kept, [*compress(draft.sources, foreseen), TARGET][: len(kept)])
-        sources = tuple(sequence.sources[num_before:])
+            kept = verify(rows[: len(draft) + 1], draft, sequence.choose)
+            foreseen = [token == proposed for token, proposed in zip(kept, draft, strict=False)]
+            sequence.extend(kept, [*compress(drafted, foreseen), TARGET][: len(kept)])
         sequence.num_cached = min(window_end, len(sequence.tokens) - 1)  # what was rejected is written over
-        ended = time.perf_counter()
-        sequence.trace.append(PassRecord(began, ended, len(window.tokens), len(draft.tokens), sources))
         self._pool.publish(sequence.table, sequence.tokens, sequence.num_cached)
-        if sequence.finished:
-            self._retire(sequence)
+        sources = tuple(sequence.sources[num_before:])
+        ended, num_rows = time.perf_counter(), len(window.tokens)
+        sequence.trace.append(replace(record, ended=ended, num_rows=num_rows, drafted=tuple(drafted), sources=sources))
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         sequence.error = error
@@ -181,5 +239,4 @@ class Engine:
             self._waiting.remove(sequence)
         self._pool.close(sequence.table)
         sequence.table = Table()
-        for drafter in self._drafters.values():
-            drafter.release(sequence)
+        self._planner.release(sequence)

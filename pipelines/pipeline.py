@@ -11,14 +11,21 @@ from typing import Any, TypeAlias
 import openvino_genai
 
 from .block_pool import BlockPool
-from .config import GenerationConfig
+from .calibration import Calibration
+from .config import AUTO, GenerationConfig
+from .cost import CONTEXTS, CostModel, Run
+from .drafters import draft_model, suffix
 from .drafters.base import Drafter
 from .drafters.draft_model import DraftModel
 from .drafters.prompt_lookup import PromptLookup
-from .engine import Engine
+from .drafters.suffix import Suffix
+from .engine import FEWEST_ROWS, Engine
 from .errors import CacheTooSmall, InvalidOption, PromptTooLong, UnsupportedDevice
-from .paged_model import BLOCK_SIZE, PagedModel
+from .exactness import is_exact
+from .paged_model import BLOCK_SIZE, PagedModel, Window
 from .pair import Pair, context_length
+from .planner import LONGEST, Planner
+from .profile import measured_cost, profile_path
 from .prompt import Inputs, Message, Prompt, encode_prompt, prompts_of
 from .results import DecodedResults, DecodedText
 from .sequence import Sequence
@@ -32,6 +39,7 @@ Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
 
 EXACTNESS_TOKENS = 80
+MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
 WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
 
 
@@ -64,9 +72,12 @@ class LLMPipeline:
         self.exact = exact
         num_blocks = -(-cache_tokens // BLOCK_SIZE)
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
+        self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._target = PagedModel(self.pair.target, num_blocks, properties)
         self._draft: PagedModel | None = None
-        drafters: dict[str, Drafter] = {"lookup": PromptLookup()}
+        calibration = Calibration({**suffix.PRIORS, **draft_model.PRIORS})
+        copying = Suffix(calibration)
+        modes: dict[str, tuple[Drafter, ...]] = {"off": (), "lookup": (PromptLookup(),), "suffix": (copying,)}
         if self.pair.draft is not None:
             check_same_vocabulary(
                 self.tokenizer.vocabulary,
@@ -74,29 +85,40 @@ class LLMPipeline:
                 f"{self.pair.target} and {self.pair.draft}",
             )
             self._draft = PagedModel(self.pair.draft, num_blocks)
-            pool = BlockPool(num_blocks, BLOCK_SIZE)
-            drafters["draft"] = DraftModel(self._draft, pool, context_length(self.pair.draft))
-        self.modes = ("off", *drafters)
-        self._engine = Engine(self._target, self._pool, drafters, exact)
+            writing = DraftModel(self._draft, self._draft_pool, context_length(self.pair.draft))
+            modes |= {"draft": (writing,), "chained": (copying, writing)}
+        modes[AUTO] = modes.get("chained", modes["suffix"])
+        self.modes = tuple(modes)
+        self._planner = Planner(modes, calibration, self._target.vocabulary_size)
+        self._engine = Engine(self._target, self._pool, self._planner, exact)
+        self._fewest_rows = FEWEST_ROWS if exact else 1
+        self._profile = profile_path(self.pair, device, properties)
+        self._is_measured = False
         config = GenerationConfig.from_folder(self.pair.target)
         eos = self.tokenizer.eos_token_id
         self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
         self._history: list[Message] | None = None  # of the chat that is on
 
     def warm_up(self) -> None:
-        """Run the first passes, which pack the weights and can take seconds, and check the promise on this device.
+        """Run the first passes, which pack the weights and can take seconds, check the promise on this device and, once
+        for each pair and machine, measure what passes cost.
 
         Where the check fails, `exact` becomes False and a warning tells. Safe to call from a thread of its own.
         """
         room = min(self.max_context, self._pool.num_blocks * BLOCK_SIZE)
-        if self.exact and not self._engine.is_exact(min(EXACTNESS_TOKENS, room)):
-            self.exact = False
-            log.warning(
-                "On this device, with these properties, logits depend on how tokens are cut into passes: the "
-                "same seed may give another text in another mode."
-            )
+        if self.exact:
+            num_tokens = min(EXACTNESS_TOKENS, room)
+            with self._engine.borrowed(self._pool, num_tokens) as blocks:
+                self.exact = is_exact(self._target, blocks, num_tokens)
+            if not self.exact:
+                log.warning(
+                    "On this device, with these properties, logits depend on how tokens are cut into passes: the "
+                    "same seed may give another text in another mode."
+                )
+        self._measure()
         for mode in self.modes:
-            self._open("def " * min(40, room // 8), self._config.updated({**WARM_UP, "mode": mode})).finish()
+            options = {**WARM_UP, "mode": mode, "num_assistant_tokens": 2}
+            self._open("def " * min(40, room // 8), self._config.updated(options)).finish()
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
@@ -157,6 +179,23 @@ class LLMPipeline:
     def finish_chat(self) -> None:
         self._history = None
 
+    def _measure(self) -> None:
+        """Learn once what passes cost here, which the planner goes by."""
+        if self._is_measured:
+            return
+        self._is_measured = True
+        room = min(MEASURED_TOKENS, self.max_context, self._pool.num_blocks * BLOCK_SIZE)
+
+        def measure() -> CostModel:
+            with (
+                self._engine.borrowed(self._pool, room) as blocks,
+                self._engine.borrowed(self._draft_pool, room) as draft_blocks,
+            ):
+                draft = None if self._draft is None else _passes(self._draft, draft_blocks)
+                return CostModel.measure(_passes(self._target, blocks), draft, room, self._fewest_rows)
+
+        self._planner.cost = measured_cost(self._profile, measure)
+
     def _with_eos(self, config: Config) -> GenerationConfig:
         if isinstance(config, openvino_genai.GenerationConfig):
             config = GenerationConfig.from_genai(config)
@@ -176,6 +215,8 @@ class LLMPipeline:
         tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
         text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
         sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer)
+        if config.num_assistant_tokens is None and config.mode != "off":
+            self._measure()
 
         def remember(written: str) -> None:
             if history is not None and isinstance(prompt, str) and config.apply_chat_template and answer == 0:
@@ -207,6 +248,11 @@ class LLMPipeline:
                 "shorten the prompt, or load the pair with more cache_tokens."
             )
         return min(context, cache)
+
+
+def _passes(model: PagedModel, blocks: list[int]) -> Run:
+    """Passes over whatever the blocks hold: what they take depends on their shape alone."""
+    return lambda rows, context: model.forward([Window([0] * rows, context, blocks, num_rows=rows)])
 
 
 def _feed(stream: Stream, streamer: Streamer) -> None:

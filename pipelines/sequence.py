@@ -11,7 +11,6 @@ from .sampling import Logits, choose_token
 from .text import TextStream
 from .trace import PassRecord, Statistics
 
-TARGET = "target"  # the source of a token that nobody foresaw
 STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
 
 
@@ -39,7 +38,7 @@ class Sequence:
         self.answer = answer
         self.table = Table()
         self.num_cached = 0
-        self.num_taken_over = 0
+        self.num_taken_over: int | None = None
         self.sources: list[str] = []
         self.finish_reason: str | None = None
         self.error: Exception | None = None
@@ -66,7 +65,7 @@ class Sequence:
 
     @property
     def statistics(self) -> Statistics:
-        return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, self.num_taken_over)
+        return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, self.num_taken_over or 0)
 
     def choose(self, logits: Logits, kept: list[int]) -> int:
         """The token that the model whose logits these are writes behind `tokens` and `kept`."""

@@ -2,29 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+TARGET = "target"  # the source of a token that nobody foresaw
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """One sequence's part in one pass of the target. Times are seconds of `time.perf_counter`."""
+    """One sequence's part in one pass of the target, which may serve others too. Times are in seconds.
+
+    began, ended: of `time.perf_counter`, drafting included.
+    target_s, draft_s: what of it the target took, and the draft model for all sequences of the pass.
+    num_rows: rows of the target's window.
+    drafted: who proposed each token of the draft.
+    sources: who proposed each kept token; TARGET where nobody did.
+    """
 
     began: float
     ended: float
-    num_rows: int  # rows of the target's window
-    num_drafted: int
-    sources: tuple[str, ...]  # who proposed each kept token
+    target_s: float
+    draft_s: float
+    num_rows: int = 0
+    drafted: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
 
     @property
     def num_accepted(self) -> int:
-        return sum(source != "target" for source in self.sources)
+        return sum(source != TARGET for source in self.sources)
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """The figures of one request, times in seconds. `tokens_per_s` is the rate after the first pass that gave any."""
+    """The figures of one request, times in seconds.
+
+    tokens_per_s: the rate after the first pass that gave any.
+    drafted_by, accepted_by: tokens by drafter.
+    target_s, draft_s: time in the target's passes and in the draft model; what is left of total_s is everything else.
+    """
 
     prompt_tokens: int
     cached_tokens: int  # of the prompt, taken over from earlier requests
@@ -32,8 +49,12 @@ class Statistics:
     passes: int
     drafted: int
     accepted: int
+    drafted_by: Mapping[str, int]
+    accepted_by: Mapping[str, int]
     ttft_s: float | None
     tokens_per_s: float | None
+    target_s: float
+    draft_s: float
     total_s: float
 
     @classmethod
@@ -42,15 +63,21 @@ class Statistics:
         writing = [record for record in trace if record.sources]
         first = writing[0] if writing else None
         later = sum(len(record.sources) for record in writing[1:])
+        drafted_by = Counter(source for record in trace for source in record.drafted)
+        accepted_by = Counter(source for record in trace for source in record.sources if source != TARGET)
         return cls(
             prompt_tokens=prompt_tokens,
             cached_tokens=cached_tokens,
             new_tokens=sum(len(record.sources) for record in writing),
             passes=len(trace),
-            drafted=sum(record.num_drafted for record in trace),
-            accepted=sum(record.num_accepted for record in trace),
+            drafted=drafted_by.total(),
+            accepted=accepted_by.total(),
+            drafted_by=dict(drafted_by),
+            accepted_by=dict(accepted_by),
             ttft_s=first.ended - began if first else None,
             tokens_per_s=later / (writing[-1].ended - first.ended) if first and later else None,
+            target_s=sum(record.target_s for record in trace),
+            draft_s=sum(record.draft_s for record in trace),
             total_s=trace[-1].ended - began if trace else 0.0,
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,9 @@ import pytest
 from outrider.pipelines.privacy import keep_private
 
 keep_private()
+
+# What is measured of a pair goes to a cache folder of the tests' own, that of every process they start too.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="outrider-tests-")
 
 # A shell that starts the tests in the background ignores the interrupt, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..calibration import Evidence
 from ..sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """Tokens proposed to follow a sequence, and for each the name of who proposed it."""
-
-    tokens: tuple[int, ...] = ()
-    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +25,14 @@ class Drafter(Protocol):
 
     name: str
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft:
-        """At most `limit` tokens that may follow `sequence.tokens`; fewer or none where nothing suggests itself."""
+    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
+        """What may follow `sequence.tokens` and `ahead`, token by token, each on the condition that those before it
+        are right. It ends where nothing suggests itself. Work is done only for proposals that are taken.
+        """
+        ...
+
+    def num_behind(self, sequence: Sequence) -> int:
+        """Tokens that a model must be fed before its first proposal; 0 for a drafter that runs none."""
         ...
 
     def release(self, sequence: Sequence) -> None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
+from ..calibration import Evidence
 from ..sequence import Sequence
-from .base import Draft
+from .base import Proposal
 
 
 @dataclass(slots=True)
@@ -27,18 +31,22 @@ class PromptLookup:
     def __init__(self) -> None:
         self._indices: dict[Sequence, _Index] = {}
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft:
+    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
         tokens, longest = sequence.tokens, sequence.config.max_ngram_size
         index = self._indices.setdefault(sequence, _Index())
         for end in range(index.num_indexed + 1, len(tokens)):  # an n-gram at the very end has no successor yet
             for size in range(1, min(longest, end) + 1):
                 index.ends[tuple(tokens[end - size : end])] = end
             index.num_indexed = end
-        for size in range(min(longest, len(tokens)), 0, -1):
-            if (match := index.ends.get(tuple(tokens[-size:]))) is not None:
-                found = tuple(tokens[match : match + limit])
-                return Draft(found, (self.name,) * len(found))
-        return Draft()
+        tail = [*tokens[-longest:], *ahead][-longest:]
+        for size in range(len(tail), 0, -1):
+            if (match := index.ends.get(tuple(tail[-size:]))) is not None:
+                for depth, token in enumerate(tokens[match:]):
+                    yield Proposal(token, self.name, Evidence(self.name, (size / 8, math.log2(1 + depth) / 4)))
+                return
+
+    def num_behind(self, sequence: Sequence) -> int:
+        return 0
 
     def release(self, sequence: Sequence) -> None:
         self._indices.pop(sequence, None)

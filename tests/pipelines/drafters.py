@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from outrider.pipelines.drafters.base import Draft
+from outrider.pipelines.calibration import Evidence
+from outrider.pipelines.drafters.base import Proposal
 from outrider.pipelines.sampling import choose_token
 from outrider.pipelines.sequence import Sequence
 
@@ -17,6 +18,9 @@ class _TestDrafter:
 
     def __init__(self) -> None:
         self.released: list[Sequence] = []
+
+    def num_behind(self, sequence: Sequence) -> int:
+        return 0
 
     def release(self, sequence: Sequence) -> None:
         self.released.append(sequence)
@@ -30,15 +34,14 @@ class KnowingDrafter(_TestDrafter):
         self._rule = rule
         self._is_honest = is_honest
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft:
-        tokens = list(sequence.tokens)
-        proposed: list[int] = []
-        for _ in range(limit):
+    def propose(self, sequence: Sequence, ahead: tuple[int, ...] = ()) -> Iterator[Proposal]:
+        tokens = [*sequence.tokens, *ahead]
+        while True:
             logits = self._rule(tokens)
             token = choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer)
-            proposed.append(token if self._is_honest() else (token + 1) % len(logits))
+            proposed = token if self._is_honest() else (token + 1) % len(logits)
+            yield Proposal(proposed, self.name, Evidence(self.name))
             tokens.append(token)
-        return Draft(tuple(proposed), (self.name,) * limit)
 
 
 def right(rule: Rule) -> KnowingDrafter:
@@ -56,46 +59,51 @@ def unsteady(rule: Rule, seed: int = 0) -> KnowingDrafter:
 
 
 class BrokenDrafter(_TestDrafter):
-    """Proposes what `make(sequence, limit, rng)` returns, or raises what it raises."""
+    """Proposes what `make(sequence, rng)` yields, and raises what it raises."""
 
-    def __init__(self, make: Callable[[Sequence, int, random.Random], object], seed: int = 0) -> None:
+    def __init__(self, make: Callable[[Sequence, random.Random], object], seed: int = 0) -> None:
         super().__init__()
         self._make = make
         self._rng = random.Random(seed)
 
-    def propose(self, sequence: Sequence, limit: int) -> Draft:
-        proposed = self._make(sequence, limit, self._rng)
+    def propose(self, sequence: Sequence, ahead: tuple[int, ...] = ()) -> Iterator[Proposal]:
+        proposed = self._make(sequence, self._rng)
         if not isinstance(proposed, list):
             return proposed  # type: ignore[return-value]
-        return Draft(tuple(proposed), (self.name,) * len(proposed))
+        return (Proposal(token, self.name, Evidence(self.name)) for token in proposed)
 
 
-def _random_tokens(sequence: Sequence, limit: int, rng: random.Random) -> list[int]:
-    return [rng.randrange(12) for _ in range(rng.randint(0, limit))]
+def _random_tokens(sequence: Sequence, rng: random.Random) -> list[int]:
+    return [rng.randrange(12) for _ in range(rng.randint(0, 16))]
 
 
-def _raises(sequence: Sequence, limit: int, rng: random.Random) -> list[int]:
+def _raises(sequence: Sequence, rng: random.Random) -> list[int]:
     raise RuntimeError("this drafter is broken")
 
 
-def _raises_at_times(sequence: Sequence, limit: int, rng: random.Random) -> list[int]:
-    return _raises(sequence, limit, rng) if rng.random() < 0.2 else _random_tokens(sequence, limit, rng)
+def _raises_at_times(sequence: Sequence, rng: random.Random) -> list[int]:
+    return _raises(sequence, rng) if rng.random() < 0.2 else _random_tokens(sequence, rng)
 
 
-SABOTAGE: dict[str, Callable[[Sequence, int, random.Random], object]] = {
+def _raises_in_the_middle(sequence: Sequence, rng: random.Random) -> Iterator[Proposal]:
+    yield Proposal(3, "test", Evidence("test"))
+    raise RuntimeError("this drafter breaks off")
+
+
+SABOTAGE: dict[str, Callable[[Sequence, random.Random], object]] = {
     "random tokens": _random_tokens,
     "raises": _raises,
     "raises at times": _raises_at_times,
-    "ids behind the vocabulary": lambda sequence, limit, rng: [10**6] * limit,
-    "one id just behind the vocabulary": lambda sequence, limit, rng: [*[1] * (limit - 1), 2**63],
-    "negative ids": lambda sequence, limit, rng: [-1] * limit,
-    "too many tokens": lambda sequence, limit, rng: [1] * (limit + 1),
-    "far too many tokens": lambda sequence, limit, rng: [1] * 5000,
-    "words": lambda sequence, limit, rng: ["token"] * limit,
-    "fractions": lambda sequence, limit, rng: [1.5] * limit,
-    "not a number": lambda sequence, limit, rng: [float("nan")] * limit,
-    "nothing": lambda sequence, limit, rng: [],
-    "None": lambda sequence, limit, rng: None,
-    "sources missing": lambda sequence, limit, rng: Draft((1,) * limit, ()),
-    "the prompt again": lambda sequence, limit, rng: sequence.tokens[:limit],
+    "raises in the middle": _raises_in_the_middle,
+    "ids behind the vocabulary": lambda sequence, rng: [10**6] * 16,
+    "one id just behind the vocabulary": lambda sequence, rng: [*[1] * 3, 2**63],
+    "negative ids": lambda sequence, rng: [-1] * 16,
+    "far too many tokens": lambda sequence, rng: [1] * 5000,
+    "words": lambda sequence, rng: ["token"] * 16,
+    "fractions": lambda sequence, rng: [1.5] * 16,
+    "not a number": lambda sequence, rng: [float("nan")] * 16,
+    "nothing": lambda sequence, rng: [],
+    "None": lambda sequence, rng: None,
+    "no proposals": lambda sequence, rng: iter([1, 2, 3]),
+    "the prompt again": lambda sequence, rng: sequence.tokens[:16],
 }

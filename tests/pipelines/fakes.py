@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outrider.pipelines.block_pool import BlockPool
-from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.calibration import Calibration
+from outrider.pipelines.config import MODES, GenerationConfig
+from outrider.pipelines.cost import CostModel
+from outrider.pipelines.drafters import draft_model, suffix
+from outrider.pipelines.drafters.base import Drafter
 from outrider.pipelines.engine import Engine
 from outrider.pipelines.paged_model import Window
+from outrider.pipelines.planner import Planner
 from outrider.pipelines.sequence import Sequence as Request
 
 Row = NDArray[np.float32]  # [vocabulary]
@@ -92,14 +97,30 @@ class FakeTokenizer:
         return [self.decode(ids) for ids in batch]
 
 
-def fake_engine(model: FakeModel, drafters: dict | None = None, exact: bool = True) -> tuple[Engine, BlockPool]:
+def calibration() -> Calibration:
+    return Calibration({**suffix.PRIORS, **draft_model.PRIORS})
+
+
+def chains(drafters: Mapping[str, Drafter]) -> dict[str, tuple[Drafter, ...]]:
+    """Every mode's drafters, of those that are there, by the mode that runs one alone."""
+    first, behind = drafters.get("suffix"), drafters.get("draft")
+    both = tuple(drafter for drafter in (first, behind) if drafter is not None)
+    alone = {mode: (drafter,) for mode, drafter in drafters.items()}
+    return {**dict.fromkeys(MODES, ()), **alone, "chained": both, "auto": both}
+
+
+def fake_engine(
+    model: FakeModel, drafters: Mapping[str, Drafter] | None = None, exact: bool = True, cost: CostModel | None = None
+) -> tuple[Engine, BlockPool]:
     pool = BlockPool(model.num_blocks, BLOCK_SIZE)
-    return Engine(model, pool, drafters or {}, exact), pool
+    planner = Planner(chains(drafters or {}), calibration(), model.vocabulary_size, cost)
+    return Engine(model, pool, planner, exact), pool
 
 
 def request(prompt: Sequence[int], max_new_tokens: int = 16, answer: int = 0, **options: object) -> Request:
-    """A request to the engine without text."""
-    return Request(prompt, GenerationConfig(**options), max_new_tokens, answer=answer)
+    """A request to the engine without text. Drafts are 5 tokens long unless told otherwise."""
+    config = GenerationConfig(**{"mode": "off", "num_assistant_tokens": 5, **options})
+    return Request(prompt, config, max_new_tokens, answer=answer)
 
 
 def run(engine: Engine, *requests: Request) -> None:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outrider.pipelines.block_pool import BlockPool
 from outrider.pipelines.drafters.base import Drafter
 from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.drafters.suffix import Suffix
 from outrider.pipelines.engine import Engine
 from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.pair import Pair, context_length
+from outrider.pipelines.planner import Planner
 from outrider.pipelines.sequence import Sequence
 from outrider.pipelines.text import TextStream, Tokenizer
 
 from . import reference
+from .fakes import calibration, chains
 from .requests import Asked
+from .serving import COST
 
 NUM_BLOCKS = 320
 
@@ -39,8 +43,14 @@ class Models:
     def served(self, num_blocks: int = NUM_BLOCKS, drafters: Mapping[str, Drafter] | None = None) -> Served:
         """An engine with nothing in its cache."""
         pools = [BlockPool(num_blocks, BLOCK_SIZE) for _ in range(2)]
-        usual = {"lookup": PromptLookup(), "draft": DraftModel(self.draft, pools[1], self.draft_context)}
-        return Served(Engine(self.target, pools[0], drafters or usual), pools, self.tokenizer)
+        made = calibration()
+        usual = {
+            "lookup": PromptLookup(),
+            "suffix": Suffix(made),
+            "draft": DraftModel(self.draft, pools[1], self.draft_context),
+        }
+        planner = Planner(chains(drafters or usual), made, self.target.vocabulary_size, replace(COST))
+        return Served(Engine(self.target, pools[0], planner), pools, self.tokenizer)
 
     def slowly(self, asked: Asked) -> reference.Answer:
         """The reference decoder's answer."""

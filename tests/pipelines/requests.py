@@ -71,7 +71,7 @@ class Asking:
     def config(self) -> GenerationConfig:
         rng = self._rng
         options: dict[str, object] = {
-            "num_assistant_tokens": rng.randint(1, 16),
+            "num_assistant_tokens": rng.choice([None, rng.randint(1, 16)]),
             "max_ngram_size": rng.randint(1, 5),
             "ignore_eos": rng.random() < 0.7,
             "eos_token_ids": {self._tokenizer.eos_token_id},

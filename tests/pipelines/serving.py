@@ -5,11 +5,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.config import MODES
+from outrider.pipelines.cost import CostModel
 from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.drafters.suffix import Suffix
 
 from . import reference
-from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, mixed_rule, random_rule, request
+from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, calibration, mixed_rule, random_rule, request
 
 RULE = random_rule()
 TOKENS = st.integers(0, VOCABULARY - 1)
@@ -28,11 +31,15 @@ def check(sequence) -> None:
     assert len(sequence.sources) == sequence.num_new
 
 
+# A pass costs little more for many rows, and the draft model little: almost every draft is worth trying.
+COST = CostModel((2, 8, 33), (10.0, 12.0, 20.0), (0.0, 0.0, 0.0), draft_ms=0.3, draft_row_ms=0.01)
+
+
 def drafters(seed: int = 0, num_blocks: int = 64) -> tuple[dict, BlockPool]:
-    """A lookup and a draft model that often agrees, with the draft model's pool."""
+    """A lookup, an index and a draft model that often agrees, with the draft model's pool."""
     pool = BlockPool(num_blocks, BLOCK_SIZE)
     model = FakeModel(mixed_rule(RULE, random_rule(1 + seed), 0.3), num_blocks)
-    return {"lookup": PromptLookup(), "draft": DraftModel(model, pool, 1000)}, pool
+    return {"lookup": PromptLookup(), "suffix": Suffix(calibration()), "draft": DraftModel(model, pool, 1000)}, pool
 
 
 @st.composite
@@ -49,8 +56,8 @@ def requests(draw, max_size=5):
                 draw(st.integers(1, 20)),
                 draw(st.integers(0, 2)),
                 **options,
-                mode=draw(st.sampled_from(["off", "lookup", "draft"])),
-                num_assistant_tokens=draw(st.integers(1, 16)),
+                mode=draw(st.sampled_from(MODES)),
+                num_assistant_tokens=draw(st.none() | st.integers(1, 16)),
                 max_ngram_size=draw(st.integers(1, 4)),
                 stop_token_ids=draw(st.sets(TOKENS, max_size=2)),
                 min_new_tokens=draw(st.integers(0, 3)),

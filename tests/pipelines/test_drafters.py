@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from outrider.pipelines.block_pool import BlockPool
-from outrider.pipelines.drafters.base import Draft
 from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.sampling import choose_token
@@ -21,6 +21,13 @@ from .fakes import BLOCK_SIZE, FakeModel, fake_engine, mixed_rule, random_rule, 
 
 RULE = random_rule(5)
 SAMPLED = {"do_sample": True, "temperature": 1.1, "top_k": 8, "presence_penalty": 0.5, "rng_seed": 3}
+
+
+def draft(drafter, sequence, limit: int, ahead: tuple[int, ...] = ()) -> tuple[int, ...]:
+    """The first `limit` tokens that a drafter proposes."""
+    proposals = list(islice(drafter.propose(sequence, ahead), limit))
+    assert all(proposal.source == drafter.name for proposal in proposals)
+    return tuple(proposal.token for proposal in proposals)
 
 
 def naive_lookup(tokens: list[int], max_ngram_size: int, limit: int) -> list[int]:
@@ -42,26 +49,26 @@ def test_lookup_finds_what_a_naive_search_finds(prompt, growth, max_ngram_size, 
     for more in [[], *growth]:
         sequence.tokens += more
         expected = tuple(naive_lookup(sequence.tokens, max_ngram_size, limit))
-        assert lookup.propose(sequence, limit) == Draft(expected, ("prompt_lookup",) * len(expected))
+        assert draft(lookup, sequence, limit) == expected
 
 
 def test_lookup_keeps_sequences_apart_and_forgets_them():
     lookup = PromptLookup()
     one, other = request([1, 2, 3, 1, 2]), request([1, 2, 9, 1, 2])
-    assert lookup.propose(one, 1).tokens == (3,)
-    assert lookup.propose(other, 1).tokens == (9,)
+    assert draft(lookup, one, 1) == (3,)
+    assert draft(lookup, other, 1) == (9,)
     lookup.release(one)
     lookup.release(other)
     lookup.release(request([1]))
     assert vars(lookup) == vars(PromptLookup())
 
 
-def cold(sequence, limit: int) -> tuple[int, ...]:
+def cold(sequence, limit: int, ahead: tuple[int, ...] = ()) -> tuple[int, ...]:
     """What a draft model with an empty cache writes."""
-    tokens = list(sequence.tokens)
+    tokens = [*sequence.tokens, *ahead]
     for _ in range(limit):
         tokens.append(choose_token(RULE(tokens), tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer))
-    return tuple(tokens[len(sequence.tokens) :])
+    return tuple(tokens[-limit:])
 
 
 class OneRowModel(FakeModel):
@@ -88,13 +95,13 @@ def test_the_draft_model_proposes_what_it_would_with_an_empty_cache(data):
             live.append(request(prompt, 100, data.draw(st.integers(0, 2)), **SAMPLED))
         sequence = data.draw(st.sampled_from(live))
         limit = data.draw(st.integers(1, 6))
-        proposed = drafter.propose(sequence, limit)
-        if proposed.tokens:
-            room = 60 - len(sequence.tokens)
-            assert proposed.tokens == cold(sequence, min(limit, room))
-            assert proposed.sources == ("draft_model",) * len(proposed.tokens)
-        kept = data.draw(st.integers(0, len(proposed.tokens)))
-        sequence.tokens += [*proposed.tokens[:kept], *data.draw(st.lists(token, min_size=1, max_size=2))]
+        ahead = tuple(data.draw(st.lists(token, max_size=3)))
+        proposed = draft(drafter, sequence, limit, ahead)
+        assert proposed == cold(sequence, limit, ahead)[: len(proposed)]
+        assert len(proposed) == min(limit, max(0, 60 - len(sequence.tokens) - len(ahead))) or pool.num_free == 0
+        proposed = ahead + proposed
+        kept = data.draw(st.integers(0, len(proposed)))
+        sequence.tokens += [*proposed[:kept], *data.draw(st.lists(token, min_size=1, max_size=2))]
         if data.draw(st.integers(0, 3)) == 0:
             live.remove(sequence)
             drafter.release(sequence)
@@ -108,35 +115,49 @@ def test_the_draft_model_computes_no_token_twice_but_what_was_rejected():
     model = OneRowModel(RULE)
     drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000)
     sequence = request(range(9), 100)
-    drafted = drafter.propose(sequence, 4).tokens
+    drafted = draft(drafter, sequence, 4)
+    assert drafter.num_behind(sequence) == 1
     sequence.tokens += (*drafted[:2], (drafted[2] + 1) % 12)
     model.windows.clear()
-    drafter.propose(sequence, 1)
+    assert drafter.num_behind(sequence) == 1
+    draft(drafter, sequence, 1)
     assert [(window.start, len(window.tokens)) for window in model.windows] == [(11, 1)]
+    sequence.tokens += [3, 4, 5]
+    assert drafter.num_behind(sequence) == 3
+    assert drafter.num_behind(request(range(9), 100)) == 9
+
+
+def test_the_draft_model_works_for_no_proposal_that_is_not_taken():
+    model = OneRowModel(RULE)
+    proposals = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000).propose(request(range(9), 100))
+    assert model.num_passes == 0
+    for expected in range(1, 4):
+        next(proposals)
+        assert model.num_passes == expected
 
 
 def test_what_was_drafted_and_rejected_is_not_offered_to_other_sequences():
     drafter = DraftModel(OneRowModel(RULE), BlockPool(64, BLOCK_SIZE), 1000)
     first = request(range(7), 100)
-    drafted = drafter.propose(first, 7).tokens
+    drafted = draft(drafter, first, 7)
     first.tokens += ((drafted[0] + 1) % 12,)
-    drafter.propose(first, 7)
+    draft(drafter, first, 7)
     for end in range(1, 8):
         other = request([*range(7), *drafted[:end], 5], 100)
-        assert drafter.propose(other, 2).tokens == cold(other, 2)
+        assert draft(drafter, other, 2) == cold(other, 2)
 
 
 def test_the_draft_model_is_silent_where_its_cache_or_context_is_full():
     pool = BlockPool(2, BLOCK_SIZE)
     drafter = DraftModel(OneRowModel(RULE, 2), pool, max_context=7)
     sequence = request([1, 2, 3, 4, 5], 100)
-    assert len(drafter.propose(sequence, 5).tokens) == 2
+    assert len(draft(drafter, sequence, 5)) == 2
     other = request([9, 9, 9, 9, 9], 100)
-    assert drafter.propose(other, 2) == Draft()
+    assert draft(drafter, other, 2) == ()
     drafter.release(sequence)
-    assert len(drafter.propose(other, 2).tokens) == 2
+    assert len(draft(drafter, other, 2)) == 2
     other.tokens += [1, 1]
-    assert drafter.propose(other, 2) == Draft()
+    assert draft(drafter, other, 2) == ()
     drafter.release(other)
     assert pool.num_free == 2
 
@@ -145,7 +166,7 @@ def test_the_draft_model_goes_on_after_a_pass_that_failed():
     model = OneRowModel(RULE)
     drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000)
     sequence = request(range(9), 100)
-    drafter.propose(sequence, 3)
+    draft(drafter, sequence, 3)
     sequence.tokens += [5, 5]
     calls = iter([None, RuntimeError("once")])
 
@@ -155,8 +176,8 @@ def test_the_draft_model_goes_on_after_a_pass_that_failed():
 
     model.before_pass = fail
     with pytest.raises(RuntimeError, match="once"):
-        drafter.propose(sequence, 4)
-    assert drafter.propose(sequence, 4).tokens == cold(sequence, 4)
+        draft(drafter, sequence, 4)
+    assert draft(drafter, sequence, 4) == cold(sequence, 4)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3])
@@ -193,7 +214,7 @@ def test_two_tokens_under_a_draft_model_follow_the_targets_distribution(options)
         run(engine, sequence)
         both = tuple(sequence.new_tokens[:2])
         count[both] = count.get(both, 0) + 1
-        accepted += sequence.sources[0] != "target"
+        accepted += sequence.sources[1] != "target"
 
     def odds(prefix: list[int]) -> dict[int, float]:
         scores = reference.penalize(target(prefix).tolist(), prompt, prefix[3:], config)

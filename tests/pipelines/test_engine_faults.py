@@ -94,7 +94,7 @@ def test_a_request_that_fails_alone_leaves_the_others():
 
 def test_a_waiting_request_can_be_cancelled():
     engine, pool = fake_engine(FakeModel(RULE, num_blocks=4))
-    running, waiting, last = (request([n], 15) for n in range(3))
+    running, waiting, last = (request([n] * 9, 7) for n in range(3))
     for sequence in (running, waiting, last):
         engine.add(sequence)
     engine.step()

@@ -9,13 +9,12 @@ from dataclasses import replace
 import pytest
 
 from outrider.pipelines import engine as engine_module
-from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.config import MODES, GenerationConfig
 
 from .drafters import SABOTAGE, BrokenDrafter
 from .real import Models
 from .requests import Asked, Asking
 
-MODES = ("off", "lookup", "draft")
 GROUPS = range(12)
 GROUP_SIZE = 24
 
@@ -35,7 +34,7 @@ def test_mode_batch_and_cache_change_no_token(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
     asked = [asking.request() for _ in range(GROUP_SIZE)]
     plain = [models.served().one(request) for request in asked]
-    seen: dict[str, Counter[str]] = {"lookup": Counter(), "draft": Counter()}
+    seen: dict[str, Counter[str]] = {mode: Counter() for mode in MODES[1:]}
 
     def note(sequences) -> None:
         for sequence in sequences:
@@ -69,7 +68,7 @@ def test_the_answer_is_that_of_the_slow_reference_decoder(models: Models, seed):
     asking = Asking(models.tokenizer, seed)
     asked = [asking.request(max_new_tokens=14) for _ in range(8)]
     served = models.served()
-    fast = served.all(asked, [MODES[i % 3] for i in range(len(asked))])
+    fast = served.all(asked, [MODES[i % len(MODES)] for i in range(len(asked))])
     for sequence, request in zip(fast, asked, strict=True):
         answer = models.slowly(request)
         assert sequence.new_tokens == answer.token_ids, f"{request} with {request.prompt}"
@@ -111,7 +110,7 @@ def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows
     asked.append(Asked(whole, asking.config(), 8))
     plain = [models.served().one(request) for request in asked]
     monkeypatch.setattr(engine_module, "PREFILL_ROWS", rows)
-    for modes in (["off"] * 7, [*MODES, *MODES, "draft"]):
+    for modes in (["off"] * 7, [*MODES, "draft"]):
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
 
 
@@ -129,7 +128,7 @@ def test_stops_inside_a_draft(models: Models, seed):
         asked.append(replace(request, config=request.config.updated({"stop_token_ids": {rng.choice(answer)}})))
     plain = [models.served().one(request) for request in asked]
     assert {sequence.finish_reason for sequence in plain} >= {"stop"}
-    for mode in ("lookup", "draft"):
+    for mode in MODES[1:]:
         served = models.served()
         stopped = served.all(asked, [mode] * len(asked))
         same(stopped, plain, asked, mode)
@@ -155,7 +154,7 @@ def test_a_cache_that_holds_few_requests_gives_the_same_answers(models: Models):
     asked = [replace(request, prompt=request.prompt[:120]) for request in asked]
     plain = [models.served().one(request) for request in asked]
     served = models.served(num_blocks=11)
-    modes = [MODES[i % 3] for i in range(len(asked))]
+    modes = [MODES[i % len(MODES)] for i in range(len(asked))]
     same(served.all(asked, modes), plain, asked, "small cache")
     same(served.all(asked, modes[::-1]), plain, asked, "small cache, used")
     served.assert_nothing_leaked()

@@ -1,0 +1,179 @@
+"""CostModel: what a pass over n rows costs on this machine, in milliseconds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+FORMAT = 1
+ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 33)
+CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
+CATCH_UP_ROWS = 64
+REPEATS = 3
+WILD = 4.0  # a measurement is no use where its median is so many times its fastest
+FORGET_SPEED, FORGET_SHAPE, FORGET_DRIFT = 0.1, 0.03, 0.001  # weights of the newest pass
+
+
+class NoMeasurement(Exception):
+    """The clock gave times that cannot be: zero, negative, or wildly scattered."""
+
+
+class Run(Protocol):
+    """Runs a pass of one window of `rows` rows over `context` cached tokens, whatever they are."""
+
+    def __call__(self, rows: int, context: int) -> object: ...
+
+
+@dataclass(slots=True)
+class CostModel:
+    """Predicts the time of a pass: a part for all its rows together, and a part for each sequence's attention.
+
+    rows: the numbers of rows that were measured, ascending. Fewer than the first are never run.
+    base_ms: for each of `rows`, the time of a pass of so many rows over an empty context.
+    context_ms: for each of `rows`, what a token of context adds for a window of so many rows.
+    draft_ms, draft_row_ms: the draft model's time for a token, and for a token that it has to catch up with.
+
+    The passes of late correct what was measured once: `_speed` follows a machine that is busy, `_shape` what some
+    numbers of rows cost compared with others.
+    """
+
+    rows: tuple[int, ...]
+    base_ms: tuple[float, ...]
+    context_ms: tuple[float, ...]
+    draft_ms: float = 0.0
+    draft_row_ms: float = 0.0
+    _speed: float = field(default=1.0, init=False, compare=False)
+    _shape: list[float] = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._shape = [1.0] * len(self.rows)
+
+    @property
+    def least_rows(self) -> int:
+        return self.rows[0]
+
+    @property
+    def least_row_ms(self) -> float:
+        """What one more row costs where it costs least."""
+        return self._speed * max(0.0, min((self._base(b) - self._base(a)) / (b - a) for a, b in pairwise(self.rows)))
+
+    def pass_ms(self, windows: Iterable[tuple[int, int]]) -> float:
+        """The time of a pass over windows of (rows, context) each."""
+        windows = tuple(windows)
+        total = sum(max(rows, self.least_rows) for rows, _ in windows)
+        attention = sum(self._at(self.context_ms, rows) * context for rows, context in windows)
+        return self._speed * (self._base(total) + attention)
+
+    def row_ms(self, total_rows: int, rows: int, context: int) -> float:
+        """What one more row costs in a pass of `total_rows`, in a window that has `rows` over `context` tokens."""
+        if rows < self.least_rows:
+            return 0.0
+        base = self._base(total_rows + 1) - self._base(total_rows)
+        attention = (self._at(self.context_ms, rows + 1) - self._at(self.context_ms, rows)) * context
+        return self._speed * max(0.0, base + attention)
+
+    def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
+        """Learn from a pass that took `measured_ms`."""
+        windows = tuple(windows)
+        total = sum(max(rows, self.least_rows) for rows, _ in windows)
+        if total > self.rows[-1] or measured_ms <= 0:
+            return
+        ratio = min(max(measured_ms / self.pass_ms(windows), 1 / WILD), WILD)  # one stall must not spoil the plan
+        self._speed *= 1 + FORGET_SPEED * (ratio - 1)
+        for i, weight in self._weights(total):
+            self._shape[i] *= 1 + FORGET_SHAPE * weight * (ratio - 1)
+        for i in range(len(self._shape)):
+            self._shape[i] += FORGET_DRIFT * (1 - self._shape[i])
+
+    def observe_draft(self, expected_ms: float, measured_ms: float) -> None:
+        """Learn from drafts of the draft model."""
+        if expected_ms > 0 and measured_ms > 0:
+            ratio = min(max(measured_ms / expected_ms, 1 / WILD), WILD)
+            self.draft_ms *= 1 + FORGET_SPEED * (ratio - 1)
+            self.draft_row_ms *= 1 + FORGET_SPEED * (ratio - 1)
+
+    def _base(self, rows: int) -> float:
+        return sum(weight * self.base_ms[i] * self._shape[i] for i, weight in self._weights(rows))
+
+    def _at(self, values: Sequence[float], rows: int) -> float:
+        return sum(weight * values[i] for i, weight in self._weights(rows))
+
+    def _weights(self, rows: int) -> tuple[tuple[int, float], ...]:
+        """Linear between two measured numbers of rows, and beyond them along the last stretch."""
+        if rows <= self.rows[0]:
+            return ((0, 1.0),)
+        i = next((i for i in range(1, len(self.rows)) if rows <= self.rows[i]), len(self.rows) - 1)
+        share = (rows - self.rows[i - 1]) / (self.rows[i] - self.rows[i - 1])
+        return ((i - 1, 1 - share), (i, share))
+
+    @classmethod
+    def measure(cls, target: Run, draft: Run | None, max_context: int, least_rows: int = 2) -> CostModel:
+        """Time passes of both models. Raises NoMeasurement."""
+        rows = tuple(n for n in ROWS if least_rows <= n < max_context)
+        short, long = (max(0, min(context, max_context - rows[-1])) for context in CONTEXTS)
+        at_short = _increasing(np.array([_fastest_ms(target, n, short) for n in rows]))
+        few = sorted({rows[0], rows[len(rows) // 2], rows[-1]})
+        at_long = np.interp(rows, few, [_fastest_ms(target, n, long) for n in few])
+        slope = np.maximum((at_long - at_short) / max(long - short, 1), 0.0)
+        base = _increasing(at_short - slope * short)
+        if base.min() <= 0:
+            raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
+        made = cls(rows, tuple(base.tolist()), tuple(slope.tolist()))
+        if draft is not None:
+            made.draft_ms = _fastest_ms(draft, 1, short)
+            more = min(CATCH_UP_ROWS, max_context - short - 1)
+            made.draft_row_ms = max(0.0, (_fastest_ms(draft, 1 + more, short) - made.draft_ms) / max(more, 1))
+        return made
+
+    def save(self, path: Path) -> None:
+        """Write what was measured to `path`, whole or not at all. Raises OSError."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        measured = {name: value for name, value in asdict(self).items() if not name.startswith("_")}
+        partial.write_text(json.dumps({"format": FORMAT, **measured}), encoding="utf-8")
+        partial.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> CostModel | None:
+        """The model in `path`; None where there is none, or a damaged one, or one of another format."""
+        try:
+            stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if stored.pop("format") != FORMAT:
+                return None
+            model = cls(**{name: tuple(v) if isinstance(v, list) else float(v) for name, v in stored.items()})
+            values = (*model.base_ms, *model.context_ms, model.draft_ms, model.draft_row_ms)
+            sound = (
+                len(model.rows) == len(model.base_ms) == len(model.context_ms) >= 2
+                and all(0 < a < b for a, b in pairwise(model.rows))
+                and all(0 <= value < float("inf") for value in values)
+                and min(model.base_ms) > 0
+            )
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return model if sound else None
+
+
+def _fastest_ms(run: Run, rows: int, context: int) -> float:
+    run(rows, context)  # the first of its shape prepares kernels
+    times = []
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        run(rows, context)
+        times.append((time.perf_counter() - began) * 1e3)
+    if min(times) <= 0 or statistics.median(times) > WILD * min(times):
+        raise NoMeasurement(f"Passes of {rows} rows took {', '.join(f'{t:.3g}' for t in times)} ms.")
+    return min(times)  # what others on this machine did meanwhile is not the model's cost
+
+
+def _increasing(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """More rows never cost less: the noise that says so is taken out from the right."""
+    return np.minimum.accumulate(values[::-1])[::-1]

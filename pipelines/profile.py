@@ -1,0 +1,50 @@
+"""What was measured of a pair on this machine, kept in the user's cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+from platformdirs import user_cache_path
+
+from .cost import CostModel, NoMeasurement
+from .pair import Pair
+
+log = logging.getLogger(__name__)
+
+
+def profile_path(pair: Pair, device: str, properties: Mapping[str, Any]) -> Path:
+    """Where the measurements of a pair belong: another model, device, version or number of threads, another file.
+
+    A model is known by its graph, which fixes what a pass costs; the values of its weights do not.
+    """
+    models = [path for path in (pair.target, pair.draft) if path is not None]
+    threads = ov.Core().get_property(device, "INFERENCE_NUM_THREADS")
+    about = [device, ov.get_version(), threads, platform.processor() or platform.machine(), sorted(properties.items())]
+    digest = hashlib.sha256(json.dumps(about, default=str).encode())
+    for model in models:
+        digest.update((model / "openvino_model.xml").read_bytes())
+    return user_cache_path("outrider", appauthor=False) / "cost" / f"{digest.hexdigest()[:32]}.json"
+
+
+def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:
+    """The cost model kept in `path`, or a new one, which is kept there. None, with a warning, where none can be had."""
+    kept = CostModel.load(path)
+    if kept is not None:
+        return kept
+    try:
+        cost = measure()
+    except NoMeasurement as error:
+        log.warning("What passes cost on this machine cannot be told, so answers are decoded plainly: %s", error)
+        return None
+    try:
+        cost.save(path)
+    except OSError as error:
+        log.warning("What was measured cannot be kept, so it is measured again next time: %s", error)
+    return cost
