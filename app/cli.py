@@ -28,7 +28,7 @@ PairFolder = Annotated[
 ]  # fmt: skip
 
 
-Mode = Literal["off", "lookup", "draft"]
+Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
 
 
 def _print_version(wanted: bool) -> None:
@@ -64,7 +64,7 @@ def chat(
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to say to the model; - reads it from standard input.")],
     pair: PairFolder = None,
-    mode: Annotated[Mode, typer.Option(help="Who drafts; the text is the same in every mode.")] = "lookup",
+    mode: Annotated[Mode, typer.Option(help="Who drafts; the text is the same in every mode.")] = "auto",
     seed: Annotated[int, typer.Option(help="Same seed, same text.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.", min=0.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.", min=1)] = 512,

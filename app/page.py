@@ -92,7 +92,7 @@ class Page:
             "repetition_penalty": gr.Slider(0.5, 2, default.repetition_penalty, step=0.05, label="Repetition penalty"),
             "seed": gr.Number(default.seed, precision=0, minimum=0, label="Seed"),
             "max_new_tokens": gr.Slider(1, context, min(512, context), step=1, label="Answer tokens"),
-            "draft_tokens": gr.Slider(1, 16, default.draft_tokens, step=1, label="Draft tokens"),
+            "draft_tokens": gr.Slider(0, 16, default.draft_tokens, step=1, label="Draft tokens (0: as many as pay)"),
         }
 
     def _connect(self) -> None:

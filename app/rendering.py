@@ -15,11 +15,15 @@ from .conversation import Turn
 SOURCES = {
     "target": "Written by the model itself",
     "prompt_lookup": "Found in the prompt or the answer so far, and confirmed by the model",
+    "suffix": "Copied from the text so far, edits included, and confirmed by the model",
     "draft_model": "Proposed by the draft model, and confirmed by the model",
 }
-LABELS = {"target": "the model", "prompt_lookup": "prompt lookup", "draft_model": "draft model"}
-DRAFTERS = {"lookup": "prompt_lookup", "draft": "draft_model"}
-MODES = {"off": "Plain", "lookup": "Prompt lookup", "draft": "Draft model"}
+LABELS = {"target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index", "draft_model": "draft model"}
+DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
+MODES = {
+    "auto": "Automatic", "off": "Plain", "lookup": "Prompt lookup", "suffix": "Text index", "draft": "Draft model",
+    "chained": "Chained",
+}  # fmt: skip
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
 _CODE_START = re.compile(

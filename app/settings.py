@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.pipelines import InvalidOption
+from outrider.pipelines import AUTO, InvalidOption
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the controls show. A top-k of 0 is no limit; a temperature of 0 takes the likeliest token every time."""
+    """What the controls show.
 
-    mode: str = "lookup"
+    A top-k of 0 is no limit, a temperature of 0 takes the likeliest token every time, 0 draft tokens as many as pay.
+    """
+
+    mode: str = AUTO
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -20,7 +23,7 @@ class Settings:
     repetition_penalty: float = 1.0
     seed: int | None = 0  # None when the field was emptied
     max_new_tokens: int = 512
-    draft_tokens: int = 5
+    draft_tokens: int = 0
 
     def options(self) -> dict[str, Any]:
         """The same as options of `LLMPipeline.stream`. Raises InvalidOption."""
@@ -36,5 +39,5 @@ class Settings:
             "repetition_penalty": float(self.repetition_penalty),
             "rng_seed": int(self.seed),
             "max_new_tokens": int(self.max_new_tokens),
-            "num_assistant_tokens": int(self.draft_tokens),
+            "num_assistant_tokens": int(self.draft_tokens) or None,
         }

@@ -4,7 +4,7 @@ from .privacy import take_silence_for_no
 
 take_silence_for_no()  # before the lines below import openvino, which would report that to its makers
 
-from .config import MODES, GenerationConfig
+from .config import AUTO, MODES, GenerationConfig
 from .errors import (
     BrokenPair,
     CacheTooSmall,
@@ -25,6 +25,7 @@ from .text import Span, Tokenizer
 from .trace import Statistics
 
 __all__ = [
+    "AUTO",
     "MODES",
     "BrokenPair",
     "CacheTooSmall",

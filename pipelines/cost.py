@@ -149,7 +149,8 @@ class CostModel:
             stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if stored.pop("format") != FORMAT:
                 return None
-            model = cls(**{name: tuple(v) if isinstance(v, list) else float(v) for name, v in stored.items()})
+            fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else float(v) for name, v in stored.items()}
+            model = cls(**fields)
             values = (*model.base_ms, *model.context_ms, model.draft_ms, model.draft_row_ms)
             sound = (
                 len(model.rows) == len(model.base_ms) == len(model.context_ms) >= 2

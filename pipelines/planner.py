@@ -22,8 +22,8 @@ LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the rate of late
 HORIZON = 16  # passes over which the draft model's catching up is expected to pay
 TOLERANCE = 0.015  # share of the time of plain decoding that an answer may lose to drafts that failed
-FORGET = 0.02  # weight of the newest proposal in the share of a model's proposals that is kept
-RECOVER = 0.0005  # how fast that share goes back to even odds while the model is not asked
+FORGET = 0.05  # weight of the newest proposal in what is expected of a model's next one
+RECOVER = 0.0005  # how fast that goes back to even odds while the model is not asked
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Planner:
         self._calibration = calibration
         self._vocabulary_size = vocabulary_size
         self._accounts: dict[Sequence, _Account] = {}
-        self._typical: dict[str, float] = {}
+        self._expected: dict[str, float] = {}  # of a model's next proposal, by its name: that it stands
         self._tokens = self._time_ms = 0.0
 
     @property
@@ -96,10 +96,7 @@ class Planner:
         """Learn from a pass: what each turn's sequence kept, and the target's time, where nothing else was in it."""
         for turn, tokens in zip(turns, kept, strict=True):
             for proposal, token in zip(turn.draft, tokens, strict=False):
-                stands = proposal.token == token
-                self._calibration.observe(proposal.evidence, stands)
-                share = self._typical.get(proposal.source, 0.5)
-                self._typical[proposal.source] = share + FORGET * (stands - share)
+                self._calibration.observe(proposal.evidence, proposal.token == token)
         if self.cost is None or not turns:
             return
         if target_ms is not None:
@@ -129,7 +126,7 @@ class Planner:
         """Take what the texts themselves offer, the surest first, as far as it pays; returns the rows of the pass."""
         chains = [self._chain(t, [d for d in self._drafters(t) if not d.num_behind(t.sequence)]) for t in turns]
         in_debt = [self._in_debt(cost, turn) for turn in turns]
-        queue: list[tuple[float, int, Proposal]] = []
+        queue: list[tuple[float, int, float, Proposal]] = []
         taken: list[int] = []
         worth = best_worth = 0.0
         best_length, best_rows = 0, rows
@@ -138,19 +135,20 @@ class Planner:
             proposal = None if turns[i].is_full else next(chains[i], None)
             if proposal is not None:
                 survival = turns[i].survival * self._calibration.estimate(proposal.evidence)
-                heapq.heappush(queue, (-survival, i, proposal))
+                is_free = turns[i].rows < cost.least_rows  # the row is in the pass anyway
+                heapq.heappush(queue, (-survival - is_free, i, survival, proposal))
 
         for i in range(len(turns)):
             offer(i)
         while queue:
-            negative, i, proposal = heapq.heappop(queue)
+            _, i, survival, proposal = heapq.heappop(queue)
             price = cost.row_ms(rows, turns[i].rows, turns[i].context)
-            if price and (in_debt[i] or -negative < self.rate * cost.least_row_ms):
+            if price and (in_debt[i] or survival < self.rate * cost.least_row_ms):
                 continue
             rows += turns[i].rows >= cost.least_rows
-            turns[i].take(proposal, -negative)
+            turns[i].take(proposal, survival)
             taken.append(i)
-            worth += -negative - self.rate * price
+            worth += survival - self.rate * price
             if worth >= best_worth:
                 best_worth, best_length, best_rows = worth, len(taken), rows
             offer(i)
@@ -169,8 +167,7 @@ class Planner:
         if turn.draft and turn.sequence.config.mode == AUTO:
             alone = self._worth_of_model(cost, model, turn, 0, others) - self._worth(cost, turn, others)
         if max(behind, alone) <= 0:
-            share = self._typical.get(model.name, 0.5)
-            self._typical[model.name] = share + RECOVER * (0.5 - share)
+            self._expect(model, 0.5, RECOVER)
             return rows
         if alone > behind:
             turn.cut(0)
@@ -181,14 +178,16 @@ class Planner:
         for proposal in self._proposals(model, turn.sequence, turn.tokens):
             turn.draft_ms += cost.draft_ms
             expected_ms += cost.draft_ms
-            survival = turn.survival * self._calibration.estimate(proposal.evidence)
+            estimate = self._calibration.estimate(proposal.evidence)
+            self._expect(model, estimate, FORGET)
+            survival = turn.survival * estimate
             price = cost.row_ms(rows, turn.rows, turn.context)
             if survival < self.rate * price:
                 break
             rows += turn.rows >= cost.least_rows
             turn.take(proposal, survival)
             price = cost.row_ms(rows, turn.rows, turn.context) + cost.draft_ms
-            if turn.is_full or survival * self._typical.get(model.name, 0.5) < self.rate * price:
+            if turn.is_full or survival * self._expected[model.name] < self.rate * price:
                 break
         cost.observe_draft(expected_ms, 1e3 * (self.draft_s - began))
         return rows
@@ -203,7 +202,7 @@ class Planner:
 
     def _worth_of_model(self, cost: CostModel, model: Drafter, turn: Turn, length: int, rows: int) -> float:
         """The same for what `model` would write behind the first `length` tokens of the draft, its time included."""
-        typical = self._typical.get(model.name, 0.5)
+        typical = self._expected.get(model.name, 0.5)
         survival = turn.survivals[length - 1] if length else 1.0
         worth = -self.rate * self._catching_up_ms(cost, model, turn, length)
         best = worth
@@ -217,6 +216,10 @@ class Planner:
     def _catching_up_ms(self, cost: CostModel, model: Drafter, turn: Turn, length: int) -> float:
         """The time of feeding a model what it missed, spread over the passes that profit, and the draft before it."""
         return cost.draft_row_ms * ((model.num_behind(turn.sequence) - 1) / HORIZON + length)
+
+    def _expect(self, model: Drafter, estimate: float, weight: float) -> None:
+        before = self._expected.get(model.name, 0.5)
+        self._expected[model.name] = before + weight * (estimate - before)
 
     def _in_debt(self, cost: CostModel, turn: Turn) -> bool:
         account = self._accounts.get(turn.sequence)

@@ -10,10 +10,11 @@ from outrider.pipelines import OutriderError, Piece, Span, Statistics
 
 BEGINNING = "def area(width, height):\n    # <b>&amp;</b>\n"
 END = "    return width * height\n"
-SOURCES = {"off": "target", "lookup": "prompt_lookup", "draft": "draft_model"}
+SOURCES = {"off": "target", "lookup": "prompt_lookup", "draft": "draft_model", "auto": "suffix"}
 STATS = Statistics(
     prompt_tokens=9, cached_tokens=0, new_tokens=1234, passes=7, drafted=40, accepted=31,
-    ttft_s=0.01, tokens_per_s=86.4, total_s=0.5,
+    drafted_by={"suffix": 40}, accepted_by={"suffix": 31}, ttft_s=0.01, tokens_per_s=86.4, target_s=0.4, draft_s=0.0,
+    total_s=0.5,
 )  # fmt: skip
 
 
@@ -47,7 +48,7 @@ class ScriptedStream:
 class ScriptedPipeline:
     """Stands in for LLMPipeline. `warm` and `gate` hold the warm-up and the answers back; `requests` remembers them."""
 
-    modes = ("off", "lookup", "draft")
+    modes = ("off", "lookup", "suffix", "draft", "chained", "auto")
     max_context = 2048
     exact = True
 

@@ -85,7 +85,7 @@ def test_an_answer_is_seen_while_it_is_written(page, pipeline) -> None:
 def test_the_figures_stand_under_the_answer(page, pipeline) -> None:
     ask(page, "Write area.")
     finish(page, pipeline, 1)
-    for figure in ("Prompt lookup", "1,234 tokens", "86 tokens/s", "7 passes", "31 of 40 drafted accepted"):
+    for figure in ("Automatic", "1,234 tokens", "86 tokens/s", "7 passes", "31 of 40 drafted accepted"):
         expect(page.locator("#chat .figures")).to_contain_text(figure)
 
 
@@ -213,14 +213,14 @@ def test_the_sampling_settings_reach_the_pipeline(page, pipeline) -> None:
     page.locator("#settings .toggle-button").click()
     for label, value in (
         ("Temperature", "0.8"), ("Top-k (0: no limit)", "40"), ("Top-p", "0.9"), ("Min-p", "0.05"),
-        ("Repetition penalty", "1.1"), ("Answer tokens", "77"), ("Draft tokens", "3"),
+        ("Repetition penalty", "1.1"), ("Answer tokens", "77"), ("Draft tokens (0: as many as pay)", "3"),
     ):  # fmt: skip
         page.locator("#settings").get_by_label(f"number input for {label}").fill(value)
     page.locator("#settings").get_by_label("Seed").fill("42")
     ask(page, "Write area.")
     finish(page, pipeline, 1)
     assert pipeline.requests[0][1] == {
-        "mode": "lookup", "do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05,
+        "mode": "auto", "do_sample": True, "temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.05,
         "repetition_penalty": 1.1, "rng_seed": 42, "max_new_tokens": 77, "num_assistant_tokens": 3,
     }  # fmt: skip
     expect(page.locator("#chat .figures")).to_contain_text("seed 42")

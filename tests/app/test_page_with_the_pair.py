@@ -60,9 +60,10 @@ def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
     page.locator("#settings").get_by_label("number input for Answer tokens").fill("96")
     seed = page.locator("#settings").get_by_label("Seed")
     seed.fill("7")
-    texts = [answered(page, mode) for mode in ("Plain", "Prompt lookup", "Draft model")]
+    modes = ("Plain", "Prompt lookup", "Text index", "Draft model", "Chained", "Automatic")
+    texts = [answered(page, mode) for mode in modes]
     assert texts[0].strip()
-    assert texts == [texts[0]] * 3
+    assert texts == [texts[0]] * len(modes)
     seed.fill("8")
     assert answered(page, "Plain") != texts[0]
 

@@ -107,7 +107,7 @@ def test_a_prompt_that_only_mentions_code_is_no_code() -> None:
 
 
 def test_a_turn_grows_by_pieces_and_merges_neighbours_of_one_source() -> None:
-    stats = Statistics(5, 0, 3, 2, 4, 1, 0.1, 10.0, 0.3)
+    stats = Statistics(5, 0, 3, 2, 4, 1, {"suffix": 4}, {"suffix": 1}, 0.1, 10.0, 0.2, 0.0, 0.3)
     turn = Turn("Say it.")
     turn = turn.extended(Piece("a", (1,), ("target",), (Span("a", "target"),)))
     both = (Span("b", "target"), Span("c", "draft_model"))
@@ -136,7 +136,7 @@ def test_each_turn_is_two_messages_of_the_chat() -> None:
 
 
 def test_figures_tell_what_matters_and_the_seed_only_where_it_decides() -> None:
-    stats = Statistics(5, 0, 1, 1, 0, 0, 0.1, None, 0.1)
+    stats = Statistics(5, 0, 1, 1, 0, 0, {}, {}, 0.1, None, 0.1, 0.0, 0.1)
     turn = Turn("One?", Settings(mode="off", seed=7), finish_reason="stop", stats=stats)
     assert figures_of(turn) == ["Plain", "1 token", "1 pass", "nothing drafted"]
     sampled = Turn("One?", Settings(mode="draft", temperature=1.0, seed=7), finish_reason="stop", stats=stats)

@@ -90,7 +90,7 @@ def test_a_draft_that_pair_json_names_and_is_gone_is_told(pair: Path):
 def test_a_bare_model_folder_is_a_pair_without_a_draft(pair: Path):
     alone = LLMPipeline(pair / "target", cache_tokens=256)
     assert alone.pair.draft is None
-    assert alone.modes == ("off", "lookup")
+    assert alone.modes == ("off", "lookup", "suffix", "auto")
     with pytest.raises(InvalidOption, match=r"mode='draft' needs a draft model.*export the pair with --draft"):
         alone.generate("x", mode="draft")
     assert alone.generate("x", max_new_tokens=3).stats[0].new_tokens <= 3

@@ -1,0 +1,169 @@
+"""The cost model: what it was told is what it predicts, and nonsense is not believed."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.pipelines import LLMPipeline, cost
+from outrider.pipelines.cost import CostModel, NoMeasurement
+from outrider.pipelines.pair import Pair
+from outrider.pipelines.profile import measured_cost, profile_path
+
+MODEL = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), draft_ms=2.0, draft_row_ms=0.1)
+
+
+class Clock:
+    """A machine whose passes take what `takes(rows, context)` says, in milliseconds."""
+
+    def __init__(self, monkeypatch, takes) -> None:
+        self.now = 0.0
+        self.takes = takes
+        monkeypatch.setattr(cost.time, "perf_counter", lambda: self.now)
+
+    def run(self, rows: int, context: int) -> None:
+        self.now += self.takes(rows, context) / 1e3
+
+
+def test_a_pass_costs_what_its_rows_cost_together_and_each_windows_context():
+    assert MODEL.pass_ms([(2, 0)]) == 10
+    assert MODEL.pass_ms([(1, 0)]) == 10, "fewer rows are never run"
+    assert MODEL.pass_ms([(3, 100)]) == pytest.approx(10.5 + 1.5)
+    assert MODEL.pass_ms([(1, 0), (2, 100)]) == pytest.approx(11 + 1)
+    assert MODEL.pass_ms([(12, 0)]) == pytest.approx(19), "along the last stretch"
+
+
+@given(st.integers(1, 12), st.integers(0, 2000))
+def test_a_row_costs_the_difference_of_two_passes(rows, context):
+    difference = MODEL.pass_ms([(rows + 1, context)]) - MODEL.pass_ms([(rows, context)])
+    assert MODEL.row_ms(max(rows, 2), rows, context) == pytest.approx(difference, abs=1e-9)
+
+
+def test_measuring_finds_what_passes_take(monkeypatch):
+    clock = Clock(monkeypatch, lambda rows, context: 20 + 2 * rows + 0.003 * context * rows)
+    draft = Clock(monkeypatch, lambda rows, context: 3 + 0.25 * rows)
+    draft.run = lambda rows, context: clock.__setattr__("now", clock.now + draft.takes(rows, context) / 1e3)
+    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock.now)
+    made = CostModel.measure(clock.run, draft.run, 4096)
+    for rows, context in ((2, 0), (5, 300), (20, 1500), (33, 1900)):
+        assert made.pass_ms([(rows, context)]) == pytest.approx(clock.takes(rows, context), rel=1e-6)
+    assert made.draft_ms == pytest.approx(3.25)
+    assert made.draft_row_ms == pytest.approx(0.25)
+
+
+def test_a_short_context_is_measured_within_its_bounds(monkeypatch):
+    asked = []
+    clock = Clock(monkeypatch, lambda rows, context: asked.append(rows + context) or 5.0 + rows)
+    CostModel.measure(clock.run, clock.run, 20)
+    assert max(asked) <= 20
+
+
+@pytest.mark.parametrize("takes", [lambda rows, context: 0.0, lambda rows, context: -3.0], ids=["zero", "negative"])
+def test_times_that_cannot_be_are_no_measurement(monkeypatch, takes):
+    with pytest.raises(NoMeasurement):
+        CostModel.measure(Clock(monkeypatch, takes).run, None, 4096)
+
+
+def test_wild_times_are_no_measurement(monkeypatch):
+    times = iter([1.0, 50.0, 1.0, 70.0] * 1000)
+    with pytest.raises(NoMeasurement, match="took"):
+        CostModel.measure(Clock(monkeypatch, lambda rows, context: next(times)).run, None, 4096)
+
+
+def test_a_busy_machine_changes_the_prediction_and_a_quiet_one_changes_it_back():
+    model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.0, 0.0, 0.0))
+    for _ in range(100):
+        model.observe([(2, 0)], 30.0)
+    assert model.pass_ms([(2, 0)]) == pytest.approx(30, rel=0.02)
+    for _ in range(200):
+        model.observe([(2, 0)], 10.0)
+    assert model.pass_ms([(2, 0)]) == pytest.approx(10, rel=0.02)
+    before = model.pass_ms([(2, 0)])
+    model.observe([(2, 0)], 1e9)
+    assert model.pass_ms([(2, 0)]) < 1.5 * before, "one stall spoils the plan"
+
+
+def test_a_number_of_rows_that_turns_out_dearer_is_learnt():
+    model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.0, 0.0, 0.0))
+    for _ in range(300):
+        model.observe([(2, 0)], 10.0)
+        model.observe([(8, 0)], 30.0)
+    assert model.pass_ms([(8, 0)]) > 2 * model.pass_ms([(2, 0)])
+
+
+def test_what_is_kept_is_what_was_measured(tmp_path):
+    path = tmp_path / "deep" / "cost.json"
+    model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), draft_ms=2.0, draft_row_ms=0.1)
+    model.observe([(2, 0)], 50.0)
+    model.save(path)
+    assert CostModel.load(path) == MODEL
+    assert [file.name for file in path.parent.iterdir()] == ["cost.json"]
+
+
+GOOD = {
+    "format": 1, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "{", "[]", "null", "7", json.dumps({**GOOD, "format": 0}), json.dumps({**GOOD, "rows": [4, 2]}),
+        json.dumps({**GOOD, "rows": [2]}), json.dumps({**GOOD, "base_ms": [0.0, 2.0]}),
+        json.dumps({**GOOD, "base_ms": [1.0, "x"]}), json.dumps({**GOOD, "draft_ms": -1.0}),
+        json.dumps({**GOOD, "context_ms": [-1.0, 0.0]}), json.dumps({**GOOD, "base_ms": [1.0, float("inf")]}),
+        json.dumps({**GOOD, "base_ms": [1.0, float("nan")]}), json.dumps({**GOOD, "more": 1}),
+        json.dumps({name: value for name, value in GOOD.items() if name != "rows"}), "\x00\xff",
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_measured_again(tmp_path, content):
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps(GOOD))
+    assert CostModel.load(path) is not None
+    path.write_text(content, encoding="latin-1")
+    assert CostModel.load(path) is None
+    assert measured_cost(path, lambda: MODEL) == MODEL
+    assert CostModel.load(path) == MODEL
+
+
+def test_without_a_measurement_decoding_is_plain_and_says_so(tmp_path, caplog):
+    def fail():
+        raise NoMeasurement("Passes took nonsense.")
+
+    assert measured_cost(tmp_path / "cost.json", fail) is None
+    assert "decoded plainly: Passes took nonsense." in caplog.text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_folder_that_cannot_be_written_costs_the_keeping_only(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING):
+        assert measured_cost(tmp_path / "file" / "cost.json", lambda: MODEL) == MODEL
+    assert "measured again next time" in caplog.text
+
+
+def test_another_model_or_other_properties_are_measured_anew(embedded_pair):
+    pair = Pair.open(embedded_pair)
+    path = profile_path(pair, "CPU", {})
+    assert path == profile_path(pair, "CPU", {})
+    others = [profile_path(pair, "CPU", {"INFERENCE_NUM_THREADS": 1}), profile_path(Pair.open(pair.target), "CPU", {})]
+    assert len({path, *others}) == 3
+
+
+def test_a_pipeline_measures_once_and_keeps_it(embedded_pair, monkeypatch):
+    first = LLMPipeline(embedded_pair)
+    first._profile.unlink(missing_ok=True)
+    first.generate("x", max_new_tokens=3)
+    assert CostModel.load(first._profile) is not None
+
+    def measure(*args, **kwargs):
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(CostModel, "measure", measure)
+    second = LLMPipeline(embedded_pair)
+    second.generate("x", max_new_tokens=3)
+    assert second._planner.cost is not None

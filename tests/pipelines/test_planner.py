@@ -1,0 +1,188 @@
+"""The planner alone, on proposals whose odds are known: as many tokens as pay, and never much time lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.pipelines.calibration import Calibration, Evidence
+from outrider.pipelines.cost import CostModel
+from outrider.pipelines.drafters.base import Proposal
+from outrider.pipelines.planner import TOLERANCE, Planner
+from outrider.pipelines.turn import Turn
+
+from .fakes import request
+
+ROWS = (2, 3, 4, 6, 9, 33)
+
+
+@pytest.fixture(autouse=True)
+def keep_draft_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drafters here take no time, which the cost model would learn."""
+    monkeypatch.setattr(CostModel, "observe_draft", lambda *times: None)
+
+
+class Odds(Calibration):
+    """Believes what a proposal says of itself, and learns nothing."""
+
+    def estimate(self, evidence: Evidence) -> float:
+        return evidence.features[0]
+
+    def observe(self, evidence: Evidence, kept: bool) -> None:
+        pass
+
+
+class Offering:
+    """Offers tokens of given odds to each sequence; a model's drafter is `behind` tokens behind."""
+
+    def __init__(self, name: str, odds: dict, behind: int = 0) -> None:
+        self.name = name
+        self.odds = odds
+        self.behind = behind
+        self.num_taken = 0
+
+    def propose(self, sequence, ahead=()) -> Iterator[Proposal]:
+        for estimate in self.odds[sequence][len(ahead) :] if self.behind else self.odds[sequence]:
+            self.num_taken += 1
+            yield Proposal(7, self.name, Evidence(self.name, (estimate,)))
+
+    def num_behind(self, sequence) -> int:
+        return self.behind
+
+    def release(self, sequence) -> None:
+        self.odds.pop(sequence, None)
+
+
+def cost_of(base: list[float], draft_ms: float = 0.0) -> CostModel:
+    return CostModel(ROWS, tuple(base), (0.0,) * len(ROWS), draft_ms=draft_ms)
+
+
+def turn_of(**options) -> Turn:
+    return Turn(request([1, 2, 3], 99, **{"mode": "auto", "num_assistant_tokens": None, **options}), 2, 32)
+
+
+def planner_of(cost: CostModel | None, *drafters: Offering) -> Planner:
+    return Planner({"off": (), "suffix": drafters[:1], "chained": drafters, "auto": drafters}, Odds(), 12, cost)
+
+
+BASES = st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(
+    lambda steps: [10 + sum(steps[: i + 1]) for i in range(len(steps))]
+)
+
+
+@given(BASES, st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=3), st.integers(0, 9))
+def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_rows):
+    cost, turns = cost_of(base), [turn_of() for _ in odds]
+    offering = Offering("suffix", {turn.sequence: estimates for turn, estimates in zip(turns, odds, strict=True)})
+    planner = planner_of(cost, offering)
+    planner.draft(turns, other_rows)
+
+    def worth(lengths) -> float:
+        total = 0.0
+        for estimates, length in zip(odds, lengths, strict=True):
+            survival = 1.0
+            for estimate in estimates[:length]:
+                survival *= estimate
+                total += survival
+        rows = other_rows + sum(max(2, 1 + length) for length in lengths)
+        return total - planner.rate * cost.pass_ms([(rows, 0)])
+
+    chosen = worth([len(turn.draft) for turn in turns])
+    best = max(worth(lengths) for lengths in product(*(range(len(estimates) + 1) for estimates in odds)))
+    assert chosen == pytest.approx(best, abs=1e-9)
+
+
+def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():
+    turn = turn_of(num_assistant_tokens=4)
+    planner = planner_of(cost_of([10, 90, 190, 290, 390, 990]), Offering("suffix", {turn.sequence: [0.01] * 9}))
+    planner.draft([turn])
+    assert turn.tokens == [7] * 4
+    assert turn.survival == pytest.approx(0.01**4)
+
+
+def test_without_a_cost_model_nothing_is_planned():
+    turn, model = turn_of(), Offering("draft_model", {}, behind=1)
+    planner_of(None, Offering("suffix", {turn.sequence: [0.99] * 9}), model).draft([turn])
+    assert turn.tokens == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "model", "expected"),
+    [
+        ("auto", [0.95, 0.9], [0.05] * 9, ["suffix", "suffix"]),
+        ("auto", [0.99, 0.99], [0.99] * 9, ["suffix", "suffix", *["draft_model"] * 7]),
+        ("auto", [0.02], [0.99] * 9, ["draft_model"] * 9),
+        ("chained", [0.02], [0.99] * 9, ["suffix"]),
+        ("auto", [], [0.99] * 9, ["draft_model"] * 9),
+        ("suffix", [0.9, 0.9], [0.99] * 9, ["suffix", "suffix"]),
+        ("off", [0.9], [0.9], []),
+    ],
+)
+def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
+    turn = turn_of(mode=mode)
+    drafters = Offering("suffix", {turn.sequence: text}), Offering("draft_model", {turn.sequence: model}, behind=1)
+    planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
+    planner._expected["draft_model"] = 0.8 if model[0] > 0.9 else 0.05
+    planner.draft([turn])
+    assert turn.sources == expected
+
+
+def test_the_draft_model_stops_when_its_own_odds_fall():
+    turn = turn_of()
+    model = Offering("draft_model", {turn.sequence: [0.9, 0.9, 0.1, 0.9]}, behind=1)
+    none = Offering("suffix", {turn.sequence: []})
+    planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0), none, model).draft([turn])
+    assert turn.tokens == [7, 7]
+    assert model.num_taken == 3, "it wrote on after a token that was not worth its row"
+
+
+def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
+    turn = turn_of()
+    model = Offering("draft_model", {turn.sequence: [0.01] * 32}, behind=1)
+    none = Offering("suffix", {turn.sequence: []})
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=2.0), none, model)
+    for _ in range(1000):
+        turn.cut(0)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+        planner.observe([turn], [[3]], None)
+    assert 0 < model.num_taken < 50
+
+
+@given(BASES, st.floats(0.5, 0.999), st.floats(0.0, 4.0), st.integers(2, 200))
+def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claimed, draft_ms, num_passes):
+    """However sure the drafters are of themselves."""
+    cost, turn = cost_of(base, draft_ms), turn_of()
+    text = Offering("suffix", {turn.sequence: [claimed] * 4})
+    planner = planner_of(cost, text, Offering("draft_model", {turn.sequence: [claimed] * 32}, behind=1))
+    spent = plain = worst = 0.0
+    for _ in range(num_passes):
+        turn.cut(0)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+        this = cost.pass_ms([(turn.rows, 0)]) + turn.draft_ms
+        worst = max(worst, this)
+        spent, plain = spent + this, plain + cost.pass_ms([(1, 0)])
+        planner.observe([turn], [[3]], None)
+    assert spent - plain <= TOLERANCE * plain + cost.pass_ms([(1, 0)]) / 2 + worst
+
+
+def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_rejection():
+    seen = []
+
+    class Noting(Odds):
+        def observe(self, evidence, kept):
+            seen.append((evidence.features[0], kept))
+
+    turn = turn_of(num_assistant_tokens=4)
+    offering = Offering("suffix", {turn.sequence: [0.1, 0.2, 0.3, 0.4]})
+    planner = Planner({"auto": (offering,)}, Noting(), 12, None)
+    planner.draft([turn])
+    planner.observe([turn], [[7, 7, 5]], None)
+    assert seen == [(0.1, True), (0.2, True), (0.3, False)]
+    planner.release(turn.sequence)
+    assert offering.odds == {}
