@@ -17,10 +17,12 @@ class AddressTaken(OutriderError):
     """The page cannot listen where it was told to."""
 
 
-def serve(pair: Path, host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False) -> None:
+def serve(
+    pair: Path, host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False, reference: Path | None = None
+) -> None:
     """Load the pair and serve its page until interrupted. Raises AddressTaken, and what LLMPipeline raises."""
     _check_address(host, port)
-    page = open_page(Assistant(LLMPipeline(pair), name_of(pair)), host, port, open_browser)
+    page = open_page(Assistant(LLMPipeline(pair, reference=reference), name_of(pair)), host, port, open_browser)
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
     print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
     try:

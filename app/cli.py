@@ -28,6 +28,10 @@ PairFolder = Annotated[
 ]  # fmt: skip
 
 
+Reference = Annotated[
+    Path | None, typer.Option("--reference", help="A folder of text files that answers may quote; makes quoting fast.")
+]
+
 Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
 
 
@@ -52,12 +56,13 @@ def chat(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
+    reference: Reference = None,
 ) -> None:
     """Chat in the browser. Nothing leaves this machine."""
     keep_private()
     from .chat import serve
 
-    serve(pair or _embedded_pair(), host=host, port=port, open_browser=open_browser)
+    serve(pair or _embedded_pair(), host=host, port=port, open_browser=open_browser, reference=reference)
 
 
 @app.command()
@@ -68,13 +73,14 @@ def generate(
     seed: Annotated[int, typer.Option(help="Same seed, same text.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.", min=0.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.", min=1)] = 512,
+    reference: Reference = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with text and figures.")] = False,
 ) -> None:
     """Answer one prompt on the command line, token by token."""
     keep_private()
     from outrider.pipelines import LLMPipeline
 
-    pipeline = LLMPipeline(pair or _embedded_pair())
+    pipeline = LLMPipeline(pair or _embedded_pair(), reference=reference)
     options: dict[str, Any] = {
         "mode": mode,
         "rng_seed": seed,
@@ -97,6 +103,23 @@ def generate(
     for piece in pipeline.stream(prompt, **options):
         typer.echo(piece.text, nl=False)
     typer.echo()
+
+
+@app.command()
+def doctor(
+    pair: Annotated[
+        Path | None, typer.Argument(help="A pair's folder.", show_default="the pair that comes with Outrider")
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is known from an earlier time.")] = False,
+) -> None:
+    """Measure and check what a pair can do on this machine."""
+    keep_private()
+    from rich.console import Console
+
+    from .doctor import examine
+
+    if not examine(pair or _embedded_pair(), Console(), again):
+        raise typer.Exit(1)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)

@@ -16,9 +16,13 @@ SOURCES = {
     "target": "Written by the model itself",
     "prompt_lookup": "Found in the prompt or the answer so far, and confirmed by the model",
     "suffix": "Copied from the text so far, edits included, and confirmed by the model",
+    "reference": "Found in the reference folder, and confirmed by the model",
     "draft_model": "Proposed by the draft model, and confirmed by the model",
 }
-LABELS = {"target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index", "draft_model": "draft model"}
+LABELS = {
+    "target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index", "reference": "your files",
+    "draft_model": "draft model",
+}  # fmt: skip
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
 MODES = {
     "auto": "Automatic", "off": "Plain", "lookup": "Prompt lookup", "suffix": "Text index", "draft": "Draft model",

@@ -26,8 +26,9 @@ class GenerationConfig:
     `mode` chooses who drafts: nobody ("off", plain decoding); the latest n-gram match in prompt and output ("lookup");
     an index of both that learns from the answer how it edits what it copies ("suffix"); the pair's draft model
     ("draft"); the index and behind it the draft model ("chained"); whichever is worth more ("auto"; without a draft
-    model, the index). `num_assistant_tokens` are drafted for each pass, or as many as pay where it is None;
-    `max_ngram_size` is the longest n-gram that "lookup" matches. None of it changes the tokens, only the speed.
+    model, the index). A reference folder, where the pipeline has one, goes with the index. `num_assistant_tokens` are
+    drafted for each pass, or as many as pay where it is None; `max_ngram_size` is the longest n-gram that "lookup"
+    matches. None of it changes the tokens, only the speed.
 
     Decoding is greedy unless `do_sample` is set; a temperature of 0 is greedy as well. A limit of None is none.
 

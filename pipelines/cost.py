@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -18,8 +17,8 @@ FORMAT = 1
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 33)
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
-REPEATS = 3
-WILD = 4.0  # a measurement is no use where its median is so many times its fastest
+FEWEST_REPEATS, MOST_REPEATS = 3, 20
+CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
 FORGET_SPEED, FORGET_SHAPE, FORGET_DRIFT = 0.1, 0.03, 0.001  # weights of the newest pass
 
 
@@ -164,15 +163,17 @@ class CostModel:
 
 
 def _fastest_ms(run: Run, rows: int, context: int) -> float:
+    """The fastest of several times, once a second one confirms it: what else ran meanwhile is not the model's cost."""
     run(rows, context)  # the first of its shape prepares kernels
-    times = []
-    for _ in range(REPEATS):
+    times: list[float] = []
+    while len(times) < FEWEST_REPEATS or (times[1] > CONFIRMED * times[0] and len(times) < MOST_REPEATS):
         began = time.perf_counter()
         run(rows, context)
         times.append((time.perf_counter() - began) * 1e3)
-    if min(times) <= 0 or statistics.median(times) > WILD * min(times):
+        times.sort()
+    if times[0] <= 0 or times[1] > WILD * times[0]:
         raise NoMeasurement(f"Passes of {rows} rows took {', '.join(f'{t:.3g}' for t in times)} ms.")
-    return min(times)  # what others on this machine did meanwhile is not the model's cost
+    return times[0]
 
 
 def _increasing(values: NDArray[np.float64]) -> NDArray[np.float64]:

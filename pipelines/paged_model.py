@@ -62,6 +62,9 @@ class PagedModel:
             reason = str(error).strip().splitlines()[-1]
             raise InvalidOption(f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason}") from error
         self.num_blocks = num_blocks
+        self.num_threads: int = compiled.get_property("INFERENCE_NUM_THREADS")
+        self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
+        self.cache_bytes = 0
         self._request = compiled.create_infer_request()
         for port in compiled.inputs:
             name = port.get_any_name()
@@ -69,7 +72,9 @@ class PagedModel:
                 shape = [num_blocks, *(dim.get_length() for dim in list(port.partial_shape)[1:])]
                 if shape[2] != BLOCK_SIZE:
                     raise UnsupportedModel(f"{folder} uses key-value blocks of {shape[2]} tokens, not {BLOCK_SIZE}.")
-                self._request.set_tensor(name, ov.Tensor(port.element_type, ov.Shape(shape)))
+                cache = ov.Tensor(port.element_type, ov.Shape(shape))
+                self._request.set_tensor(name, cache)
+                self.cache_bytes += cache.byte_size
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:

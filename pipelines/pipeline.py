@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,10 +16,11 @@ from .block_pool import BlockPool
 from .calibration import Calibration
 from .config import AUTO, GenerationConfig
 from .cost import CONTEXTS, CostModel, Run
-from .drafters import draft_model, suffix
+from .drafters import draft_model, retrieval, suffix
 from .drafters.base import Drafter
 from .drafters.draft_model import DraftModel
 from .drafters.prompt_lookup import PromptLookup
+from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
 from .engine import FEWEST_ROWS, Engine
 from .errors import CacheTooSmall, InvalidOption, PromptTooLong, UnsupportedDevice
@@ -25,8 +28,9 @@ from .exactness import is_exact
 from .paged_model import BLOCK_SIZE, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
-from .profile import measured_cost, profile_path
+from .profile import cache_folder, measured_cost, profile_path
 from .prompt import Inputs, Message, Prompt, encode_prompt, prompts_of
+from .reference import Reference
 from .results import DecodedResults, DecodedText
 from .sequence import Sequence
 from .stream import Stream
@@ -43,12 +47,23 @@ MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
 WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of the models' weights and of the key-value cache, which holds `cache_tokens` tokens."""
+
+    weights: int
+    cache: int
+    cache_tokens: int
+
+
 class LLMPipeline:
     """A pair of models, loaded and ready to write.
 
     `models_path` is a pair folder or a bare IR folder; `cache_tokens` is how many tokens, of all requests together, the
     key-value cache holds; `exact=False` gives up the promise of the same text for the last percent of speed (see
-    `Engine`); further keywords are OpenVINO properties for the target. Calls from several threads are served together.
+    `Engine`); `reference` is a folder of text files that answers may quote, of which an index is kept in the user's
+    cache folder; further keywords are OpenVINO properties for the target. Calls from several threads are served
+    together.
 
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """
@@ -60,6 +75,7 @@ class LLMPipeline:
         *,
         cache_tokens: int = 16384,
         exact: bool = True,
+        reference: str | Path | None = None,
         **properties: Any,
     ) -> None:
         if device != "CPU":
@@ -69,15 +85,18 @@ class LLMPipeline:
         self.pair = Pair.open(models_path)
         self.tokenizer = Tokenizer(self.pair.target)
         self.max_context = self.pair.max_context
+        self.device = device
         self.exact = exact
         num_blocks = -(-cache_tokens // BLOCK_SIZE)
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._target = PagedModel(self.pair.target, num_blocks, properties)
         self._draft: PagedModel | None = None
-        calibration = Calibration({**suffix.PRIORS, **draft_model.PRIORS})
-        copying = Suffix(calibration)
-        modes: dict[str, tuple[Drafter, ...]] = {"off": (), "lookup": (PromptLookup(),), "suffix": (copying,)}
+        calibration = Calibration({**suffix.PRIORS, **retrieval.PRIORS, **draft_model.PRIORS})
+        copying: tuple[Drafter, ...] = (Suffix(calibration),)
+        if reference is not None:
+            copying = (*copying, Retrieval(self._open_reference(Path(reference).expanduser())))
+        modes: dict[str, tuple[Drafter, ...]] = {"off": (), "lookup": (PromptLookup(),), "suffix": copying}
         if self.pair.draft is not None:
             check_same_vocabulary(
                 self.tokenizer.vocabulary,
@@ -86,7 +105,7 @@ class LLMPipeline:
             )
             self._draft = PagedModel(self.pair.draft, num_blocks)
             writing = DraftModel(self._draft, self._draft_pool, context_length(self.pair.draft))
-            modes |= {"draft": (writing,), "chained": (copying, writing)}
+            modes |= {"draft": (writing,), "chained": (*copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
         self._planner = Planner(modes, calibration, self._target.vocabulary_size)
@@ -119,6 +138,30 @@ class LLMPipeline:
         for mode in self.modes:
             options = {**WARM_UP, "mode": mode, "num_assistant_tokens": 2}
             self._open("def " * min(40, room // 8), self._config.updated(options)).finish()
+
+    @property
+    def cost(self) -> CostModel | None:
+        """What passes cost on this machine; None before it was measured, or where it cannot be."""
+        return self._planner.cost
+
+    def forget_cost(self) -> None:
+        """Measure what passes cost anew, next time that it is asked for."""
+        self._profile.unlink(missing_ok=True)
+        self._planner.cost, self._is_measured = None, False
+
+    @property
+    def num_threads(self) -> int:
+        return self._target.num_threads
+
+    @property
+    def memory(self) -> Memory:
+        """What both models take."""
+        models = [model for model in (self._target, self._draft) if model is not None]
+        return Memory(
+            weights=sum(model.weight_bytes for model in models),
+            cache=sum(model.cache_bytes for model in models),
+            cache_tokens=self._pool.num_blocks * BLOCK_SIZE,
+        )
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
@@ -178,6 +221,10 @@ class LLMPipeline:
 
     def finish_chat(self) -> None:
         self._history = None
+
+    def _open_reference(self, folder: Path) -> Reference:
+        vocabulary = hashlib.sha256((self.pair.target / "openvino_tokenizer.bin").read_bytes()).hexdigest()
+        return Reference.of(folder, cache_folder(), vocabulary, lambda text: self.tokenizer.encode(text, False))
 
     def _measure(self) -> None:
         """Learn once what passes cost here, which the planner goes by."""

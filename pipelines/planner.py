@@ -124,7 +124,7 @@ class Planner:
 
     def _draft_from_text(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
         """Take what the texts themselves offer, the surest first, as far as it pays; returns the rows of the pass."""
-        chains = [self._chain(t, [d for d in self._drafters(t) if not d.num_behind(t.sequence)]) for t in turns]
+        offers = [self._surest(t, [d for d in self._drafters(t) if not d.num_behind(t.sequence)]) for t in turns]
         in_debt = [self._in_debt(cost, turn) for turn in turns]
         queue: list[tuple[float, int, float, Proposal]] = []
         taken: list[int] = []
@@ -132,7 +132,7 @@ class Planner:
         best_length, best_rows = 0, rows
 
         def offer(i: int) -> None:
-            proposal = None if turns[i].is_full else next(chains[i], None)
+            proposal = None if turns[i].is_full else next(offers[i], None)
             if proposal is not None:
                 survival = turns[i].survival * self._calibration.estimate(proposal.evidence)
                 is_free = turns[i].rows < cost.least_rows  # the row is in the pass anyway
@@ -231,6 +231,22 @@ class Planner:
             for proposal in self._proposals(drafter, turn.sequence, tuple(ahead)):
                 yield proposal
                 ahead.append(proposal.token)
+
+    def _surest(self, turn: Turn, drafters: SequenceOf[Drafter]) -> Iterator[Proposal]:
+        """Token by token, the proposal that is held likeliest of those that several drafters have."""
+        ahead: list[int] = []
+        running = [self._proposals(drafter, turn.sequence, ()) for drafter in drafters]
+        while True:
+            found = [next(proposals, None) for proposals in running]
+            offered = [proposal for proposal in found if proposal is not None]
+            if not offered:
+                return
+            best = max(offered, key=lambda proposal: self._calibration.estimate(proposal.evidence))
+            yield best
+            ahead.append(best.token)
+            for i, proposal in enumerate(found):
+                if len(found) > 1 and (proposal is None or proposal.token != best.token):
+                    running[i] = self._proposals(drafters[i], turn.sequence, tuple(ahead))
 
     def _proposals(self, drafter: Drafter, sequence: Sequence, ahead: SequenceOf[int]) -> Iterator[Proposal]:
         """What a drafter proposes. It can only cost speed: one that fails is left out for the rest of the answer."""

@@ -19,6 +19,11 @@ from .pair import Pair
 log = logging.getLogger(__name__)
 
 
+def cache_folder() -> Path:
+    """Where this system keeps what programs can make again."""
+    return user_cache_path("outrider", appauthor=False)
+
+
 def profile_path(pair: Pair, device: str, properties: Mapping[str, Any]) -> Path:
     """Where the measurements of a pair belong: another model, device, version or number of threads, another file.
 
@@ -30,7 +35,7 @@ def profile_path(pair: Pair, device: str, properties: Mapping[str, Any]) -> Path
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
         digest.update((model / "openvino_model.xml").read_bytes())
-    return user_cache_path("outrider", appauthor=False) / "cost" / f"{digest.hexdigest()[:32]}.json"
+    return cache_folder() / "cost" / f"{digest.hexdigest()[:32]}.json"
 
 
 def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import random
 
 import pytest
 from hypothesis import given
@@ -69,9 +70,16 @@ def test_times_that_cannot_be_are_no_measurement(monkeypatch, takes):
 
 
 def test_wild_times_are_no_measurement(monkeypatch):
-    times = iter([1.0, 50.0, 1.0, 70.0] * 1000)
+    times = iter([4.0**n for n in range(1, 30)])
     with pytest.raises(NoMeasurement, match="took"):
         CostModel.measure(Clock(monkeypatch, lambda rows, context: next(times)).run, None, 4096)
+
+
+def test_the_time_of_a_pass_on_a_machine_that_is_often_busy_is_that_of_the_quiet_moments(monkeypatch):
+    rng = random.Random(2)
+    clock = Clock(monkeypatch, lambda rows, context: (10 + rows) * rng.choice([1.0, 1.0, 3.0, 9.0]))
+    made = CostModel.measure(clock.run, None, 4096)
+    assert made.pass_ms([(5, 0)]) == pytest.approx(15)
 
 
 def test_a_busy_machine_changes_the_prediction_and_a_quiet_one_changes_it_back():
