@@ -93,6 +93,10 @@ class CostModel:
         for i in range(len(self._shape)):
             self._shape[i] += FORGET_DRIFT * (1 - self._shape[i])
 
+    def draft_pass_ms(self, num_sequences: int) -> float:
+        """The time of one pass of the draft model, a token for each of several sequences."""
+        return self.draft_ms + (num_sequences - 1) * self.draft_row_ms
+
     def observe_draft(self, expected_ms: float, measured_ms: float) -> None:
         """Learn from drafts of the draft model."""
         if expected_ms > 0 and measured_ms > 0:

@@ -17,7 +17,7 @@ from .calibration import Calibration
 from .config import AUTO, GenerationConfig
 from .cost import CONTEXTS, CostModel, Run
 from .drafters import draft_model, retrieval, suffix
-from .drafters.base import Drafter
+from .drafters.base import Chain, Drafter
 from .drafters.draft_model import DraftModel
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
@@ -96,7 +96,7 @@ class LLMPipeline:
         copying: tuple[Drafter, ...] = (Suffix(calibration),)
         if reference is not None:
             copying = (*copying, Retrieval(self._open_reference(Path(reference).expanduser())))
-        modes: dict[str, tuple[Drafter, ...]] = {"off": (), "lookup": (PromptLookup(),), "suffix": copying}
+        modes = {"off": Chain(), "lookup": Chain((PromptLookup(),)), "suffix": Chain(copying)}
         if self.pair.draft is not None:
             check_same_vocabulary(
                 self.tokenizer.vocabulary,
@@ -105,7 +105,7 @@ class LLMPipeline:
             )
             self._draft = PagedModel(self.pair.draft, num_blocks)
             writing = DraftModel(self._draft, self._draft_pool, context_length(self.pair.draft))
-            modes |= {"draft": (writing,), "chained": (*copying, writing)}
+            modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
         self._planner = Planner(modes, calibration, self._target.vocabulary_size)

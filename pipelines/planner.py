@@ -14,7 +14,7 @@ from itertools import islice
 from .calibration import Calibration
 from .config import AUTO
 from .cost import CostModel
-from .drafters.base import Drafter, Proposal
+from .drafters.base import Chain, Drafter, ModelDrafter, Proposal
 from .sequence import Sequence
 from .turn import Turn
 
@@ -55,18 +55,19 @@ class Planner:
 
     def __init__(
         self,
-        modes: Mapping[str, SequenceOf[Drafter]],
+        modes: Mapping[str, Chain],
         calibration: Calibration,
         vocabulary_size: int,
         cost: CostModel | None = None,
     ) -> None:
         self.modes = modes
         self.cost = cost  # without it, nothing is drafted where nobody says how many tokens
-        self.draft_s = 0.0  # that drafters which run a model have taken, all in all
+        self.draft_s = 0.0  # that the draft model has taken, all in all
+        self._model = next((chain.model for chain in modes.values() if chain.model is not None), None)
         self._calibration = calibration
         self._vocabulary_size = vocabulary_size
         self._accounts: dict[Sequence, _Account] = {}
-        self._expected: dict[str, float] = {}  # of a model's next proposal, by its name: that it stands
+        self._expected = 0.5  # that the draft model's next proposal stands
         self._tokens = self._time_ms = 0.0
 
     @property
@@ -78,19 +79,19 @@ class Planner:
         """Fill the draft of each turn. `other_rows` of the same pass are prompts that are being read."""
         planned = []
         for turn in turns:
-            if turn.sequence.config.num_assistant_tokens is None:
+            length = turn.sequence.config.num_assistant_tokens
+            if length is None:
                 planned.append(turn)
             else:
-                length = min(turn.limit, turn.sequence.config.num_assistant_tokens)
-                for proposal in islice(self._chain(turn, self._drafters(turn)), length):
+                for proposal in islice(self._chained(turn), min(turn.limit, length)):
                     turn.take(proposal, turn.survival * self._calibration.estimate(proposal.evidence))
         if planned and self.cost is not None:
             if not self._time_ms:
                 self._tokens, self._time_ms = 1.0, self.cost.pass_ms([(1, planned[0].context)])
             rows = other_rows + sum(max(turn.rows, self.cost.least_rows) for turn in turns)
             rows = self._draft_from_text(self.cost, planned, rows)
-            for turn in planned:
-                rows = self._draft_from_model(self.cost, turn, rows)
+            if self._model is not None:
+                self._draft_from_model(self.cost, self._model, planned, rows)
 
     def observe(self, turns: SequenceOf[Turn], kept: SequenceOf[SequenceOf[int]], target_ms: float | None) -> None:
         """Learn from a pass: what each turn's sequence kept, and the target's time, where nothing else was in it."""
@@ -116,15 +117,15 @@ class Planner:
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
         self._accounts.pop(sequence, None)
-        for drafter in {id(drafter): drafter for chain in self.modes.values() for drafter in chain}.values():
+        for drafter in {id(drafter): drafter for chain in self.modes.values() for drafter in chain.drafters}.values():
             drafter.release(sequence)
 
-    def _drafters(self, turn: Turn) -> SequenceOf[Drafter]:
+    def _chain(self, turn: Turn) -> Chain:
         return self.modes[turn.sequence.config.mode]
 
     def _draft_from_text(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
         """Take what the texts themselves offer, the surest first, as far as it pays; returns the rows of the pass."""
-        offers = [self._surest(t, [d for d in self._drafters(t) if not d.num_behind(t.sequence)]) for t in turns]
+        offers = [self._surest(turn) for turn in turns]
         in_debt = [self._in_debt(cost, turn) for turn in turns]
         queue: list[tuple[float, int, float, Proposal]] = []
         taken: list[int] = []
@@ -156,41 +157,58 @@ class Planner:
             turns[i].cut(len(turns[i].draft) - 1)
         return best_rows
 
-    def _draft_from_model(self, cost: CostModel, turn: Turn, rows: int) -> int:
-        """Let the draft model write on behind the draft, or in its place, where that is expected to bring more."""
-        model = next((d for d in self._drafters(turn) if d.num_behind(turn.sequence)), None)
-        if model is None or turn.is_full or self._in_debt(cost, turn):
-            return rows
-        behind = self._worth_of_model(cost, model, turn, len(turn.draft), rows)
-        others = rows - max(turn.rows, cost.least_rows) + cost.least_rows
-        alone = -1.0
+    def _draft_from_model(self, cost: CostModel, model: ModelDrafter, turns: SequenceOf[Turn], rows: int) -> None:
+        """Let the draft model write on behind drafts, or in their place, where that is expected to bring more."""
+        asking = [turn for turn in turns if self._chain(turn).model and not turn.is_full]
+        asking = [turn for turn in asking if not self._in_debt(cost, turn)]
+        writing = []
+        for turn in asking:
+            rows, is_worth = self._make_way(cost, model, turn, rows, len(asking))
+            if is_worth:
+                writing.append(turn)
+        if not writing:
+            self._expect(0.5, RECOVER)
+            return
+        expected_ms = cost.draft_row_ms * sum(model.num_behind(t.sequence) - 1 + len(t.draft) for t in writing)
+        began = self.draft_s
+        for turn in writing:
+            turn.draft_ms = self._catching_up_ms(cost, model, turn, len(turn.draft))
+        while writing:
+            draft_ms = cost.draft_pass_ms(len(writing)) / len(writing)
+            expected_ms += cost.draft_pass_ms(len(writing))
+            goes_on = []
+            for turn, proposal in zip(writing, self._written(model, writing), strict=True):
+                turn.draft_ms += draft_ms
+                if proposal is None:
+                    continue
+                estimate = self._calibration.estimate(proposal.evidence)
+                self._expect(estimate, FORGET)
+                survival = turn.survival * estimate
+                if survival < self.rate * cost.row_ms(rows, turn.rows, turn.context):
+                    continue
+                rows += turn.rows >= cost.least_rows
+                turn.take(proposal, survival)
+                price = cost.row_ms(rows, turn.rows, turn.context) + draft_ms
+                if not turn.is_full and survival * self._expected >= self.rate * price:
+                    goes_on.append(turn)
+            writing = goes_on
+        cost.observe_draft(expected_ms, 1e3 * (self.draft_s - began))
+
+    def _make_way(
+        self, cost: CostModel, model: ModelDrafter, turn: Turn, rows: int, num_sharing: int
+    ) -> tuple[int, bool]:
+        """Whether the model should write for a turn, behind its draft or, in mode "auto", in place of it, which is then
+        dropped; with the rows of the pass."""
+        behind = self._worth_of_model(cost, model, turn, len(turn.draft), rows, num_sharing)
+        alone, others = -1.0, rows - max(turn.rows, cost.least_rows) + cost.least_rows
         if turn.draft and turn.sequence.config.mode == AUTO:
-            alone = self._worth_of_model(cost, model, turn, 0, others) - self._worth(cost, turn, others)
+            alone = self._worth_of_model(cost, model, turn, 0, others, num_sharing) - self._worth(cost, turn, others)
         if max(behind, alone) <= 0:
-            self._expect(model, 0.5, RECOVER)
-            return rows
+            return rows, False
         if alone > behind:
             turn.cut(0)
-            rows = others
-        turn.draft_ms = self._catching_up_ms(cost, model, turn, len(turn.draft))
-        expected_ms = cost.draft_row_ms * (model.num_behind(turn.sequence) - 1 + len(turn.draft))
-        began = self.draft_s
-        for proposal in self._proposals(model, turn.sequence, turn.tokens):
-            turn.draft_ms += cost.draft_ms
-            expected_ms += cost.draft_ms
-            estimate = self._calibration.estimate(proposal.evidence)
-            self._expect(model, estimate, FORGET)
-            survival = turn.survival * estimate
-            price = cost.row_ms(rows, turn.rows, turn.context)
-            if survival < self.rate * price:
-                break
-            rows += turn.rows >= cost.least_rows
-            turn.take(proposal, survival)
-            price = cost.row_ms(rows, turn.rows, turn.context) + cost.draft_ms
-            if turn.is_full or survival * self._expected[model.name] < self.rate * price:
-                break
-        cost.observe_draft(expected_ms, 1e3 * (self.draft_s - began))
-        return rows
+            return others, True
+        return rows, True
 
     def _worth(self, cost: CostModel, turn: Turn, rows: int) -> float:
         """Tokens that a draft is expected to bring beyond what its rows are worth; `rows` is the pass without it."""
@@ -200,41 +218,44 @@ class Planner:
             rows += length >= cost.least_rows
         return worth
 
-    def _worth_of_model(self, cost: CostModel, model: Drafter, turn: Turn, length: int, rows: int) -> float:
-        """The same for what `model` would write behind the first `length` tokens of the draft, its time included."""
-        typical = self._expected.get(model.name, 0.5)
+    def _worth_of_model(
+        self, cost: CostModel, model: ModelDrafter, turn: Turn, length: int, rows: int, num_sharing: int
+    ) -> float:
+        """The same for what `model` would write behind the first `length` tokens of the draft, with its time, where
+        `num_sharing` turns share its passes."""
+        draft_ms = cost.draft_pass_ms(num_sharing) / num_sharing
         survival = turn.survivals[length - 1] if length else 1.0
         worth = -self.rate * self._catching_up_ms(cost, model, turn, length)
         best = worth
         for window in range(1 + length, 1 + turn.limit):
-            survival *= typical
-            worth += survival - self.rate * (cost.row_ms(rows, window, turn.context) + cost.draft_ms)
+            survival *= self._expected
+            worth += survival - self.rate * (cost.row_ms(rows, window, turn.context) + draft_ms)
             rows += window >= cost.least_rows
             best = max(best, worth)
         return best
 
-    def _catching_up_ms(self, cost: CostModel, model: Drafter, turn: Turn, length: int) -> float:
+    def _catching_up_ms(self, cost: CostModel, model: ModelDrafter, turn: Turn, length: int) -> float:
         """The time of feeding a model what it missed, spread over the passes that profit, and the draft before it."""
         return cost.draft_row_ms * ((model.num_behind(turn.sequence) - 1) / HORIZON + length)
 
-    def _expect(self, model: Drafter, estimate: float, weight: float) -> None:
-        before = self._expected.get(model.name, 0.5)
-        self._expected[model.name] = before + weight * (estimate - before)
+    def _expect(self, estimate: float, weight: float) -> None:
+        self._expected += weight * (estimate - self._expected)
 
     def _in_debt(self, cost: CostModel, turn: Turn) -> bool:
         account = self._accounts.get(turn.sequence)
         return account is not None and account.in_debt(cost.pass_ms([(1, turn.context)]) / 2)
 
-    def _chain(self, turn: Turn, drafters: SequenceOf[Drafter]) -> Iterator[Proposal]:
+    def _chained(self, turn: Turn) -> Iterator[Proposal]:
+        """What the drafters of a mode propose, one going on where the other ends."""
         ahead: list[int] = []
-        for drafter in drafters:
+        for drafter in self._chain(turn).drafters:
             for proposal in self._proposals(drafter, turn.sequence, tuple(ahead)):
                 yield proposal
                 ahead.append(proposal.token)
 
-    def _surest(self, turn: Turn, drafters: SequenceOf[Drafter]) -> Iterator[Proposal]:
-        """Token by token, the proposal that is held likeliest of those that several drafters have."""
-        ahead: list[int] = []
+    def _surest(self, turn: Turn) -> Iterator[Proposal]:
+        """Token by token, the likeliest of what the texts propose."""
+        drafters, ahead = self._chain(turn).texts, list[int]()
         running = [self._proposals(drafter, turn.sequence, ()) for drafter in drafters]
         while True:
             found = [next(proposals, None) for proposals in running]
@@ -249,22 +270,42 @@ class Planner:
                     running[i] = self._proposals(drafters[i], turn.sequence, tuple(ahead))
 
     def _proposals(self, drafter: Drafter, sequence: Sequence, ahead: SequenceOf[int]) -> Iterator[Proposal]:
-        """What a drafter proposes. It can only cost speed: one that fails is left out for the rest of the answer."""
+        """What a drafter proposes, for as long as it does not fail."""
         if sequence.drafting_failed:
             return
-        runs_model = drafter.num_behind(sequence) > 0
         try:
             proposals = drafter.propose(sequence, ahead)
             while True:
                 began = time.perf_counter()
                 proposal = next(proposals, None)
-                if runs_model:
+                if drafter is self._model:
                     self.draft_s += time.perf_counter() - began
                 if proposal is None:
                     return
-                if not 0 <= operator.index(proposal.token) < self._vocabulary_size:
-                    raise ValueError(f"{proposal} is not of the target's vocabulary")
-                yield proposal
+                yield self._checked(proposal)
         except Exception:
-            log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=True)
+            self._leave_out(drafter, [sequence])
+
+    def _written(self, model: ModelDrafter, turns: SequenceOf[Turn]) -> list[Proposal | None]:
+        """What the draft model proposes for each turn."""
+        wanted = [(turn.sequence, turn.tokens) for turn in turns if not turn.sequence.drafting_failed]
+        began = time.perf_counter()
+        try:
+            written = [proposal and self._checked(proposal) for proposal in model.write(wanted)]
+            found = dict(zip((sequence for sequence, _ in wanted), written, strict=True))
+        except Exception:
+            self._leave_out(model, [sequence for sequence, _ in wanted])
+            found = {}
+        self.draft_s += time.perf_counter() - began
+        return [found.get(turn.sequence) for turn in turns]
+
+    def _checked(self, proposal: Proposal) -> Proposal:
+        if not 0 <= operator.index(proposal.token) < self._vocabulary_size:
+            raise ValueError(f"{proposal} is not of the target's vocabulary")
+        return proposal
+
+    def _leave_out(self, drafter: Drafter, sequences: SequenceOf[Sequence]) -> None:
+        """A drafter can only cost speed: where it fails, the answer goes on without."""
+        log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=True)
+        for sequence in sequences:
             sequence.drafting_failed = True

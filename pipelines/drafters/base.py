@@ -31,10 +31,30 @@ class Drafter(Protocol):
         """
         ...
 
-    def num_behind(self, sequence: Sequence) -> int:
-        """Tokens that a model must be fed before its first proposal; 0 for a drafter that runs none."""
-        ...
-
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence, also one never seen."""
         ...
+
+
+class ModelDrafter(Drafter, Protocol):
+    """A drafter that runs a model, whose passes cost time and can serve several sequences."""
+
+    def write(self, wanted: SequenceOf[tuple[Sequence, SequenceOf[int]]]) -> list[Proposal | None]:
+        """The next proposal behind each sequence's tokens and those ahead of them, all in one pass."""
+        ...
+
+    def num_behind(self, sequence: Sequence) -> int:
+        """Tokens that the model must be fed before it can propose the one behind `sequence.tokens`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Who drafts in a mode: those who read the texts, and behind them a model."""
+
+    texts: tuple[Drafter, ...] = ()
+    model: ModelDrafter | None = None
+
+    @property
+    def drafters(self) -> tuple[Drafter, ...]:
+        return self.texts if self.model is None else (*self.texts, self.model)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..block_pool import BlockPool, OutOfBlocks, Table
 from ..calibration import Evidence
-from ..paged_model import PagedModel
+from ..paged_model import PREFILL_ROWS, PagedModel, Window
 from ..sampling import Logits, choose_token
 from ..sequence import Sequence
 from .base import Proposal
@@ -48,21 +48,36 @@ class DraftModel:
         self._progress: dict[Sequence, _Progress] = {}
 
     def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
-        known, tokens = len(sequence.tokens), [*sequence.tokens, *ahead]
+        ahead = list(ahead)
+        while (proposal := self.write([(sequence, ahead)])[0]) is not None:
+            yield proposal
+            ahead.append(proposal.token)
+
+    def write(self, wanted: SequenceOf[tuple[Sequence, SequenceOf[int]]]) -> list[Proposal | None]:
+        windows: dict[int, Window] = {}
+        for i, (sequence, ahead) in enumerate(wanted):
+            tokens = [*sequence.tokens, *ahead]
+            progress = self._prepared(sequence, len(tokens))
+            if progress is None:
+                continue
+            start = min(_common_length(progress.tokens, tokens), len(tokens) - 1)
+            progress.tokens = tokens[:start]  # should the pass fail
+            if len(tokens) - start > PREFILL_ROWS:
+                self._model.prefill(tokens[:-1], start, progress.table.blocks)
+                start = len(tokens) - 1
+            windows[i] = Window(tokens[start:], start, progress.table.blocks)
+        if not windows:
+            return [None] * len(wanted)
+        logits = dict(zip(windows, self._model.forward(list(windows.values())), strict=True))
+        return [self._proposal(*each, logits[i][-1]) if i in logits else None for i, each in enumerate(wanted)]
+
+    def _proposal(self, sequence: Sequence, ahead: SequenceOf[int], logits: Logits) -> Proposal:
+        tokens, progress = [*sequence.tokens, *ahead], self._progress[sequence]
+        progress.tokens = tokens
+        self._pool.publish(progress.table, sequence.tokens, len(sequence.tokens))
+        token = choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer)
         kind = self.name if sequence.config.greedy else f"{self.name} sampled"
-        for depth in range(self._max_context - len(tokens)):
-            try:
-                progress = self._prepared(sequence, len(tokens))
-            except OutOfBlocks:
-                return
-            cached = min(_common_length(progress.tokens, tokens), len(tokens) - 1)
-            progress.tokens = tokens[:cached]  # should the pass fail
-            logits = self._model.prefill(tokens, cached, progress.table.blocks)
-            progress.tokens = list(tokens)
-            self._pool.publish(progress.table, sequence.tokens, known)
-            token = choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer)
-            yield Proposal(token, self.name, Evidence(kind, (_log_odds(logits, token) / 2, math.log2(1 + depth) / 4)))
-            tokens.append(token)
+        return Proposal(token, self.name, Evidence(kind, (_log_odds(logits, token) / 2, math.log2(1 + len(ahead)) / 4)))
 
     def num_behind(self, sequence: Sequence) -> int:
         progress = self._progress.get(sequence)
@@ -74,13 +89,19 @@ class DraftModel:
         if progress is not None:
             self._pool.close(progress.table)
 
-    def _prepared(self, sequence: Sequence, num_slots: int) -> _Progress:
+    def _prepared(self, sequence: Sequence, num_slots: int) -> _Progress | None:
+        """A sequence's cache with so many slots; None where cache or context are full."""
+        if num_slots >= self._max_context:
+            return None
         progress = self._progress.get(sequence)
-        if progress is None:
-            table, num_shared = self._pool.open(sequence.tokens, num_slots)
-            progress = self._progress[sequence] = _Progress(table, sequence.tokens[:num_shared])
-        else:
-            self._pool.grow(progress.table, num_slots)
+        try:
+            if progress is None:
+                table, num_shared = self._pool.open(sequence.tokens, num_slots)
+                progress = self._progress[sequence] = _Progress(table, sequence.tokens[:num_shared])
+            else:
+                self._pool.grow(progress.table, num_slots)
+        except OutOfBlocks:
+            return None
         return progress
 
 

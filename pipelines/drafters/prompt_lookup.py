@@ -45,8 +45,5 @@ class PromptLookup:
                     yield Proposal(token, self.name, Evidence(self.name, (size / 8, math.log2(1 + depth) / 4)))
                 return
 
-    def num_behind(self, sequence: Sequence) -> int:
-        return 0
-
     def release(self, sequence: Sequence) -> None:
         self._indices.pop(sequence, None)

@@ -34,8 +34,5 @@ class Retrieval:
             tail = [*tail, token][-LENGTHS[0] :]
             depth += 1
 
-    def num_behind(self, sequence: Sequence) -> int:
-        return 0
-
     def release(self, sequence: Sequence) -> None:
         """Nothing is kept of a sequence."""

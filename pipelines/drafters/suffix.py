@@ -210,9 +210,6 @@ class Suffix:
         for candidate in trail.propose(self._calibration, ahead, sequence.config.stop_ids):
             yield Proposal(candidate.token, self.name, candidate.evidence)
 
-    def num_behind(self, sequence: Sequence) -> int:
-        return 0
-
     def release(self, sequence: Sequence) -> None:
         self._trails.pop(sequence, None)
 

@@ -19,9 +19,6 @@ class _TestDrafter:
     def __init__(self) -> None:
         self.released: list[Sequence] = []
 
-    def num_behind(self, sequence: Sequence) -> int:
-        return 0
-
     def release(self, sequence: Sequence) -> None:
         self.released.append(sequence)
 

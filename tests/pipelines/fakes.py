@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 from outrider.pipelines.block_pool import BlockPool
 from outrider.pipelines.calibration import Calibration
-from outrider.pipelines.config import MODES, GenerationConfig
+from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.cost import CostModel
 from outrider.pipelines.drafters import draft_model, suffix
-from outrider.pipelines.drafters.base import Drafter
+from outrider.pipelines.drafters.base import Chain, Drafter
+from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.engine import Engine
 from outrider.pipelines.paged_model import Window
 from outrider.pipelines.planner import Planner
@@ -101,12 +102,16 @@ def calibration() -> Calibration:
     return Calibration({**suffix.PRIORS, **draft_model.PRIORS})
 
 
-def chains(drafters: Mapping[str, Drafter]) -> dict[str, tuple[Drafter, ...]]:
+def chains(drafters: Mapping[str, Drafter]) -> dict[str, Chain]:
     """Every mode's drafters, of those that are there, by the mode that runs one alone."""
-    first, behind = drafters.get("suffix"), drafters.get("draft")
-    both = tuple(drafter for drafter in (first, behind) if drafter is not None)
-    alone = {mode: (drafter,) for mode, drafter in drafters.items()}
-    return {**dict.fromkeys(MODES, ()), **alone, "chained": both, "auto": both}
+
+    def chain(*modes: str) -> Chain:
+        chosen = [drafters[mode] for mode in modes if mode in drafters]
+        texts = tuple(drafter for drafter in chosen if not isinstance(drafter, DraftModel))
+        return Chain(texts, next((drafter for drafter in chosen if isinstance(drafter, DraftModel)), None))
+
+    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft")}
+    return {"off": Chain(), **alone, "chained": chain("suffix", "draft"), "auto": chain("suffix", "draft")}
 
 
 def fake_engine(

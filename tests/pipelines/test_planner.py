@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.calibration import Calibration, Evidence
 from outrider.pipelines.cost import CostModel
-from outrider.pipelines.drafters.base import Proposal
+from outrider.pipelines.drafters.base import Chain, Proposal
 from outrider.pipelines.planner import TOLERANCE, Planner
 from outrider.pipelines.turn import Turn
 
@@ -37,24 +37,37 @@ class Odds(Calibration):
 
 
 class Offering:
-    """Offers tokens of given odds to each sequence; a model's drafter is `behind` tokens behind."""
+    """Offers tokens of given odds to each sequence."""
 
-    def __init__(self, name: str, odds: dict, behind: int = 0) -> None:
+    def __init__(self, name: str, odds: dict) -> None:
         self.name = name
         self.odds = odds
-        self.behind = behind
         self.num_taken = 0
 
     def propose(self, sequence, ahead=()) -> Iterator[Proposal]:
-        for estimate in self.odds[sequence][len(ahead) :] if self.behind else self.odds[sequence]:
-            self.num_taken += 1
-            yield Proposal(7, self.name, Evidence(self.name, (estimate,)))
-
-    def num_behind(self, sequence) -> int:
-        return self.behind
+        for estimate in self.odds[sequence]:
+            yield self._proposal(estimate)
 
     def release(self, sequence) -> None:
         self.odds.pop(sequence, None)
+
+    def _proposal(self, estimate: float) -> Proposal:
+        self.num_taken += 1
+        return Proposal(7, self.name, Evidence(self.name, (estimate,)))
+
+
+class Writing(Offering):
+    """The same, as a model does: one token for each of several sequences a pass."""
+
+    num_passes = 0
+
+    def write(self, wanted) -> list[Proposal | None]:
+        self.num_passes += 1
+        left = [self.odds[sequence][len(ahead) :] for sequence, ahead in wanted]
+        return [self._proposal(estimates[0]) if estimates else None for estimates in left]
+
+    def num_behind(self, sequence) -> int:
+        return 1
 
 
 def cost_of(base: list[float], draft_ms: float = 0.0) -> CostModel:
@@ -65,8 +78,9 @@ def turn_of(**options) -> Turn:
     return Turn(request([1, 2, 3], 99, **{"mode": "auto", "num_assistant_tokens": None, **options}), 2, 32)
 
 
-def planner_of(cost: CostModel | None, *drafters: Offering) -> Planner:
-    return Planner({"off": (), "suffix": drafters[:1], "chained": drafters, "auto": drafters}, Odds(), 12, cost)
+def planner_of(cost: CostModel | None, text: Offering, model: Writing | None = None) -> Planner:
+    both = Chain((text,), model)
+    return Planner({"off": Chain(), "suffix": Chain((text,)), "chained": both, "auto": both}, Odds(), 12, cost)
 
 
 BASES = st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(
@@ -105,7 +119,7 @@ def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():
 
 
 def test_without_a_cost_model_nothing_is_planned():
-    turn, model = turn_of(), Offering("draft_model", {}, behind=1)
+    turn, model = turn_of(), Writing("draft_model", {})
     planner_of(None, Offering("suffix", {turn.sequence: [0.99] * 9}), model).draft([turn])
     assert turn.tokens == []
 
@@ -124,16 +138,16 @@ def test_without_a_cost_model_nothing_is_planned():
 )
 def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     turn = turn_of(mode=mode)
-    drafters = Offering("suffix", {turn.sequence: text}), Offering("draft_model", {turn.sequence: model}, behind=1)
+    drafters = Offering("suffix", {turn.sequence: text}), Writing("draft_model", {turn.sequence: model})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
-    planner._expected["draft_model"] = 0.8 if model[0] > 0.9 else 0.05
+    planner._expected = 0.8 if model[0] > 0.9 else 0.05
     planner.draft([turn])
     assert turn.sources == expected
 
 
 def test_the_draft_model_stops_when_its_own_odds_fall():
     turn = turn_of()
-    model = Offering("draft_model", {turn.sequence: [0.9, 0.9, 0.1, 0.9]}, behind=1)
+    model = Writing("draft_model", {turn.sequence: [0.9, 0.9, 0.1, 0.9]})
     none = Offering("suffix", {turn.sequence: []})
     planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0), none, model).draft([turn])
     assert turn.tokens == [7, 7]
@@ -142,7 +156,7 @@ def test_the_draft_model_stops_when_its_own_odds_fall():
 
 def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
     turn = turn_of()
-    model = Offering("draft_model", {turn.sequence: [0.01] * 32}, behind=1)
+    model = Writing("draft_model", {turn.sequence: [0.01] * 32})
     none = Offering("suffix", {turn.sequence: []})
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=2.0), none, model)
     for _ in range(1000):
@@ -158,7 +172,7 @@ def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claim
     """However sure the drafters are of themselves."""
     cost, turn = cost_of(base, draft_ms), turn_of()
     text = Offering("suffix", {turn.sequence: [claimed] * 4})
-    planner = planner_of(cost, text, Offering("draft_model", {turn.sequence: [claimed] * 32}, behind=1))
+    planner = planner_of(cost, text, Writing("draft_model", {turn.sequence: [claimed] * 32}))
     spent = plain = worst = 0.0
     for _ in range(num_passes):
         turn.cut(0)
@@ -180,9 +194,35 @@ def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_r
 
     turn = turn_of(num_assistant_tokens=4)
     offering = Offering("suffix", {turn.sequence: [0.1, 0.2, 0.3, 0.4]})
-    planner = Planner({"auto": (offering,)}, Noting(), 12, None)
+    planner = Planner({"auto": Chain((offering,))}, Noting(), 12, None)
     planner.draft([turn])
     planner.observe([turn], [[7, 7, 5]], None)
     assert seen == [(0.1, True), (0.2, True), (0.3, False)]
     planner.release(turn.sequence)
     assert offering.odds == {}
+
+
+def test_several_sequences_share_the_passes_of_the_draft_model():
+    turns = [turn_of() for _ in range(4)]
+    model = Writing("draft_model", {turn.sequence: [0.9] * (i + 1) for i, turn in enumerate(turns)})
+    text = Offering("suffix", {turn.sequence: [] for turn in turns})
+    planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=1.0), text, model).draft(turns)
+    assert [len(turn.draft) for turn in turns] == [1, 2, 3, 4]
+    assert model.num_passes <= 5
+    assert len({round(turn.draft_ms, 9) for turn in turns}) > 1
+
+
+def test_a_full_pass_leaves_no_room_for_doubtful_drafts():
+    """The more sequences share a pass, the fewer tokens are drafted for each."""
+    lengths = []
+    for num_sequences in (1, 4, 16):
+        turns = [turn_of() for _ in range(num_sequences)]
+        offering = Offering("suffix", {turn.sequence: [0.7] * 9 for turn in turns})
+        planner = planner_of(cost_of([10, 10.5, 11, 12, 16, 90]), offering)
+        for _ in range(60):
+            for turn in turns:
+                turn.cut(0)
+            planner.draft(turns)
+            planner.observe(turns, [[7] * (1 + len(turn.draft) // 2) for turn in turns], None)
+        lengths.append(sum(len(turn.draft) for turn in turns) / num_sequences)
+    assert lengths[0] > lengths[1] > lengths[2]
