@@ -81,7 +81,7 @@ class Engine:
     def step(self) -> None:
         """Admit what fits, draft, run one pass, keep what the target confirms."""
         with self.lock:
-            began, draft_s = time.perf_counter(), self._planner.draft_s
+            began, draft_s = time.perf_counter(), self._planner.model_s
             self._admit()
             plans = self._plans()
             if not plans:
@@ -94,7 +94,7 @@ class Engine:
                     self._fail(plan.sequence, error)
                 return
             target_s = time.perf_counter() - fed
-            draft_s = self._planner.draft_s - draft_s
+            draft_s = self._planner.model_s - draft_s
             self._settle(plans, logits, PassRecord(began, fed + target_s, target_s, draft_s))
 
     @contextmanager

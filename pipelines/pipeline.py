@@ -22,6 +22,7 @@ from .drafters.draft_model import DraftModel
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
+from .drafting import Drafting
 from .engine import FEWEST_ROWS, Engine
 from .errors import CacheTooSmall, InvalidOption, PromptTooLong, UnsupportedDevice
 from .exactness import is_exact
@@ -108,7 +109,7 @@ class LLMPipeline:
             modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
-        self._planner = Planner(modes, calibration, self._target.vocabulary_size)
+        self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)
         self._engine = Engine(self._target, self._pool, self._planner, exact)
         self._fewest_rows = FEWEST_ROWS if exact else 1
         self._profile = profile_path(self.pair, device, properties)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import logging
-import operator
-import time
-from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from itertools import islice
@@ -14,7 +10,8 @@ from itertools import islice
 from .calibration import Calibration
 from .config import AUTO
 from .cost import CostModel
-from .drafters.base import Chain, Drafter, ModelDrafter, Proposal
+from .drafters.base import ModelDrafter, Proposal
+from .drafting import Drafting
 from .sequence import Sequence
 from .turn import Turn
 
@@ -24,9 +21,6 @@ HORIZON = 16  # passes over which the draft model's catching up is expected to p
 TOLERANCE = 0.015  # share of the time of plain decoding that an answer may lose to drafts that failed
 FORGET = 0.05  # weight of the newest proposal in what is expected of a model's next one
 RECOVER = 0.0005  # how fast that goes back to even odds while the model is not asked
-
-log = logging.getLogger(__name__)
-
 
 @dataclass(slots=True)
 class _Account:
@@ -53,22 +47,18 @@ class Planner:
     rows that cost nothing are drafted for it. Times are those that `cost` predicts, so noise does not enter.
     """
 
-    def __init__(
-        self,
-        modes: Mapping[str, Chain],
-        calibration: Calibration,
-        vocabulary_size: int,
-        cost: CostModel | None = None,
-    ) -> None:
-        self.modes = modes
+    def __init__(self, drafting: Drafting, calibration: Calibration, cost: CostModel | None = None) -> None:
         self.cost = cost  # without it, nothing is drafted where nobody says how many tokens
-        self.draft_s = 0.0  # that the draft model has taken, all in all
-        self._model = next((chain.model for chain in modes.values() if chain.model is not None), None)
         self._calibration = calibration
-        self._vocabulary_size = vocabulary_size
+        self._drafting = drafting
         self._accounts: dict[Sequence, _Account] = {}
         self._expected = 0.5  # that the draft model's next proposal stands
         self._tokens = self._time_ms = 0.0
+
+    @property
+    def model_s(self) -> float:
+        """Seconds that the draft model has taken, all in all."""
+        return self._drafting.model_s
 
     @property
     def rate(self) -> float:
@@ -83,15 +73,15 @@ class Planner:
             if length is None:
                 planned.append(turn)
             else:
-                for proposal in islice(self._chained(turn), min(turn.limit, length)):
+                for proposal in islice(self._drafting.chained(turn), min(turn.limit, length)):
                     turn.take(proposal, turn.survival * self._calibration.estimate(proposal.evidence))
         if planned and self.cost is not None:
             if not self._time_ms:
                 self._tokens, self._time_ms = 1.0, self.cost.pass_ms([(1, planned[0].context)])
             rows = other_rows + sum(max(turn.rows, self.cost.least_rows) for turn in turns)
             rows = self._draft_from_text(self.cost, planned, rows)
-            if self._model is not None:
-                self._draft_from_model(self.cost, self._model, planned, rows)
+            if self._drafting.model is not None:
+                self._draft_from_model(self.cost, self._drafting.model, planned, rows)
 
     def observe(self, turns: SequenceOf[Turn], kept: SequenceOf[SequenceOf[int]], target_ms: float | None) -> None:
         """Learn from a pass: what each turn's sequence kept, and the target's time, where nothing else was in it."""
@@ -117,15 +107,11 @@ class Planner:
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
         self._accounts.pop(sequence, None)
-        for drafter in {id(drafter): drafter for chain in self.modes.values() for drafter in chain.drafters}.values():
-            drafter.release(sequence)
-
-    def _chain(self, turn: Turn) -> Chain:
-        return self.modes[turn.sequence.config.mode]
+        self._drafting.release(sequence)
 
     def _draft_from_text(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
         """Take what the texts themselves offer, the surest first, as far as it pays; returns the rows of the pass."""
-        offers = [self._surest(turn) for turn in turns]
+        offers = [self._drafting.surest(turn) for turn in turns]
         in_debt = [self._in_debt(cost, turn) for turn in turns]
         queue: list[tuple[float, int, float, Proposal]] = []
         taken: list[int] = []
@@ -159,7 +145,7 @@ class Planner:
 
     def _draft_from_model(self, cost: CostModel, model: ModelDrafter, turns: SequenceOf[Turn], rows: int) -> None:
         """Let the draft model write on behind drafts, or in their place, where that is expected to bring more."""
-        asking = [turn for turn in turns if self._chain(turn).model and not turn.is_full]
+        asking = [turn for turn in turns if self._drafting.chain(turn).model and not turn.is_full]
         asking = [turn for turn in asking if not self._in_debt(cost, turn)]
         writing = []
         for turn in asking:
@@ -170,14 +156,14 @@ class Planner:
             self._expect(0.5, RECOVER)
             return
         expected_ms = cost.draft_row_ms * sum(model.num_behind(t.sequence) - 1 + len(t.draft) for t in writing)
-        began = self.draft_s
+        began = self._drafting.model_s
         for turn in writing:
             turn.draft_ms = self._catching_up_ms(cost, model, turn, len(turn.draft))
         while writing:
             draft_ms = cost.draft_pass_ms(len(writing)) / len(writing)
             expected_ms += cost.draft_pass_ms(len(writing))
             goes_on = []
-            for turn, proposal in zip(writing, self._written(model, writing), strict=True):
+            for turn, proposal in zip(writing, self._drafting.written(writing), strict=True):
                 turn.draft_ms += draft_ms
                 if proposal is None:
                     continue
@@ -192,7 +178,7 @@ class Planner:
                 if not turn.is_full and survival * self._expected >= self.rate * price:
                     goes_on.append(turn)
             writing = goes_on
-        cost.observe_draft(expected_ms, 1e3 * (self.draft_s - began))
+        cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
 
     def _make_way(
         self, cost: CostModel, model: ModelDrafter, turn: Turn, rows: int, num_sharing: int
@@ -244,68 +230,3 @@ class Planner:
     def _in_debt(self, cost: CostModel, turn: Turn) -> bool:
         account = self._accounts.get(turn.sequence)
         return account is not None and account.in_debt(cost.pass_ms([(1, turn.context)]) / 2)
-
-    def _chained(self, turn: Turn) -> Iterator[Proposal]:
-        """What the drafters of a mode propose, one going on where the other ends."""
-        ahead: list[int] = []
-        for drafter in self._chain(turn).drafters:
-            for proposal in self._proposals(drafter, turn.sequence, tuple(ahead)):
-                yield proposal
-                ahead.append(proposal.token)
-
-    def _surest(self, turn: Turn) -> Iterator[Proposal]:
-        """Token by token, the likeliest of what the texts propose."""
-        drafters, ahead = self._chain(turn).texts, list[int]()
-        running = [self._proposals(drafter, turn.sequence, ()) for drafter in drafters]
-        while True:
-            found = [next(proposals, None) for proposals in running]
-            offered = [proposal for proposal in found if proposal is not None]
-            if not offered:
-                return
-            best = max(offered, key=lambda proposal: self._calibration.estimate(proposal.evidence))
-            yield best
-            ahead.append(best.token)
-            for i, proposal in enumerate(found):
-                if len(found) > 1 and (proposal is None or proposal.token != best.token):
-                    running[i] = self._proposals(drafters[i], turn.sequence, tuple(ahead))
-
-    def _proposals(self, drafter: Drafter, sequence: Sequence, ahead: SequenceOf[int]) -> Iterator[Proposal]:
-        """What a drafter proposes, for as long as it does not fail."""
-        if sequence.drafting_failed:
-            return
-        try:
-            proposals = drafter.propose(sequence, ahead)
-            while True:
-                began = time.perf_counter()
-                proposal = next(proposals, None)
-                if drafter is self._model:
-                    self.draft_s += time.perf_counter() - began
-                if proposal is None:
-                    return
-                yield self._checked(proposal)
-        except Exception:
-            self._leave_out(drafter, [sequence])
-
-    def _written(self, model: ModelDrafter, turns: SequenceOf[Turn]) -> list[Proposal | None]:
-        """What the draft model proposes for each turn."""
-        wanted = [(turn.sequence, turn.tokens) for turn in turns if not turn.sequence.drafting_failed]
-        began = time.perf_counter()
-        try:
-            written = [proposal and self._checked(proposal) for proposal in model.write(wanted)]
-            found = dict(zip((sequence for sequence, _ in wanted), written, strict=True))
-        except Exception:
-            self._leave_out(model, [sequence for sequence, _ in wanted])
-            found = {}
-        self.draft_s += time.perf_counter() - began
-        return [found.get(turn.sequence) for turn in turns]
-
-    def _checked(self, proposal: Proposal) -> Proposal:
-        if not 0 <= operator.index(proposal.token) < self._vocabulary_size:
-            raise ValueError(f"{proposal} is not of the target's vocabulary")
-        return proposal
-
-    def _leave_out(self, drafter: Drafter, sequences: SequenceOf[Sequence]) -> None:
-        """A drafter can only cost speed: where it fails, the answer goes on without."""
-        log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=True)
-        for sequence in sequences:
-            sequence.drafting_failed = True

@@ -15,6 +15,7 @@ from outrider.pipelines.cost import CostModel
 from outrider.pipelines.drafters import draft_model, suffix
 from outrider.pipelines.drafters.base import Chain, Drafter
 from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.drafting import Drafting
 from outrider.pipelines.engine import Engine
 from outrider.pipelines.paged_model import Window
 from outrider.pipelines.planner import Planner
@@ -118,7 +119,8 @@ def fake_engine(
     model: FakeModel, drafters: Mapping[str, Drafter] | None = None, exact: bool = True, cost: CostModel | None = None
 ) -> tuple[Engine, BlockPool]:
     pool = BlockPool(model.num_blocks, BLOCK_SIZE)
-    planner = Planner(chains(drafters or {}), calibration(), model.vocabulary_size, cost)
+    made = calibration()
+    planner = Planner(Drafting(chains(drafters or {}), made, model.vocabulary_size), made, cost)
     return Engine(model, pool, planner, exact), pool
 
 

@@ -11,6 +11,7 @@ from outrider.pipelines.drafters.base import Drafter
 from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.drafters.suffix import Suffix
+from outrider.pipelines.drafting import Drafting
 from outrider.pipelines.engine import Engine
 from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.pair import Pair, context_length
@@ -49,7 +50,8 @@ class Models:
             "suffix": Suffix(made),
             "draft": DraftModel(self.draft, pools[1], self.draft_context),
         }
-        planner = Planner(chains(drafters or usual), made, self.target.vocabulary_size, replace(COST))
+        drafting = Drafting(chains(drafters or usual), made, self.target.vocabulary_size)
+        planner = Planner(drafting, made, replace(COST))
         return Served(Engine(self.target, pools[0], planner), pools, self.tokenizer)
 
     def slowly(self, asked: Asked) -> reference.Answer:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from outrider.pipelines.calibration import Calibration, Evidence
 from outrider.pipelines.cost import CostModel
 from outrider.pipelines.drafters.base import Chain, Proposal
+from outrider.pipelines.drafting import Drafting
 from outrider.pipelines.planner import TOLERANCE, Planner
 from outrider.pipelines.turn import Turn
 
@@ -80,7 +81,8 @@ def turn_of(**options) -> Turn:
 
 def planner_of(cost: CostModel | None, text: Offering, model: Writing | None = None) -> Planner:
     both = Chain((text,), model)
-    return Planner({"off": Chain(), "suffix": Chain((text,)), "chained": both, "auto": both}, Odds(), 12, cost)
+    modes = {"off": Chain(), "suffix": Chain((text,)), "chained": both, "auto": both}
+    return Planner(Drafting(modes, Odds(), 12), Odds(), cost)
 
 
 BASES = st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(
@@ -194,7 +196,7 @@ def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_r
 
     turn = turn_of(num_assistant_tokens=4)
     offering = Offering("suffix", {turn.sequence: [0.1, 0.2, 0.3, 0.4]})
-    planner = Planner({"auto": Chain((offering,))}, Noting(), 12, None)
+    planner = Planner(Drafting({"auto": Chain((offering,))}, Odds(), 12), Noting(), None)
     planner.draft([turn])
     planner.observe([turn], [[7, 7, 5]], None)
     assert seen == [(0.1, True), (0.2, True), (0.3, False)]

@@ -1,0 +1,104 @@
+"""Drafting: what the drafters of each mode propose. None of them can do worse than waste time."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import time
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as SequenceOf
+
+from .calibration import Calibration
+from .drafters.base import Chain, Drafter, Proposal
+from .sequence import Sequence
+from .turn import Turn
+
+log = logging.getLogger(__name__)
+
+
+class Drafting:
+    """The drafters by mode; the draft model, where there is one, is the same in every mode that has it.
+
+    model_s: seconds that it has taken, all in all.
+    """
+
+    def __init__(self, modes: Mapping[str, Chain], calibration: Calibration, vocabulary_size: int) -> None:
+        self._modes = modes
+        self._calibration = calibration
+        self._vocabulary_size = vocabulary_size
+        self.model = next((chain.model for chain in modes.values() if chain.model is not None), None)
+        self.model_s = 0.0
+
+    def chain(self, turn: Turn) -> Chain:
+        return self._modes[turn.sequence.config.mode]
+
+    def release(self, sequence: Sequence) -> None:
+        """Forget a finished sequence."""
+        for drafter in {id(drafter): drafter for chain in self._modes.values() for drafter in chain.drafters}.values():
+            drafter.release(sequence)
+
+    def chained(self, turn: Turn) -> Iterator[Proposal]:
+        """What the drafters of a mode propose, one going on where the other ends."""
+        ahead: list[int] = []
+        for drafter in self.chain(turn).drafters:
+            for proposal in self._proposals(drafter, turn.sequence, tuple(ahead)):
+                yield proposal
+                ahead.append(proposal.token)
+
+    def surest(self, turn: Turn) -> Iterator[Proposal]:
+        """Token by token, the likeliest of what the texts propose."""
+        drafters, ahead = self.chain(turn).texts, list[int]()
+        running = [self._proposals(drafter, turn.sequence, ()) for drafter in drafters]
+        while True:
+            found = [next(proposals, None) for proposals in running]
+            offered = [proposal for proposal in found if proposal is not None]
+            if not offered:
+                return
+            best = max(offered, key=lambda proposal: self._calibration.estimate(proposal.evidence))
+            yield best
+            ahead.append(best.token)
+            for i, proposal in enumerate(found):
+                if len(found) > 1 and (proposal is None or proposal.token != best.token):
+                    running[i] = self._proposals(drafters[i], turn.sequence, tuple(ahead))
+
+    def _proposals(self, drafter: Drafter, sequence: Sequence, ahead: SequenceOf[int]) -> Iterator[Proposal]:
+        """What a drafter proposes, for as long as it does not fail."""
+        if sequence.drafting_failed:
+            return
+        try:
+            proposals = drafter.propose(sequence, ahead)
+            while True:
+                began = time.perf_counter()
+                proposal = next(proposals, None)
+                if drafter is self.model:
+                    self.model_s += time.perf_counter() - began
+                if proposal is None:
+                    return
+                yield self._checked(proposal)
+        except Exception:
+            self._leave_out(drafter, [sequence])
+
+    def written(self, turns: SequenceOf[Turn]) -> list[Proposal | None]:
+        """What the draft model proposes for each turn."""
+        wanted = [(turn.sequence, turn.tokens) for turn in turns if not turn.sequence.drafting_failed]
+        assert self.model is not None
+        began = time.perf_counter()
+        try:
+            written = [proposal and self._checked(proposal) for proposal in self.model.write(wanted)]
+            found = dict(zip((sequence for sequence, _ in wanted), written, strict=True))
+        except Exception:
+            self._leave_out(self.model, [sequence for sequence, _ in wanted])
+            found = {}
+        self.model_s += time.perf_counter() - began
+        return [found.get(turn.sequence) for turn in turns]
+
+    def _checked(self, proposal: Proposal) -> Proposal:
+        if not 0 <= operator.index(proposal.token) < self._vocabulary_size:
+            raise ValueError(f"{proposal} is not of the target's vocabulary")
+        return proposal
+
+    def _leave_out(self, drafter: Drafter, sequences: SequenceOf[Sequence]) -> None:
+        """A drafter can only cost speed: where it fails, the answer goes on without."""
+        log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=True)
+        for sequence in sequences:
+            sequence.drafting_failed = True
