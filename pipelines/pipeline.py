@@ -104,8 +104,8 @@ class LLMPipeline:
         if device != CPU:
             if reference is not None:
                 raise InvalidOption(
-                    f"reference={str(reference)!r} is of no use on {device}, where nothing is drafted: leave it out, or "
-                    "load the pair with device='CPU'."
+                    f"reference={str(reference)!r} is of no use on {device}, where nothing is drafted: leave it out, "
+                    "or load the pair with device='CPU'."
                 )
             genai, room = load(self.pair.target, device, self.max_context, cache_tokens, exact, properties)
             self.exact = False
