@@ -90,4 +90,7 @@ class Assistant:
             log.exception("The model failed to start")
             self.state = State("failed", f"failed to start: {error}")
             return
+        if self.pipeline.device != "CPU":  # the page says what that means
+            self.state = State("ready", f"ready on {self.pipeline.device}")
+            return
         self.state = State("ready", "ready" if self.pipeline.exact else "ready, but not exact on this device")

@@ -18,11 +18,17 @@ class AddressTaken(OutriderError):
 
 
 def serve(
-    pair: Path, host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False, reference: Path | None = None
+    pair: Path,
+    device: str = "CPU",
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    open_browser: bool = False,
+    reference: Path | None = None,
 ) -> None:
     """Load the pair and serve its page until interrupted. Raises AddressTaken, and what LLMPipeline raises."""
     _check_address(host, port)
-    page = open_page(Assistant(LLMPipeline(pair, reference=reference), name_of(pair)), host, port, open_browser)
+    pipeline = LLMPipeline(pair, device, reference=reference)
+    page = open_page(Assistant(pipeline, name_of(pair)), host, port, open_browser)
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
     print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
     try:

@@ -32,6 +32,10 @@ Reference = Annotated[
     Path | None, typer.Option("--reference", help="A folder of text files that answers may quote; makes quoting fast.")
 ]
 
+Device = Annotated[
+    str, typer.Option(help="Where the model runs: CPU, or GPU, GPU.1, NPU, which OpenVINO GenAI serves without drafts.")
+]  # fmt: skip
+
 Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
 
 
@@ -53,6 +57,7 @@ def outrider(
 @app.command()
 def chat(
     pair: PairFolder = None,
+    device: Device = "CPU",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
@@ -62,13 +67,14 @@ def chat(
     keep_private()
     from .chat import serve
 
-    serve(pair or _embedded_pair(), host=host, port=port, open_browser=open_browser, reference=reference)
+    serve(pair or _embedded_pair(), device, host, port, open_browser, reference)
 
 
 @app.command()
 def generate(
     prompt: Annotated[str, typer.Argument(help="What to say to the model; - reads it from standard input.")],
     pair: PairFolder = None,
+    device: Device = "CPU",
     mode: Annotated[Mode, typer.Option(help="Who drafts; the text is the same in every mode.")] = "auto",
     seed: Annotated[int, typer.Option(help="Same seed, same text.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.", min=0.0)] = 0.0,
@@ -80,7 +86,7 @@ def generate(
     keep_private()
     from outrider.pipelines import LLMPipeline
 
-    pipeline = LLMPipeline(pair or _embedded_pair(), reference=reference)
+    pipeline = LLMPipeline(pair or _embedded_pair(), device, reference=reference)
     options: dict[str, Any] = {
         "mode": mode,
         "rng_seed": seed,

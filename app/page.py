@@ -20,9 +20,11 @@ from .settings import Settings
 log = logging.getLogger(__name__)
 
 REDRAW_S = 0.05  # how often a growing answer is drawn
-PROMISE = "The same answer, sooner. A drafter rides ahead; the model keeps only what it would have written itself."
+DRAFTED = "The same answer, sooner. A drafter rides ahead; the model keeps only what it would have written itself."
 EXACT = "Who drafts changes the speed, never the text. Nothing leaves this machine."
 INEXACT = "On this device who drafts may change the text. Nothing leaves this machine."
+PLAIN = "Plain decoding: on this device nobody rides ahead."
+GENAI = "OpenVINO GenAI decodes on {}, where the same seed may give another text. Nothing leaves this machine."
 EMPTY = "Ask for a change to a Python function, or start with one of these."
 
 
@@ -37,12 +39,14 @@ class Page:
 
     def _lay_out(self) -> None:
         self.conversation = gr.State(())
+        modes = self.assistant.pipeline.modes
+        drafts = len(modes) > 1
         with gr.Row(elem_id="masthead"):
-            gr.HTML(f"<h1>Outrider</h1><p>{PROMISE}</p>", elem_id="title")
+            gr.HTML(f"<h1>Outrider</h1><p>{DRAFTED if drafts else PLAIN}</p>", elem_id="title")
             self.status = gr.HTML(self._status(), elem_id="status")
         self.clock = gr.Timer(0.5)
         with gr.Sidebar(position="right", width=300, open=False, elem_id="settings"):
-            self._lay_out_settings()
+            self._lay_out_settings(drafts)
         self.chat = gr.Chatbot(
             elem_id="chat",
             show_label=False,
@@ -58,14 +62,14 @@ class Page:
         with gr.Column(elem_id="composer"):
             with gr.Row(elem_id="controls"):
                 self.mode = gr.Radio(
-                    [(label, mode) for mode, label in rendering.MODES.items() if mode in self.assistant.pipeline.modes],
-                    value=Settings().mode,
+                    [(label, mode) for mode, label in rendering.MODES.items() if mode in modes],
+                    value=Settings().mode if Settings().mode in modes else modes[0],
                     show_label=False,
                     container=False,
                     elem_id="mode",
                 )
                 self.coloured = gr.Checkbox(True, label="Colour by origin", container=False, elem_id="coloured")
-                gr.HTML(rendering.legend_html(self.assistant.pipeline.modes), elem_id="legend")
+                gr.HTML(rendering.legend_html(modes), elem_id="legend")
             with gr.Row(elem_id="entry"):
                 self.box = gr.Textbox(
                     show_label=False,
@@ -79,9 +83,9 @@ class Page:
                 self.send = gr.Button("Send", variant="primary", elem_id="send", min_width=84, scale=0)
                 self.stop = gr.Button("Stop", variant="stop", elem_id="stop", min_width=84, scale=0, visible=False)
 
-            self.small_print = gr.HTML(EXACT, elem_id="small-print")
+            self.small_print = gr.HTML(self._small_print(), elem_id="small-print")
 
-    def _lay_out_settings(self) -> None:
+    def _lay_out_settings(self, drafts: bool) -> None:
         default, context = Settings(), self.assistant.pipeline.max_context
         gr.HTML("<h2>Sampling</h2>")
         self.settings: dict[str, Any] = {
@@ -92,7 +96,9 @@ class Page:
             "repetition_penalty": gr.Slider(0.5, 2, default.repetition_penalty, step=0.05, label="Repetition penalty"),
             "seed": gr.Number(default.seed, precision=0, minimum=0, label="Seed"),
             "max_new_tokens": gr.Slider(1, context, min(512, context), step=1, label="Answer tokens"),
-            "draft_tokens": gr.Slider(0, 16, default.draft_tokens, step=1, label="Draft tokens (0: as many as pay)"),
+            "draft_tokens": gr.Slider(
+                0, 16, default.draft_tokens, step=1, label="Draft tokens (0: as many as pay)", visible=drafts
+            ),
         }
 
     def _connect(self) -> None:
@@ -181,8 +187,13 @@ class Page:
         self.assistant.drop(str(request.session_hash))
 
     def _tick(self) -> tuple[str, str, gr.Timer]:
-        promise = EXACT if self.assistant.pipeline.exact else INEXACT
-        return self._status(), promise, gr.Timer(active=self.assistant.state.name == "warming")
+        return self._status(), self._small_print(), gr.Timer(active=self.assistant.state.name == "warming")
+
+    def _small_print(self) -> str:
+        pipeline = self.assistant.pipeline
+        if pipeline.device != "CPU":
+            return GENAI.format(pipeline.device)
+        return EXACT if pipeline.exact else INEXACT
 
     def _status(self) -> str:
         return rendering.status_html(self.assistant.name, self.assistant.state)

@@ -8,6 +8,7 @@ from .config import AUTO, MODES, GenerationConfig
 from .errors import (
     BrokenPair,
     CacheTooSmall,
+    DeviceFailed,
     EmptyPrompt,
     InvalidOption,
     OutriderError,
@@ -31,6 +32,7 @@ __all__ = [
     "CacheTooSmall",
     "DecodedResults",
     "DecodedText",
+    "DeviceFailed",
     "EmptyPrompt",
     "Generation",
     "GenerationConfig",

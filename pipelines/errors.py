@@ -39,3 +39,13 @@ class UnsupportedModel(OutriderError):
 
 class UnsupportedDevice(OutriderError):
     """A device that OpenVINO does not see, or on which the engine does not run."""
+
+
+class DeviceFailed(OutriderError):
+    """A device, or what runs the model there, that gave up in the middle of a request."""
+
+
+def reason_of(error: BaseException) -> str:
+    """The last line of an error's message, which is where OpenVINO says what happened; without its full stop."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__).rstrip(".")

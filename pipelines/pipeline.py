@@ -12,10 +12,12 @@ from typing import Any, TypeAlias
 
 import openvino_genai
 
+from .backend import Backend
 from .block_pool import BlockPool
 from .calibration import Calibration
 from .config import AUTO, GenerationConfig
 from .cost import CONTEXTS, CostModel, Run
+from .devices import CPU, check_device, load
 from .drafters import draft_model, retrieval, suffix
 from .drafters.base import Chain, Drafter
 from .drafters.draft_model import DraftModel
@@ -24,8 +26,9 @@ from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import FEWEST_ROWS, Engine
-from .errors import CacheTooSmall, InvalidOption, PromptTooLong, UnsupportedDevice
+from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
 from .exactness import is_exact
+from .genai_engine import GenaiEngine
 from .paged_model import BLOCK_SIZE, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
@@ -43,6 +46,7 @@ log = logging.getLogger(__name__)
 Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
 
+CACHE_TOKENS = 16384  # of the CPU's engine, unless told otherwise
 EXACTNESS_TOKENS = 80
 MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
 WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
@@ -66,6 +70,12 @@ class LLMPipeline:
     cache folder; further keywords are OpenVINO properties for the target. Calls from several threads are served
     together.
 
+    On a `device` other than the CPU ("GPU", "GPU.1", "NPU") OpenVINO GenAI's pipeline decodes. There `exact` is False
+    and `modes` is ("off",): nothing is drafted, in mode "auto" either, and the same seed may give another text (see
+    `GenaiEngine`). Requests are served one after the other. `exact=False` makes GenAI keep what it computed, so that
+    the next turn of a chat begins sooner and its text depends on what was asked before. Without `cache_tokens` the
+    cache grows as needed; an NPU takes the properties MAX_PROMPT_LEN and MIN_RESPONSE_LEN instead.
+
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """
 
@@ -74,21 +84,39 @@ class LLMPipeline:
         models_path: str | Path,
         device: str = "CPU",
         *,
-        cache_tokens: int = 16384,
+        cache_tokens: int | None = None,
         exact: bool = True,
         reference: str | Path | None = None,
         **properties: Any,
     ) -> None:
-        if device != "CPU":
-            raise UnsupportedDevice(f"device={device!r} is not supported yet: use 'CPU'.")
-        if cache_tokens < 2:
+        check_device(device)
+        if cache_tokens is not None and cache_tokens < 2:
             raise InvalidOption(f"cache_tokens={cache_tokens} is not possible: give a whole number from 2 up.")
         self.pair = Pair.open(models_path)
         self.tokenizer = Tokenizer(self.pair.target)
-        self.max_context = self.pair.max_context
         self.device = device
+        self.max_context = self.pair.max_context
+        config = GenerationConfig.from_folder(self.pair.target)
+        eos = self.tokenizer.eos_token_id
+        self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
+        self._history: list[Message] | None = None  # of the chat that is on
+        self._engine: Backend
+        self.modes: tuple[str, ...]
+        if device != CPU:
+            if reference is not None:
+                raise InvalidOption(
+                    f"reference={str(reference)!r} is of no use on {device}, where nothing is drafted: leave it out, "
+                    "or load the pair with device='CPU'."
+                )
+            genai, room = load(self.pair.target, device, self.max_context, cache_tokens, exact, properties)
+            self.exact = False
+            self.modes = ("off",)
+            self._cache_tokens = room.tokens
+            self._engine = GenaiEngine(genai, room)
+            return
         self.exact = exact
-        num_blocks = -(-cache_tokens // BLOCK_SIZE)
+        num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
+        self._cache_tokens = num_blocks * BLOCK_SIZE
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._target = PagedModel(self.pair.target, num_blocks, properties)
@@ -114,10 +142,6 @@ class LLMPipeline:
         self._fewest_rows = FEWEST_ROWS if exact else 1
         self._profile = profile_path(self.pair, device, properties)
         self._is_measured = False
-        config = GenerationConfig.from_folder(self.pair.target)
-        eos = self.tokenizer.eos_token_id
-        self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
-        self._history: list[Message] | None = None  # of the chat that is on
 
     def warm_up(self) -> None:
         """Run the first passes, which pack the weights and can take seconds, check the promise on this device and, once
@@ -125,8 +149,8 @@ class LLMPipeline:
 
         Where the check fails, `exact` becomes False and a warning tells. Safe to call from a thread of its own.
         """
-        room = min(self.max_context, self._pool.num_blocks * BLOCK_SIZE)
-        if self.exact:
+        room = min(self.max_context, self._cache_tokens)
+        if self.exact and isinstance(self._engine, Engine):
             num_tokens = min(EXACTNESS_TOKENS, room)
             with self._engine.borrowed(self._pool, num_tokens) as blocks:
                 self.exact = is_exact(self._target, blocks, num_tokens)
@@ -143,20 +167,25 @@ class LLMPipeline:
     @property
     def cost(self) -> CostModel | None:
         """What passes cost on this machine; None before it was measured, or where it cannot be."""
-        return self._planner.cost
+        return self._planner.cost if self.device == CPU else None
 
     def forget_cost(self) -> None:
         """Measure what passes cost anew, next time that it is asked for."""
+        if self.device != CPU:
+            return
         self._profile.unlink(missing_ok=True)
         self._planner.cost, self._is_measured = None, False
 
     @property
     def num_threads(self) -> int:
+        """Of the processor. Raises UnsupportedDevice elsewhere."""
+        self._needs_cpu("The number of threads")
         return self._target.num_threads
 
     @property
     def memory(self) -> Memory:
-        """What both models take."""
+        """What both models take. Raises UnsupportedDevice where OpenVINO GenAI holds them, who does not tell."""
+        self._needs_cpu("The memory that a pair takes")
         models = [model for model in (self._target, self._draft) if model is not None]
         return Memory(
             weights=sum(model.weight_bytes for model in models),
@@ -223,21 +252,26 @@ class LLMPipeline:
     def finish_chat(self) -> None:
         self._history = None
 
+    def _needs_cpu(self, what: str) -> None:
+        if self.device != CPU:
+            raise UnsupportedDevice(f"{what} is known on the CPU only, and this pair runs on {self.device}.")
+
     def _open_reference(self, folder: Path) -> Reference:
         vocabulary = hashlib.sha256((self.pair.target / "openvino_tokenizer.bin").read_bytes()).hexdigest()
         return Reference.of(folder, cache_folder(), vocabulary, lambda text: self.tokenizer.encode(text, False))
 
     def _measure(self) -> None:
         """Learn once what passes cost here, which the planner goes by."""
-        if self._is_measured:
+        engine = self._engine
+        if not isinstance(engine, Engine) or self._is_measured:
             return
         self._is_measured = True
-        room = min(MEASURED_TOKENS, self.max_context, self._pool.num_blocks * BLOCK_SIZE)
+        room = min(MEASURED_TOKENS, self.max_context, self._cache_tokens)
 
         def measure() -> CostModel:
             with (
-                self._engine.borrowed(self._pool, room) as blocks,
-                self._engine.borrowed(self._draft_pool, room) as draft_blocks,
+                engine.borrowed(self._pool, room) as blocks,
+                engine.borrowed(self._draft_pool, room) as draft_blocks,
             ):
                 draft = None if self._draft is None else _passes(self._draft, draft_blocks)
                 return CostModel.measure(_passes(self._target, blocks), draft, room, self._fewest_rows)
@@ -251,6 +285,13 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
+        if self.device != CPU and chosen.mode == AUTO:  # nobody is there to draft
+            return chosen.updated({"mode": "off"})
+        if self.device != CPU and chosen.mode not in self.modes:
+            raise InvalidOption(
+                f"mode={chosen.mode!r} is not possible on {self.device}, where nothing is drafted: leave it out, or "
+                "load the pair with device='CPU'."
+            )
         if chosen.mode not in self.modes:
             raise InvalidOption(
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
@@ -289,13 +330,7 @@ class LLMPipeline:
                     "raise it, or set max_new_tokens."
                 )
             return min(context, config.max_length - num_prompt_tokens)
-        cache = self._pool.num_blocks * BLOCK_SIZE - num_prompt_tokens
-        if cache < 1:
-            raise CacheTooSmall(
-                f"The prompt has {num_prompt_tokens} tokens and the cache holds {self._pool.num_blocks * BLOCK_SIZE}: "
-                "shorten the prompt, or load the pair with more cache_tokens."
-            )
-        return min(context, cache)
+        return max(1, min(context, self._cache_tokens - num_prompt_tokens))  # `add` refuses what cannot run
 
 
 def _passes(model: PagedModel, blocks: list[int]) -> Run:

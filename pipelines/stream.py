@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from .engine import Engine
+from .backend import Backend
 from .results import Generation, Piece
 from .sequence import Sequence
 from .text import Span, TextStream
@@ -19,7 +19,7 @@ class Stream(Iterator[Piece]):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: Backend,
         sequence: Sequence,
         text: TextStream,
         on_end: Callable[[str], None] = lambda answer: None,

@@ -72,6 +72,24 @@ def test_a_device_without_exact_results_is_said_on_the_page(serve, pipeline, ope
     expect(page.locator("#small-print")).to_contain_text("may change the text")
 
 
+def test_a_device_without_drafts_offers_none_and_promises_nothing(serve, pipeline, open_context) -> None:
+    pipeline.device, pipeline.modes, pipeline.exact = "GPU.1", ("off",), False
+    pipeline.warm.set()
+    page = opened(serve(pipeline), open_context())
+    expect(page.locator("#status")).to_contain_text("ready on GPU.1")
+    expect(page.locator("#small-print")).to_contain_text("OpenVINO GenAI decodes on GPU.1")
+    expect(page.locator("#small-print")).to_contain_text("the same seed may give another text")
+    expect(page.locator("#title")).not_to_contain_text("same answer")
+    expect(page.locator("#mode label")).to_have_text(["Plain"])
+    expect(page.locator("#legend")).not_to_contain_text("draft")
+    page.locator("#settings .toggle-button").click()
+    expect(page.locator("#settings").get_by_label("number input for Answer tokens")).to_be_visible()
+    expect(page.locator("#settings").get_by_label("number input for Draft tokens")).to_have_count(0)
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    assert pipeline.requests[0][1]["mode"] == "off"
+
+
 def test_an_answer_is_seen_while_it_is_written(page, pipeline) -> None:
     ask(page, "Write area.")
     expect(page.locator("#chat .user-row")).to_contain_text("Write area.")
