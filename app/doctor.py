@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.bar import Bar
@@ -48,23 +48,22 @@ def examine(pair: Path, console: Console, again: bool) -> bool:
     """
     with console.status("Loading and measuring"):
         pipeline = LLMPipeline(pair)
-        if again:
-            pipeline.forget_cost()
-        pipeline.warm_up()
+        speculation = pipeline.speculation
+        speculation.check()
+        speculation.measure(again)
     console.print(_findings(pipeline))
-    if pipeline.cost is None:
+    if speculation.cost is None:
         console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded plainly. Try again "
                       "when it is less busy.")  # fmt: skip
         return False
-    cost = replace(pipeline.cost)  # as it was measured, without what passes since have taught
-    console.print(_passes(cost), _gains(cost))
+    console.print(_passes(speculation.cost), _gains(speculation.cost))
     return pipeline.exact
 
 
 def _findings(pipeline: LLMPipeline) -> Table:
     table = Table(title=f"{pipeline.pair.path}", show_header=False, title_justify="left", box=None, padding=(0, 1))
-    memory = pipeline.memory
-    table.add_row("device", f"{pipeline.device}, {pipeline.num_threads} threads")
+    memory = pipeline.speculation.memory
+    table.add_row("device", f"{pipeline.device}, {pipeline.speculation.num_threads} threads")
     same = "[green]the same text in every mode[/], checked bit by bit"
     table.add_row("exactness", same if pipeline.exact else "[bold red]the mode can change the text on this device[/]")
     table.add_row("draft model", "none" if pipeline.pair.draft is None else "the target's vocabulary, id for id")

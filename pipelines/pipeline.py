@@ -2,63 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import openvino_genai
 
 from .backend import Backend
-from .block_pool import BlockPool
-from .calibration import Calibration
 from .config import AUTO, GenerationConfig
-from .cost import CONTEXTS, CostModel, Run
 from .devices import CPU, check_device, load
-from .drafters import draft_model, retrieval, suffix
-from .drafters.base import Chain, Drafter
-from .drafters.draft_model import DraftModel
-from .drafters.prompt_lookup import PromptLookup
-from .drafters.retrieval import Retrieval
-from .drafters.suffix import Suffix
-from .drafting import Drafting
-from .engine import FEWEST_ROWS, Engine
 from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
-from .exactness import is_exact
 from .genai_engine import GenaiEngine
-from .paged_model import BLOCK_SIZE, PagedModel, Window
-from .pair import Pair, context_length
-from .planner import LONGEST, Planner
-from .profile import cache_folder, measured_cost, profile_path
+from .pair import Pair
 from .prompt import Inputs, Message, Prompt, encode_prompt, prompts_of
-from .reference import Reference
 from .results import DecodedResults, DecodedText
 from .sequence import Sequence
+from .speculation import Speculation
 from .stream import Stream
 from .text import TextStream, Tokenizer
-from .vocabulary import check_same_vocabulary
-
-log = logging.getLogger(__name__)
 
 Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
 
-CACHE_TOKENS = 16384  # of the CPU's engine, unless told otherwise
-EXACTNESS_TOKENS = 80
-MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
 WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes of the models' weights and of the key-value cache, which holds `cache_tokens` tokens."""
-
-    weights: int
-    cache: int
-    cache_tokens: int
 
 
 class LLMPipeline:
@@ -101,47 +68,35 @@ class LLMPipeline:
         self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
         self._history: list[Message] | None = None  # of the chat that is on
         self._engine: Backend
-        self.modes: tuple[str, ...]
-        if device != CPU:
-            if reference is not None:
-                raise InvalidOption(
-                    f"reference={str(reference)!r} is of no use on {device}, where nothing is drafted: leave it out, "
-                    "or load the pair with device='CPU'."
-                )
-            genai, room = load(self.pair.target, device, self.max_context, cache_tokens, exact, properties)
-            self.exact = False
-            self.modes = ("off",)
-            self._cache_tokens = room.tokens
-            self._engine = GenaiEngine(genai, room)
+        self._speculation: Speculation | None = None
+        self.modes: tuple[str, ...] = ("off",)
+        if device == CPU:
+            folder = None if reference is None else Path(reference).expanduser()
+            self._speculation = Speculation(self.pair, self.tokenizer, cache_tokens, exact, folder, properties)
+            self._engine = self._speculation.engine
+            self._cache_tokens = self._speculation.cache_tokens
+            self.modes = self._speculation.modes
             return
-        self.exact = exact
-        num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
-        self._cache_tokens = num_blocks * BLOCK_SIZE
-        self._pool = BlockPool(num_blocks, BLOCK_SIZE)
-        self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
-        self._target = PagedModel(self.pair.target, num_blocks, properties)
-        self._draft: PagedModel | None = None
-        calibration = Calibration({**suffix.PRIORS, **retrieval.PRIORS, **draft_model.PRIORS})
-        copying: tuple[Drafter, ...] = (Suffix(calibration),)
         if reference is not None:
-            copying = (*copying, Retrieval(self._open_reference(Path(reference).expanduser())))
-        modes = {"off": Chain(), "lookup": Chain((PromptLookup(),)), "suffix": Chain(copying)}
-        if self.pair.draft is not None:
-            check_same_vocabulary(
-                self.tokenizer.vocabulary,
-                Tokenizer(self.pair.draft).vocabulary,
-                f"{self.pair.target} and {self.pair.draft}",
+            raise InvalidOption(
+                f"reference={str(reference)!r} is of no use on {device}, where nothing is drafted: leave it out, "
+                "or load the pair with device='CPU'."
             )
-            self._draft = PagedModel(self.pair.draft, num_blocks)
-            writing = DraftModel(self._draft, self._draft_pool, context_length(self.pair.draft))
-            modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
-        modes[AUTO] = modes.get("chained", modes["suffix"])
-        self.modes = tuple(modes)
-        self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)
-        self._engine = Engine(self._target, self._pool, self._planner, exact)
-        self._fewest_rows = FEWEST_ROWS if exact else 1
-        self._profile = profile_path(self.pair, device, properties)
-        self._is_measured = False
+        genai, room = load(self.pair.target, device, self.max_context, cache_tokens, exact, properties)
+        self._cache_tokens = room.tokens
+        self._engine = GenaiEngine(genai, room)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the same seed gives the same text in every mode, as far as is known: `warm_up` checks it."""
+        return self._speculation is not None and self._speculation.exact
+
+    @property
+    def speculation(self) -> Speculation:
+        """What is measured and checked of the pair on the CPU. Raises UnsupportedDevice elsewhere."""
+        if self._speculation is None:
+            raise UnsupportedDevice(f"Nothing is drafted on {self.device}: load the pair with device='CPU'.")
+        return self._speculation
 
     def warm_up(self) -> None:
         """Run the first passes, which pack the weights and can take seconds, check the promise on this device and, once
@@ -149,49 +104,13 @@ class LLMPipeline:
 
         Where the check fails, `exact` becomes False and a warning tells. Safe to call from a thread of its own.
         """
-        room = min(self.max_context, self._cache_tokens)
-        if self.exact and isinstance(self._engine, Engine):
-            num_tokens = min(EXACTNESS_TOKENS, room)
-            with self._engine.borrowed(self._pool, num_tokens) as blocks:
-                self.exact = is_exact(self._target, blocks, num_tokens)
-            if not self.exact:
-                log.warning(
-                    "On this device, with these properties, logits depend on how tokens are cut into passes: the "
-                    "same seed may give another text in another mode."
-                )
-        self._measure()
+        if self._speculation is not None:
+            self._speculation.check()
+            self._speculation.measure()
+        length = min(40, min(self.max_context, self._cache_tokens) // 8)
         for mode in self.modes:
             options = {**WARM_UP, "mode": mode, "num_assistant_tokens": 2}
-            self._open("def " * min(40, room // 8), self._config.updated(options)).finish()
-
-    @property
-    def cost(self) -> CostModel | None:
-        """What passes cost on this machine; None before it was measured, or where it cannot be."""
-        return self._planner.cost if self.device == CPU else None
-
-    def forget_cost(self) -> None:
-        """Measure what passes cost anew, next time that it is asked for."""
-        if self.device != CPU:
-            return
-        self._profile.unlink(missing_ok=True)
-        self._planner.cost, self._is_measured = None, False
-
-    @property
-    def num_threads(self) -> int:
-        """Of the processor. Raises UnsupportedDevice elsewhere."""
-        self._needs_cpu("The number of threads")
-        return self._target.num_threads
-
-    @property
-    def memory(self) -> Memory:
-        """What both models take. Raises UnsupportedDevice where OpenVINO GenAI holds them, who does not tell."""
-        self._needs_cpu("The memory that a pair takes")
-        models = [model for model in (self._target, self._draft) if model is not None]
-        return Memory(
-            weights=sum(model.weight_bytes for model in models),
-            cache=sum(model.cache_bytes for model in models),
-            cache_tokens=self._pool.num_blocks * BLOCK_SIZE,
-        )
+            self._open("def " * length, self._config.updated(options)).finish()
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
@@ -252,32 +171,6 @@ class LLMPipeline:
     def finish_chat(self) -> None:
         self._history = None
 
-    def _needs_cpu(self, what: str) -> None:
-        if self.device != CPU:
-            raise UnsupportedDevice(f"{what} is known on the CPU only, and this pair runs on {self.device}.")
-
-    def _open_reference(self, folder: Path) -> Reference:
-        vocabulary = hashlib.sha256((self.pair.target / "openvino_tokenizer.bin").read_bytes()).hexdigest()
-        return Reference.of(folder, cache_folder(), vocabulary, lambda text: self.tokenizer.encode(text, False))
-
-    def _measure(self) -> None:
-        """Learn once what passes cost here, which the planner goes by."""
-        engine = self._engine
-        if not isinstance(engine, Engine) or self._is_measured:
-            return
-        self._is_measured = True
-        room = min(MEASURED_TOKENS, self.max_context, self._cache_tokens)
-
-        def measure() -> CostModel:
-            with (
-                engine.borrowed(self._pool, room) as blocks,
-                engine.borrowed(self._draft_pool, room) as draft_blocks,
-            ):
-                draft = None if self._draft is None else _passes(self._draft, draft_blocks)
-                return CostModel.measure(_passes(self._target, blocks), draft, room, self._fewest_rows)
-
-        self._planner.cost = measured_cost(self._profile, measure)
-
     def _with_eos(self, config: Config) -> GenerationConfig:
         if isinstance(config, openvino_genai.GenerationConfig):
             config = GenerationConfig.from_genai(config)
@@ -304,8 +197,8 @@ class LLMPipeline:
         tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
         text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
         sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer)
-        if config.num_assistant_tokens is None and config.mode != "off":
-            self._measure()
+        if self._speculation is not None and config.num_assistant_tokens is None and config.mode != "off":
+            self._speculation.measure()
 
         def remember(written: str) -> None:
             if history is not None and isinstance(prompt, str) and config.apply_chat_template and answer == 0:
@@ -331,11 +224,6 @@ class LLMPipeline:
                 )
             return min(context, config.max_length - num_prompt_tokens)
         return max(1, min(context, self._cache_tokens - num_prompt_tokens))  # `add` refuses what cannot run
-
-
-def _passes(model: PagedModel, blocks: list[int]) -> Run:
-    """Passes over whatever the blocks hold: what they take depends on their shape alone."""
-    return lambda rows, context: model.forward([Window([0] * rows, context, blocks, num_rows=rows)])
 
 
 def _feed(stream: Stream, streamer: Streamer) -> None:

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from outrider.app import doctor
-from outrider.pipelines import LLMPipeline
 from outrider.pipelines.cost import CostModel, NoMeasurement
+from outrider.pipelines.speculation import Speculation
 
 COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, draft_ms=1.5)
 
@@ -54,11 +54,7 @@ def test_a_machine_that_cannot_be_measured_is_said_so(embedded_pair, monkeypatch
 
 
 def test_a_device_that_breaks_the_promise_is_found_out(embedded_pair, monkeypatch) -> None:
-    def pretend(pipeline: LLMPipeline) -> None:
-        pipeline.exact = False
-        pipeline._measure()
-
-    monkeypatch.setattr(LLMPipeline, "warm_up", pretend)
+    monkeypatch.setattr(Speculation, "check", lambda speculation: setattr(speculation, "exact", False))
     console = Console(file=StringIO(), width=100)
     assert not doctor.examine(embedded_pair, console, again=False)
     assert "can change the text" in console.file.getvalue()

@@ -164,9 +164,9 @@ def test_another_model_or_other_properties_are_measured_anew(embedded_pair):
 
 def test_a_pipeline_measures_once_and_keeps_it(embedded_pair, monkeypatch):
     first = LLMPipeline(embedded_pair)
-    first._profile.unlink(missing_ok=True)
+    first.speculation._profile.unlink(missing_ok=True)
     first.generate("x", max_new_tokens=3)
-    assert CostModel.load(first._profile) is not None
+    assert CostModel.load(first.speculation._profile) is not None
 
     def measure(*args, **kwargs):
         raise AssertionError("measured again")
@@ -174,4 +174,4 @@ def test_a_pipeline_measures_once_and_keeps_it(embedded_pair, monkeypatch):
     monkeypatch.setattr(CostModel, "measure", measure)
     second = LLMPipeline(embedded_pair)
     second.generate("x", max_new_tokens=3)
-    assert second._planner.cost is not None
+    assert second.speculation.cost is not None

@@ -26,7 +26,7 @@ SAMPLED = {"do_sample": True, "temperature": 0.9, "rng_seed": 4}
 def nothing_is_left_behind(pipeline: LLMPipeline):
     config = pipeline.get_generation_config()
     yield
-    assert pipeline._pool.num_free == pipeline._pool.num_blocks, "blocks leaked"
+    assert pipeline.speculation._pool.num_free == pipeline.speculation._pool.num_blocks, "blocks leaked"
     pipeline.finish_chat()
     pipeline.set_generation_config(config)
 
@@ -124,7 +124,7 @@ def test_a_closed_or_dropped_stream_frees_its_blocks_at_once(pipeline: LLMPipeli
     for end in ("close", "drop", "with"):
         stream = pipeline.stream(RENAME, max_new_tokens=30, mode="draft")
         next(stream)
-        assert pipeline._pool.num_free < pipeline._pool.num_blocks
+        assert pipeline.speculation._pool.num_free < pipeline.speculation._pool.num_blocks
         if end == "close":
             stream.close()
         elif end == "with":
@@ -132,7 +132,7 @@ def test_a_closed_or_dropped_stream_frees_its_blocks_at_once(pipeline: LLMPipeli
                 next(stream)
         else:
             del stream
-        assert pipeline._pool.num_free == pipeline._pool.num_blocks
+        assert pipeline.speculation._pool.num_free == pipeline.speculation._pool.num_blocks
 
 
 def test_a_streamer_sees_the_text_and_can_stop_it(pipeline: LLMPipeline):

@@ -86,7 +86,7 @@ def test_a_small_cache_refuses_what_it_cannot_hold_and_serves_the_rest(embedded_
     prompts = [f"# {n}\n{CODE}" for n in range(5)]
     expected = pipeline.generate(prompts, max_new_tokens=30, mode="off").texts
     assert small.generate(prompts, max_new_tokens=30, mode="draft").texts == expected
-    assert small._pool.num_free == small._pool.num_blocks
+    assert small.speculation._pool.num_free == small.speculation._pool.num_blocks
 
 
 @pytest.mark.parametrize("cache_tokens", [2, 32, 64])

@@ -1,0 +1,153 @@
+"""Speculation: a pair on the CPU, with the caches, drafters and measurements that speculative decoding needs."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .block_pool import BlockPool
+from .calibration import Calibration
+from .config import AUTO
+from .cost import CONTEXTS, CostModel, Run
+from .drafters import draft_model, retrieval, suffix
+from .drafters.base import Chain, Drafter
+from .drafters.draft_model import DraftModel
+from .drafters.prompt_lookup import PromptLookup
+from .drafters.retrieval import Retrieval
+from .drafters.suffix import Suffix
+from .drafting import Drafting
+from .engine import FEWEST_ROWS, Engine
+from .exactness import is_exact
+from .paged_model import BLOCK_SIZE, PagedModel, Window
+from .pair import Pair, context_length
+from .planner import LONGEST, Planner
+from .profile import cache_folder, measured_cost, profile_path
+from .reference import Reference
+from .text import Tokenizer
+from .vocabulary import check_same_vocabulary
+
+CACHE_TOKENS = 16384  # unless told otherwise
+EXACTNESS_TOKENS = 80
+MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of the models' weights and of the key-value cache, which holds `cache_tokens` tokens."""
+
+    weights: int
+    cache: int
+    cache_tokens: int
+
+
+class Speculation:
+    """Loads both models; `engine` decodes with them in each of `modes`.
+
+    exact: whether the same seed gives the same text in every mode.
+    cost: what passes cost here; None before `measure`, or where it cannot be told.
+
+    Raises what `LLMPipeline` raises.
+    """
+
+    def __init__(
+        self,
+        pair: Pair,
+        tokenizer: Tokenizer,
+        cache_tokens: int | None,
+        exact: bool,
+        reference: Path | None,
+        properties: Mapping[str, Any],
+    ) -> None:
+        num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
+        self.exact = exact
+        self.cache_tokens = num_blocks * BLOCK_SIZE
+        self._pool = BlockPool(num_blocks, BLOCK_SIZE)
+        self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
+        self._target = PagedModel(pair.target, num_blocks, properties)
+        self._draft: PagedModel | None = None
+        calibration = Calibration({**suffix.PRIORS, **retrieval.PRIORS, **draft_model.PRIORS})
+        copying: tuple[Drafter, ...] = (Suffix(calibration),)
+        if reference is not None:
+            copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
+        modes = {"off": Chain(), "lookup": Chain((PromptLookup(),)), "suffix": Chain(copying)}
+        if pair.draft is not None:
+            check_same_vocabulary(
+                tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
+            )
+            self._draft = PagedModel(pair.draft, num_blocks)
+            writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
+            modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
+        modes[AUTO] = modes.get("chained", modes["suffix"])
+        self.modes = tuple(modes)
+        self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)
+        self.engine = Engine(self._target, self._pool, self._planner, exact)
+        self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
+        self._fewest_rows = FEWEST_ROWS if exact else 1
+        self._profile = profile_path(pair, "CPU", properties)
+        self._is_measured = False
+
+    @property
+    def cost(self) -> CostModel | None:
+        return self._planner.cost
+
+    @property
+    def num_threads(self) -> int:
+        return self._target.num_threads
+
+    @property
+    def memory(self) -> Memory:
+        """What both models take."""
+        models = [model for model in (self._target, self._draft) if model is not None]
+        return Memory(
+            weights=sum(model.weight_bytes for model in models),
+            cache=sum(model.cache_bytes for model in models),
+            cache_tokens=self.cache_tokens,
+        )
+
+    def check(self) -> None:
+        """Set `exact` to False, and warn, where this processor or these properties break the first promise."""
+        if not self.exact:
+            return
+        num_tokens = min(EXACTNESS_TOKENS, self._room)
+        with self.engine.borrowed(self._pool, num_tokens) as blocks:
+            self.exact = is_exact(self._target, blocks, num_tokens)
+        if not self.exact:
+            log.warning(
+                "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
+                "may give another text in another mode."
+            )
+
+    def measure(self, again: bool = False) -> None:
+        """Learn what passes cost here, which the planner goes by; `again`, though it is known."""
+        if self._is_measured and not again:
+            return
+        self._is_measured = True
+        if again:
+            self._profile.unlink(missing_ok=True)
+        room = min(MEASURED_TOKENS, self._room)
+
+        def measured() -> CostModel:
+            with (
+                self.engine.borrowed(self._pool, room) as blocks,
+                self.engine.borrowed(self._draft_pool, room) as draft_blocks,
+            ):
+                draft = None if self._draft is None else _passes(self._draft, draft_blocks)
+                return CostModel.measure(_passes(self._target, blocks), draft, room, self._fewest_rows)
+
+        self._planner.cost = measured_cost(self._profile, measured)
+
+
+def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference:
+    vocabulary = hashlib.sha256((pair.target / "openvino_tokenizer.bin").read_bytes()).hexdigest()
+    return Reference.of(folder, cache_folder(), vocabulary, lambda text: tokenizer.encode(text, False))
+
+
+def _passes(model: PagedModel, blocks: list[int]) -> Run:
+    """Passes over whatever the blocks hold: what they take depends on their shape alone."""
+    return lambda rows, context: model.forward([Window([0] * rows, context, blocks, num_rows=rows)])
