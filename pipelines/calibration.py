@@ -75,6 +75,11 @@ class Calibration:
         """Probability that a proposal is kept if all before it are."""
         return self._belief(evidence).estimate(evidence.features)
 
+    def log_odds(self, evidence: Evidence) -> float:
+        """The same as log p / (1 - p)."""
+        estimate = min(max(self.estimate(evidence), 1e-6), 1 - 1e-6)
+        return math.log(estimate / (1 - estimate))
+
     def observe(self, evidence: Evidence, kept: bool) -> None:
         """Learn from a proposal that the target has judged."""
         self._belief(evidence).learn(evidence.features, kept)

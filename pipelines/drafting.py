@@ -7,9 +7,10 @@ import operator
 import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
+from contextlib import contextmanager
 
 from .calibration import Calibration
-from .drafters.base import Chain, Drafter, Proposal
+from .drafters.base import Chain, Drafter, ModelDrafter, Opinion, Proposal
 from .sequence import Sequence
 from .turn import Turn
 
@@ -46,9 +47,9 @@ class Drafting:
                 ahead.append(proposal.token)
 
     def surest(self, turn: Turn) -> Iterator[Proposal]:
-        """Token by token, the likeliest of what the texts propose."""
-        drafters, ahead = self.chain(turn).texts, list[int]()
-        running = [self._proposals(drafter, turn.sequence, ()) for drafter in drafters]
+        """Token by token, the likeliest of what the texts propose behind a turn's draft."""
+        drafters, ahead = self.chain(turn).texts, turn.tokens
+        running = [self._proposals(drafter, turn.sequence, tuple(ahead)) for drafter in drafters]
         while True:
             found = [next(proposals, None) for proposals in running]
             offered = [proposal for proposal in found if proposal is not None]
@@ -60,6 +61,41 @@ class Drafting:
             for i, proposal in enumerate(found):
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
                     running[i] = self._proposals(drafters[i], turn.sequence, tuple(ahead))
+
+    def num_behind(self, turn: Turn) -> int:
+        """Tokens that the draft model must be fed before it can propose the one behind a turn's sequence."""
+        assert self.model is not None
+        return self.model.num_behind(turn.sequence)
+
+    def written(self, turns: SequenceOf[Turn]) -> SequenceOf[Proposal | None]:
+        """What the draft model proposes behind each turn's draft."""
+        assert self.model is not None
+        written: list[Proposal | None] = [None] * len(turns)
+        with self._at_work(self.model, turns):
+            proposals = self.model.write([(turn.sequence, turn.tokens) for turn in turns])
+            written[:] = [proposal and self._checked(proposal) for proposal in proposals]
+        return written
+
+    def read(self, turns: SequenceOf[Turn]) -> SequenceOf[list[Opinion] | None]:
+        """What the draft model thinks of each token of each turn's draft, and would write behind the last."""
+        assert self.model is not None
+        read: list[list[Opinion] | None] = [None] * len(turns)
+        with self._at_work(self.model, turns):
+            opinions = self.model.read([(turn.sequence, turn.tokens) for turn in turns])
+            for opinion in (opinion for each in opinions for opinion in each or ()):
+                self._checked(opinion.proposal)
+            read[:] = opinions
+        return read
+
+    @contextmanager
+    def _at_work(self, model: ModelDrafter, turns: SequenceOf[Turn]) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        except Exception:
+            self._leave_out(model, [turn.sequence for turn in turns])
+        finally:
+            self.model_s += time.perf_counter() - began
 
     def _proposals(self, drafter: Drafter, sequence: Sequence, ahead: SequenceOf[int]) -> Iterator[Proposal]:
         """What a drafter proposes, for as long as it does not fail."""
@@ -77,20 +113,6 @@ class Drafting:
                 yield self._checked(proposal)
         except Exception:
             self._leave_out(drafter, [sequence])
-
-    def written(self, turns: SequenceOf[Turn]) -> list[Proposal | None]:
-        """What the draft model proposes for each turn."""
-        wanted = [(turn.sequence, turn.tokens) for turn in turns if not turn.sequence.drafting_failed]
-        assert self.model is not None
-        began = time.perf_counter()
-        try:
-            written = [proposal and self._checked(proposal) for proposal in self.model.write(wanted)]
-            found = dict(zip((sequence for sequence, _ in wanted), written, strict=True))
-        except Exception:
-            self._leave_out(self.model, [sequence for sequence, _ in wanted])
-            found = {}
-        self.model_s += time.perf_counter() - began
-        return [found.get(turn.sequence) for turn in turns]
 
     def _checked(self, proposal: Proposal) -> Proposal:
         if not 0 <= operator.index(proposal.token) < self._vocabulary_size:

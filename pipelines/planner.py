@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from .calibration import Calibration
+from .calibration import Calibration, Evidence
 from .config import AUTO
 from .cost import CostModel
-from .drafters.base import ModelDrafter, Proposal
+from .drafters.base import Opinion, Proposal
 from .drafting import Drafting
 from .sequence import Sequence
 from .turn import Turn
+from .worth import Worth
 
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the rate of late
-HORIZON = 16  # passes over which the draft model's catching up is expected to pay
-TOLERANCE = 0.015  # share of the time of plain decoding that an answer may lose to drafts that failed
+LEAST_READ = 0.1  # a draft is read as far as it is that likely to stand
+TOLERANCE = 0.01  # share of the time of plain decoding that an answer may lose to drafts that failed
+ALLOWANCE = 2  # passes that it may lose besides, since luck must be given time to even out
 FORGET = 0.05  # weight of the newest proposal in what is expected of a model's next one
 RECOVER = 0.0005  # how fast that goes back to even odds while the model is not asked
+
+READ, WRITE_BEHIND, WRITE_INSTEAD = "read", "write behind", "write instead"
+
+# Weights of what is thought of a text's proposal when the draft model has read it, bias first, to begin with. The
+# features are half the log-odds of both: for a token on which they agree; for the text's where the model would write
+# another; for the model's, with the odds of the text's token.
+PRIORS = {
+    "agreed": (1.5, 1.0, 1.0), "doubted": (-1.0, 0.7, 0.7), "mended": (0.3, -0.7, 1.2),
+    "agreed sampled": (1.5, 1.0, 1.0), "doubted sampled": (-1.0, 0.7, 0.7), "mended sampled": (0.3, -0.7, 1.2),
+}  # fmt: skip
+
 
 @dataclass(slots=True)
 class _Account:
@@ -40,8 +53,11 @@ class Planner:
     a1, a2, ... brings a1 + a1 a2 + ... tokens; one more is worth drafting while the probability that it stands exceeds
     the time that it adds times `rate`, the tokens per millisecond achieved of late: by the renewal-reward theorem that
     makes the most tokens per time. All sequences share one pass, so the tokens that are likeliest to stand come first,
-    whoever's they are, and a pass that is full leaves no room for doubtful ones. A drafter that runs a model is asked
-    where its time, too, is expected to pay, in mode "auto" also in place of what the others found.
+    whoever's they are, and a pass that is full leaves no room for doubtful ones.
+
+    The draft model is asked where its time, too, is expected to pay: to write behind what the texts offer, and in mode
+    "auto" also to write in its place, or to read it: one pass tells for each token whether the model would write it
+    too, and what instead (a cascade, as in Chen et al., arXiv 2312.11462).
 
     A ledger bounds the loss: while an answer has taken more than TOLERANCE longer than plain decoding would have, only
     rows that cost nothing are drafted for it. Times are those that `cost` predicts, so noise does not enter.
@@ -81,7 +97,7 @@ class Planner:
             rows = other_rows + sum(max(turn.rows, self.cost.least_rows) for turn in turns)
             rows = self._draft_from_text(self.cost, planned, rows)
             if self._drafting.model is not None:
-                self._draft_from_model(self.cost, self._drafting.model, planned, rows)
+                self._draft_from_model(self.cost, planned, rows)
 
     def observe(self, turns: SequenceOf[Turn], kept: SequenceOf[SequenceOf[int]], target_ms: float | None) -> None:
         """Learn from a pass: what each turn's sequence kept, and the target's time, where nothing else was in it."""
@@ -143,22 +159,113 @@ class Planner:
             turns[i].cut(len(turns[i].draft) - 1)
         return best_rows
 
-    def _draft_from_model(self, cost: CostModel, model: ModelDrafter, turns: SequenceOf[Turn], rows: int) -> None:
-        """Let the draft model write on behind drafts, or in their place, where that is expected to bring more."""
-        asking = [turn for turn in turns if self._drafting.chain(turn).model and not turn.is_full]
-        asking = [turn for turn in asking if not self._in_debt(cost, turn)]
-        writing = []
+    def _draft_from_model(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> None:
+        """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay."""
+        asking = [turn for turn in turns if self._drafting.chain(turn).model and not turn.sequence.drafting_failed]
+        asking = [turn for turn in asking if not turn.is_full and not self._in_debt(cost, turn)]
+        reading: list[Turn] = []
+        writing: list[Turn] = []
         for turn in asking:
-            rows, is_worth = self._make_way(cost, model, turn, rows, len(asking))
-            if is_worth:
-                writing.append(turn)
-        if not writing:
-            self._expect(0.5, RECOVER)
+            before = max(turn.rows, cost.least_rows)
+            if (use := self._best_use(cost, turn, rows, len(asking))) is not None:
+                (reading if use == READ else writing).append(turn)
+                rows += max(turn.rows, cost.least_rows) - before
+        if not asking:
             return
-        expected_ms = cost.draft_row_ms * sum(model.num_behind(t.sequence) - 1 + len(t.draft) for t in writing)
+        if not reading and not writing:
+            self._expect(0.5, RECOVER)
+        if reading:
+            rows = self._read(cost, reading, rows)
+            writing += [turn for turn in reading if self._is_worth_writing(cost, turn, rows, len(reading))]
+        self._write(cost, writing, rows)
+
+    def _best_use(self, cost: CostModel, turn: Turn, rows: int, num_sharing: int) -> str | None:
+        """What the draft model is worth most for, if it is worth its time. The draft is made ready for that: dropped
+        where the model is to write in its place, and as long as the texts offer where it is to be read."""
+        worth = Worth(cost, self.rate, self._expected)
+        behind = self._drafting.num_behind(turn)
+        bare = rows - max(turn.rows, cost.least_rows) + cost.least_rows
+        length, mine = len(turn.draft), worth.of_draft(turn, bare)
+        uses = {WRITE_BEHIND: worth.of_writing(turn, length, rows, behind, num_sharing)}
+        if length and turn.sequence.config.mode == AUTO:
+            uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, behind, num_sharing) - mine
+            self._take_all_offers(turn)
+            uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
+        use = max(uses, key=lambda name: uses[name])
+        if uses[use] <= 0:
+            turn.cut(length)
+            return None
+        turn.cut({WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.limit}[use])
+        return use
+
+    def _take_all_offers(self, turn: Turn) -> None:
+        for proposal in self._drafting.surest(turn):
+            survival = turn.survival * self._calibration.estimate(proposal.evidence)
+            if turn.is_full or survival < LEAST_READ:
+                return
+            turn.take(proposal, survival)
+
+    def _read(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
+        """Have drafts read, and take of each what is likely to stand now; returns the rows of the pass."""
+        expected_ms = cost.draft_pass_ms(len(turns))
+        expected_ms += cost.draft_row_ms * sum(self._drafting.num_behind(t) - 1 + len(t.draft) for t in turns)
         began = self._drafting.model_s
+        worth = Worth(cost, self.rate, self._expected)
+        shared_ms = cost.draft_pass_ms(len(turns)) / len(turns)
+        for turn in turns:
+            turn.draft_ms += shared_ms + worth.catching_up_ms(self._drafting.num_behind(turn))
+            turn.draft_ms += cost.draft_row_ms * len(turn.draft)
+        for turn, opinions in zip(turns, self._drafting.read(turns), strict=True):
+            draft = turn.draft.copy()
+            rows -= max(turn.rows, cost.least_rows) - cost.least_rows
+            turn.cut(0)
+            is_mended = False
+            for proposal, opinion in zip(draft, opinions or (), strict=False):
+                second = self._second_thought(proposal, opinion, turn.sequence.config.greedy)
+                survival = turn.survival * self._calibration.estimate(second.evidence)
+                if survival < worth.row(rows, turn.rows, turn.context):
+                    break
+                rows += turn.rows >= cost.least_rows
+                turn.take(second, survival)
+                if is_mended := second.token != proposal.token:
+                    break
+            if is_mended:
+                rows = self._go_on_copying(worth, turn, rows)
+        cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
+        return rows
+
+    def _second_thought(self, proposal: Proposal, opinion: Opinion, is_greedy: bool) -> Proposal:
+        """The likelier of what a text proposes and what the draft model would write there."""
+        odds, kind = self._calibration.log_odds(proposal.evidence) / 2, "" if is_greedy else " sampled"
+        own = opinion.proposal
+        if own.token == proposal.token:
+            return replace(proposal, evidence=Evidence(f"agreed{kind}", (odds, opinion.log_odds / 2)))
+        doubted = replace(proposal, evidence=Evidence(f"doubted{kind}", (odds, opinion.log_odds / 2)))
+        mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
+        return max(doubted, mended, key=lambda thought: self._calibration.estimate(thought.evidence))
+
+    def _go_on_copying(self, worth: Worth, turn: Turn, rows: int) -> int:
+        for proposal in self._drafting.surest(turn):
+            survival = turn.survival * self._calibration.estimate(proposal.evidence)
+            if turn.is_full or survival < worth.row(rows, turn.rows, turn.context):
+                break
+            rows += turn.rows >= worth.cost.least_rows
+            turn.take(proposal, survival)
+        return rows
+
+    def _is_worth_writing(self, cost: CostModel, turn: Turn, rows: int, num_sharing: int) -> bool:
+        worth = Worth(cost, self.rate, self._expected)
+        return not turn.is_full and worth.of_writing(turn, len(turn.draft), rows, 1, num_sharing) > 0
+
+    def _write(self, cost: CostModel, writing: SequenceOf[Turn], rows: int) -> None:
+        """Have the draft model write behind drafts, token by token, for as long as it is sure enough."""
+        began = self._drafting.model_s
+        expected_ms = 0.0
+        worth = Worth(cost, self.rate, self._expected)
         for turn in writing:
-            turn.draft_ms = self._catching_up_ms(cost, model, turn, len(turn.draft))
+            behind = self._drafting.num_behind(turn)
+            expected_ms += cost.draft_row_ms * (behind - 1)
+            turn.draft_ms += worth.catching_up_ms(behind)
         while writing:
             draft_ms = cost.draft_pass_ms(len(writing)) / len(writing)
             expected_ms += cost.draft_pass_ms(len(writing))
@@ -170,63 +277,19 @@ class Planner:
                 estimate = self._calibration.estimate(proposal.evidence)
                 self._expect(estimate, FORGET)
                 survival = turn.survival * estimate
-                if survival < self.rate * cost.row_ms(rows, turn.rows, turn.context):
+                if survival < worth.row(rows, turn.rows, turn.context):
                     continue
                 rows += turn.rows >= cost.least_rows
                 turn.take(proposal, survival)
-                price = cost.row_ms(rows, turn.rows, turn.context) + draft_ms
-                if not turn.is_full and survival * self._expected >= self.rate * price:
+                price = worth.row(rows, turn.rows, turn.context) + self.rate * draft_ms
+                if not turn.is_full and survival * self._expected >= price:
                     goes_on.append(turn)
             writing = goes_on
         cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
-
-    def _make_way(
-        self, cost: CostModel, model: ModelDrafter, turn: Turn, rows: int, num_sharing: int
-    ) -> tuple[int, bool]:
-        """Whether the model should write for a turn, behind its draft or, in mode "auto", in place of it, which is then
-        dropped; with the rows of the pass."""
-        behind = self._worth_of_model(cost, model, turn, len(turn.draft), rows, num_sharing)
-        alone, others = -1.0, rows - max(turn.rows, cost.least_rows) + cost.least_rows
-        if turn.draft and turn.sequence.config.mode == AUTO:
-            alone = self._worth_of_model(cost, model, turn, 0, others, num_sharing) - self._worth(cost, turn, others)
-        if max(behind, alone) <= 0:
-            return rows, False
-        if alone > behind:
-            turn.cut(0)
-            return others, True
-        return rows, True
-
-    def _worth(self, cost: CostModel, turn: Turn, rows: int) -> float:
-        """Tokens that a draft is expected to bring beyond what its rows are worth; `rows` is the pass without it."""
-        worth = 0.0
-        for length, survival in enumerate(turn.survivals, 1):
-            worth += survival - self.rate * cost.row_ms(rows, length, turn.context)
-            rows += length >= cost.least_rows
-        return worth
-
-    def _worth_of_model(
-        self, cost: CostModel, model: ModelDrafter, turn: Turn, length: int, rows: int, num_sharing: int
-    ) -> float:
-        """The same for what `model` would write behind the first `length` tokens of the draft, with its time, where
-        `num_sharing` turns share its passes."""
-        draft_ms = cost.draft_pass_ms(num_sharing) / num_sharing
-        survival = turn.survivals[length - 1] if length else 1.0
-        worth = -self.rate * self._catching_up_ms(cost, model, turn, length)
-        best = worth
-        for window in range(1 + length, 1 + turn.limit):
-            survival *= self._expected
-            worth += survival - self.rate * (cost.row_ms(rows, window, turn.context) + draft_ms)
-            rows += window >= cost.least_rows
-            best = max(best, worth)
-        return best
-
-    def _catching_up_ms(self, cost: CostModel, model: ModelDrafter, turn: Turn, length: int) -> float:
-        """The time of feeding a model what it missed, spread over the passes that profit, and the draft before it."""
-        return cost.draft_row_ms * ((model.num_behind(turn.sequence) - 1) / HORIZON + length)
 
     def _expect(self, estimate: float, weight: float) -> None:
         self._expected += weight * (estimate - self._expected)
 
     def _in_debt(self, cost: CostModel, turn: Turn) -> bool:
         account = self._accounts.get(turn.sequence)
-        return account is not None and account.in_debt(cost.pass_ms([(1, turn.context)]) / 2)
+        return account is not None and account.in_debt(ALLOWANCE * cost.pass_ms([(1, turn.context)]))

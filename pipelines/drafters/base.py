@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from ..calibration import Evidence
 from ..sequence import Sequence
@@ -36,11 +36,26 @@ class Drafter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What a draft model thinks of a place in a draft: its own proposal, and its log-odds for the token there."""
+
+    proposal: Proposal
+    log_odds: float
+
+
+Wanted: TypeAlias = SequenceOf[tuple[Sequence, SequenceOf[int]]]  # sequences, and the tokens ahead of each
+
+
 class ModelDrafter(Drafter, Protocol):
     """A drafter that runs a model, whose passes cost time and can serve several sequences."""
 
-    def write(self, wanted: SequenceOf[tuple[Sequence, SequenceOf[int]]]) -> list[Proposal | None]:
+    def write(self, wanted: Wanted) -> list[Proposal | None]:
         """The next proposal behind each sequence's tokens and those ahead of them, all in one pass."""
+        ...
+
+    def read(self, wanted: Wanted) -> list[list[Opinion] | None]:
+        """The same for each token ahead, and behind the last: what it thinks of it, if those before are right."""
         ...
 
     def num_behind(self, sequence: Sequence) -> int:

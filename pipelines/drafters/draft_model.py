@@ -11,10 +11,11 @@ import numpy as np
 
 from ..block_pool import BlockPool, OutOfBlocks, Table
 from ..calibration import Evidence
+from ..config import GenerationConfig
 from ..paged_model import PREFILL_ROWS, PagedModel, Window
 from ..sampling import Logits, choose_token
 from ..sequence import Sequence
-from .base import Proposal
+from .base import Opinion, Proposal, Wanted
 
 SUREST = 8.0  # log-odds of a proposal are cut here
 
@@ -53,31 +54,51 @@ class DraftModel:
             yield proposal
             ahead.append(proposal.token)
 
-    def write(self, wanted: SequenceOf[tuple[Sequence, SequenceOf[int]]]) -> list[Proposal | None]:
+    def write(self, wanted: Wanted) -> list[Proposal | None]:
+        rows = zip(wanted, self._run(wanted, 1), strict=True)
+        return [None if logits is None else self._proposal(*each, logits[0]) for each, logits in rows]
+
+    def read(self, wanted: Wanted) -> list[list[Opinion] | None]:
+        rows = zip(wanted, self._run(wanted, None), strict=True)
+        return [None if logits is None else self._opinions(*each, logits) for each, logits in rows]
+
+    def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
+        """The last `num_rows` logits behind each sequence and what is ahead of it, or those of all that is ahead."""
         windows: dict[int, Window] = {}
         for i, (sequence, ahead) in enumerate(wanted):
             tokens = [*sequence.tokens, *ahead]
             progress = self._prepared(sequence, len(tokens))
             if progress is None:
                 continue
-            start = min(_common_length(progress.tokens, tokens), len(tokens) - 1)
+            rows = num_rows or 1 + len(ahead)
+            start = min(_common_length(progress.tokens, tokens), len(tokens) - rows)
             progress.tokens = tokens[:start]  # should the pass fail
             if len(tokens) - start > PREFILL_ROWS:
-                self._model.prefill(tokens[:-1], start, progress.table.blocks)
-                start = len(tokens) - 1
-            windows[i] = Window(tokens[start:], start, progress.table.blocks)
+                self._model.prefill(tokens[:-rows], start, progress.table.blocks)
+                start = len(tokens) - rows
+            windows[i] = Window(tokens[start:], start, progress.table.blocks, rows)
         if not windows:
             return [None] * len(wanted)
         logits = dict(zip(windows, self._model.forward(list(windows.values())), strict=True))
-        return [self._proposal(*each, logits[i][-1]) if i in logits else None for i, each in enumerate(wanted)]
+        for i in windows:
+            sequence, ahead = wanted[i]
+            progress = self._progress[sequence]
+            progress.tokens = [*sequence.tokens, *ahead]
+            self._pool.publish(progress.table, sequence.tokens, len(sequence.tokens))
+        return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
 
     def _proposal(self, sequence: Sequence, ahead: SequenceOf[int], logits: Logits) -> Proposal:
-        tokens, progress = [*sequence.tokens, *ahead], self._progress[sequence]
-        progress.tokens = tokens
-        self._pool.publish(progress.table, sequence.tokens, len(sequence.tokens))
+        tokens = [*sequence.tokens, *ahead]
         token = choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer)
         kind = self.name if sequence.config.greedy else f"{self.name} sampled"
-        return Proposal(token, self.name, Evidence(kind, (_log_odds(logits, token) / 2, math.log2(1 + len(ahead)) / 4)))
+        features = (_log_odds(logits, token, sequence.config) / 2, math.log2(1 + len(ahead)) / 4)
+        return Proposal(token, self.name, Evidence(kind, features))
+
+    def _opinions(self, sequence: Sequence, ahead: SequenceOf[int], logits: SequenceOf[Logits]) -> list[Opinion]:
+        proposals = [self._proposal(sequence, ahead[:i], row) for i, row in enumerate(logits)]
+        there = [*ahead, proposals[-1].token]
+        config = sequence.config
+        return [Opinion(p, _log_odds(row, t, config)) for p, row, t in zip(proposals, logits, there, strict=True)]
 
     def num_behind(self, sequence: Sequence) -> int:
         progress = self._progress.get(sequence)
@@ -117,9 +138,10 @@ def _common_length(left: list[int], right: list[int]) -> int:
     return same
 
 
-def _log_odds(logits: Logits, token: int) -> float:
-    """How sure the model itself is of a token: log p / (1 - p), within SUREST."""
-    others = np.delete(logits, token)
+def _log_odds(logits: Logits, token: int, config: GenerationConfig) -> float:
+    """How sure the model itself is of a token, at the temperature asked for: log p / (1 - p), within SUREST."""
+    scores = logits if config.greedy else logits / np.float32(config.temperature)
+    others = np.delete(scores, token)
     highest = float(others.max())
-    odds = float(logits[token]) - highest - math.log(float(np.exp(others - highest).sum()))
+    odds = float(scores[token]) - highest - math.log(float(np.exp(others - highest).sum()))
     return min(SUREST, max(-SUREST, odds))

@@ -78,7 +78,7 @@ class OneRowModel(FakeModel):
         end = window.start + len(window.tokens)
         prefix = self._slots[list(window.blocks)].reshape(-1)[:end]
         assert (prefix >= 0).all(), "a slot is read that was never written"
-        return np.array([self.rule(prefix.tolist())])
+        return np.array([self.rule(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))])
 
 
 @given(st.data())
@@ -134,6 +134,25 @@ def test_the_draft_model_works_for_no_proposal_that_is_not_taken():
     for expected in range(1, 4):
         next(proposals)
         assert model.num_passes == expected
+
+
+@given(st.lists(st.integers(0, 11), min_size=1, max_size=9), st.lists(st.integers(0, 11), max_size=9), st.data())
+def test_the_draft_model_reads_in_one_pass_what_it_would_write_token_by_token(prompt, ahead, data):
+    model = OneRowModel(RULE)
+    drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000)
+    sequences = [request(prompt, 100, **SAMPLED), request([*prompt, 3], 100)]
+    for sequence in sequences:
+        draft(drafter, sequence, data.draw(st.integers(0, 3)))
+    before = model.num_passes
+    read = drafter.read([(sequence, ahead) for sequence in sequences])
+    assert model.num_passes == before + 1
+    for sequence, opinions in zip(sequences, read, strict=True):
+        places = range(len(ahead) + 1)
+        assert [opinion.proposal.token for opinion in opinions] == [cold(sequence, 1, (*ahead[:i],))[0] for i in places]
+        for opinion, place, token in zip(opinions, places, ahead, strict=False):
+            logits = RULE([*sequence.tokens, *ahead[:place]]) / (1.1 if sequence.config.do_sample else 1.0)
+            p = np.exp(logits[token]) / np.exp(logits).sum()
+            assert opinion.log_odds == pytest.approx(np.clip(np.log(p / (1 - p)), -8, 8), abs=1e-3)
 
 
 def test_what_was_drafted_and_rejected_is_not_offered_to_other_sequences():
