@@ -54,6 +54,12 @@ class PagedModel:
     """
 
     def __init__(self, folder: Path, num_blocks: int, properties: Mapping[str, Any] | None = None) -> None:
+        by = str((properties or {}).get("KEY_CACHE_QUANT_MODE", "BY_TOKEN"))
+        if by.rpartition(".")[2] != "BY_TOKEN":
+            raise InvalidOption(
+                f"KEY_CACHE_QUANT_MODE={by} is not possible: a rejected token would change the keys of accepted ones, "
+                "and the same seed would give another text. Leave it out."
+            )
         core = ov.Core()
         model = _paged(core, folder)
         try:
