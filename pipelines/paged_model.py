@@ -54,10 +54,10 @@ class PagedModel:
     """
 
     def __init__(self, folder: Path, num_blocks: int, properties: Mapping[str, Any] | None = None) -> None:
-        by = str((properties or {}).get("KEY_CACHE_QUANT_MODE", "BY_TOKEN"))
-        if by.rpartition(".")[2] != "BY_TOKEN":
+        mode = (properties or {}).get("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
+        if mode != "BY_TOKEN":
             raise InvalidOption(
-                f"KEY_CACHE_QUANT_MODE={by} is not possible: a rejected token would change the keys of accepted ones, "
+                f"KEY_CACHE_QUANT_MODE={mode} is not possible: a rejected token would change accepted keys, "
                 "and the same seed would give another text. Leave it out."
             )
         core = ov.Core()

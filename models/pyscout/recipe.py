@@ -20,6 +20,7 @@ from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from outrider.export import export_pair
 from outrider.export.distill import Sample, distil, write_samples
+from outrider.export.quiet import quiet
 from outrider.pipelines.errors import InvalidOption
 
 from . import batches, card, copying, corpus, tokenizer, wording
@@ -222,7 +223,8 @@ def _tokenizer(run: Run) -> PreTrainedTokenizerFast:
 
 
 def _model(run: Run, name: str) -> LlamaForCausalLM:
-    model = LlamaForCausalLM.from_pretrained(run.work / name / "checkpoint", dtype=torch.float32)
+    with quiet():
+        model = LlamaForCausalLM.from_pretrained(run.work / name / "checkpoint", dtype=torch.float32)
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -160,8 +160,9 @@ def test_no_room_is_noticed_before_anything_is_converted(
 ) -> None:
     monkeypatch.setattr("outrider.export.room.SPARE", 1 << 60)
     said: list[str] = []
-    with pytest.raises(NoRoom, match=r"Exporting to .* needs about"):
+    with pytest.raises(NoRoom, match=r"Exporting to .* needs about") as refusal:
         export_pair(target, None, tmp_path / "pair", announce=said.append)
+    assert ".outrider-new" not in str(refusal.value)
     assert said == ["Reading the checkpoints"]
     assert list(tmp_path.iterdir()) == []
 
@@ -188,8 +189,9 @@ def test_the_steps_are_announced_in_order(pair: Path, target: Path, tmp_path: Pa
     said: list[str] = []
     export_pair(target, None, tmp_path / "pair", announce=said.append)
     assert [text.split()[0] for text in said] == [
-        "Reading", "Converting", "Compressing", "Converting", "The", "Hashing", "Compiling",
+        "Reading", "Converting", "Compressing", "Converting", "The", "Hashing", "Compiling", "The",
     ]  # fmt: skip
+    assert said[-1] == "The same answer in each: off, lookup"
 
 
 def test_a_pair_whose_speculation_changes_the_answer_is_not_written(

@@ -74,12 +74,6 @@ def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPip
     assert pipeline.generate(RENAME, stop_token_ids=set(every)).stats[0].new_tokens == 1
 
 
-@pytest.mark.parametrize("value", ["BY_CHANNEL", "AUTO", "CacheQuantMode.BY_CHANNEL"])
-def test_keys_quantized_by_channel_are_refused_for_the_promise_they_break(embedded_pair, value):
-    with pytest.raises(InvalidOption, match=r"KEY_CACHE_QUANT_MODE=.*the same seed would give another text"):
-        LLMPipeline(embedded_pair, KEY_CACHE_QUANT_MODE=value)
-
-
 def test_one_answer_only_can_be_followed(pipeline: LLMPipeline):
     with pytest.raises(InvalidOption, match="one answer"):
         pipeline.stream([RENAME, RENAME])
