@@ -199,7 +199,7 @@ def publish(run: Run) -> None:
     _write(run.out / "README.md", card.write(_read(run.out / "evaluation.json"), _read(run.out / "packages.json")))
 
 
-STRETCH = 16  # batches of prompts
+STRETCH = 4  # batches of prompts that are sorted, answered and saved together
 DISTILLATION_MIX = {**MIX, "complete": 30, "plain": 20}
 
 
