@@ -17,6 +17,7 @@ app = typer.Typer(
     name="outrider",
     no_args_is_help=True,
     add_completion=False,
+    rich_markup_mode=None,  # its boxes cut the names of long options
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -72,17 +73,17 @@ def chat(
 
 @app.command()
 def generate(
-    prompt: Annotated[str, typer.Argument(help="What to say to the model; - reads it from standard input.")],
+    prompt: str,
     pair: PairFolder = None,
     device: Device = "CPU",
-    mode: Annotated[Mode, typer.Option(help="Who drafts; the text is the same in every mode.")] = "auto",
+    mode: Annotated[Mode, typer.Option(help="Who drafts. The text is the same in every mode.")] = "auto",
     seed: Annotated[int, typer.Option(help="Same seed, same text.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.", min=0.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.", min=1)] = 512,
     reference: Reference = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with text and figures.")] = False,
 ) -> None:
-    """Answer one prompt on the command line, token by token."""
+    """Answer one prompt on the command line, token by token. PROMPT is what to say; - reads it from standard input."""
     keep_private()
     from outrider.pipelines import LLMPipeline
 
@@ -113,12 +114,10 @@ def generate(
 
 @app.command()
 def doctor(
-    pair: Annotated[
-        Path | None, typer.Argument(help="A pair's folder.", show_default="the pair that comes with Outrider")
-    ] = None,
+    pair: Annotated[Path | None, typer.Argument(show_default="the pair that comes with Outrider")] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is known from an earlier time.")] = False,
 ) -> None:
-    """Measure and check what a pair can do on this machine."""
+    """Measure and check what a pair can do on this machine. PAIR is its folder."""
     keep_private()
     from rich.console import Console
 
@@ -130,7 +129,7 @@ def doctor(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def export(context: typer.Context) -> None:
-    """Make a pair of your own: convert, compress and check a target and its draft model."""
+    """Make a pair of your own, of a target and a draft model."""
     from outrider.export.command import main as run_export
 
     run_export(context.args)

@@ -18,7 +18,12 @@ from outrider.pipelines.privacy import keep_private
 from .compression import WeightFormat, compressions
 from .pair_export import export_pair
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 @app.command()

@@ -18,6 +18,7 @@ from .quiet import quiet
 
 TASK = "text-generation-with-past"
 MODEL = "openvino_model.xml"
+ADVICE = "choose another model or another weight format"
 WEIGHT_TYPES = {"f32", "f16", "bf16", "i8", "u8", "i4", "u4"}
 
 
@@ -58,7 +59,9 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
                 local_files_only=True,
             )
         except Exception as error:
-            raise ConversionFailed(f"optimum-intel cannot convert {checkpoint.source}: {_first_line(error)}") from error
+            raise ConversionFailed(
+                f"optimum-intel cannot convert {checkpoint.source}: {_first_line(error)} ({ADVICE})"
+            ) from error
 
 
 def compress(folder: Path, compression: Compression, source: str) -> None:
@@ -81,7 +84,9 @@ def compress(folder: Path, compression: Compression, source: str) -> None:
             _let_cache_be_quantized(model)
             ov.save_model(model, smaller, compress_to_fp16=False)
         except Exception as error:
-            raise ConversionFailed(f"NNCF cannot compress {source} to {mode.value}: {_first_line(error)}") from error
+            raise ConversionFailed(
+                f"NNCF cannot compress {source} to {mode.value}: {_first_line(error)} ({ADVICE})"
+            ) from error
     del model  # it maps the files that are replaced now
     gc.collect()
     for suffix in (".xml", ".bin"):

@@ -8,14 +8,18 @@ DistillSpec (arXiv 2310.08461) compares the divergences, FastDraft (arXiv 2411.1
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from tqdm import tqdm
 from transformers import PreTrainedModel
+
+SAVE_EVERY = 240.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,14 @@ class Sample:
     start: int
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a distillation came to: the loss of every step, and the seconds that it took, interruptions left out."""
+
+    losses: list[float] = field(repr=False)
+    seconds: float
+
+
 def divergence(target_logits: torch.Tensor, draft_logits: torch.Tensor, variation: float) -> torch.Tensor:
     """Mean over rows of `variation * TV(p, q) + (1 - variation) * KL(p || q)`; logits are (rows, vocabulary)."""
     log_p = target_logits.float().log_softmax(-1)
@@ -80,9 +92,12 @@ def distil(
     samples: Sequence[Sample],
     how: Distillation = Distillation(),
     on_step: Callable[[int, float], Any] | None = None,
-) -> list[float]:
-    """Train `draft` in place on `samples`; returns the loss of every step, after which `on_step(step, loss)` is called.
+    state: Path | None = None,
+) -> Outcome:
+    """Train `draft` in place on `samples`. After every step, `on_step(step, loss)` is called.
 
+    state: a file that is written every few minutes and at the end. Where it is there already, the same call goes on
+        from it.
     Raises ValueError if the vocabularies differ in size or there is no sample. That the ids mean the same in both is
     for the caller to check.
     """
@@ -95,10 +110,20 @@ def distil(
     optimizer = torch.optim.AdamW(draft.parameters(), lr=how.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     steps = how.epochs * -(-len(samples) // how.batch_size)
     losses: list[float] = []
+    before = 0.0  # seconds, of an earlier call
+    if state and state.exists():
+        saved = torch.load(state, map_location=draft.device, weights_only=True)
+        draft.load_state_dict(saved["draft"])
+        optimizer.load_state_dict(saved["optimizer"])
+        losses, before = saved["losses"], saved["seconds"]
+    done, start = len(losses), time.monotonic()
+    last_save = start
     rng = random.Random(how.seed)
-    with tqdm(total=steps, desc="distilling", unit="step") as bar:
-        for _ in range(how.epochs):
-            for batch in _shuffled_batches(samples, how.batch_size, rng):
+    with tqdm(total=steps, initial=done, desc="distilling", unit="step") as bar:
+        for epoch in range(how.epochs):
+            for number, batch in enumerate(_shuffled_batches(samples, how.batch_size, rng)):
+                if epoch * steps // how.epochs + number < done:
+                    continue
                 progress = len(losses) / steps
                 rate = min(1.0, (progress + 1 / steps) / how.warm_up if how.warm_up else 1.0, 1 - progress)
                 for group in optimizer.param_groups:
@@ -113,8 +138,11 @@ def distil(
                 bar.update()
                 if on_step:
                     on_step(len(losses), losses[-1])
+                if state and (len(losses) == steps or time.monotonic() - last_save > SAVE_EVERY):
+                    _save(state, draft, optimizer, Outcome(losses, before + time.monotonic() - start))
+                    last_save = time.monotonic()
     draft.eval()
-    return losses
+    return Outcome(losses, before + time.monotonic() - start)
 
 
 def batch_divergence(
@@ -172,6 +200,12 @@ def _chunks(items: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence
             chunk = []
     if chunk:
         yield chunk
+
+
+def _save(path: Path, draft: PreTrainedModel, optimizer: torch.optim.Optimizer, outcome: Outcome) -> None:
+    partial = path.with_suffix(".partial")
+    torch.save({"draft": draft.state_dict(), "optimizer": optimizer.state_dict(), **asdict(outcome)}, partial)
+    partial.replace(path)
 
 
 def _shuffled_batches(samples: Sequence[Sample], size: int, rng: random.Random) -> list[list[Sample]]:

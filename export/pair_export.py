@@ -54,7 +54,7 @@ def export_pair(
         announce("Reading the checkpoints")
         checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
         needed = _bytes_needed([(checkpoints[role], compressions[role]) for role in sources])
-        require_room(staging.path, needed, f"Exporting to {staging.out}")
+        require_room(staging.out.parent, needed, f"Exporting to {staging.out}")
         tokenizers = {role: load_tokenizer(checkpoint) for role, checkpoint in checkpoints.items()}
         words = {role: vocabulary(tokenizer) for role, tokenizer in tokenizers.items()}
         if draft is not None:
@@ -68,15 +68,17 @@ def export_pair(
         metadata = pair_folder.describe(staging.path, models)
         pair_folder.write(staging.path, metadata)
         announce("Compiling the pair, and answering once in every mode")
+        tried = _try(staging.path, checkpoints)
         checks = {
             "vocabulary": {
                 "tokens": len(words["target"]),
                 "sha256": digest(words["target"]),
                 "same_in": list(words),
             },
-            "round_trip": _try(staging.path, checkpoints),
+            "round_trip": tried,
         }
         pair_folder.write(staging.path, {**metadata, "checks": checks})
+        announce(f"The same answer in each: {', '.join(mode for mode in tried if mode != 'new_tokens')}")
         gc.collect()  # compiled models map the files that are renamed now
         staging.publish()
     return staging.out

@@ -7,20 +7,32 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import rich
+
 CHATTY = ("nncf", "optimum", "optimum.exporters.openvino", "optimum.intel", "transformers")
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hide warnings and log messages below an error; progress bars and errors stay."""
+    """Hide warnings, progress bars and log messages below an error."""
+    from transformers.utils import logging as transformers_logging
+
     loggers = [logging.getLogger(name) for name in CHATTY]
     levels = [logger.level for logger in loggers]
+    bars = transformers_logging.is_progress_bar_enabled()
+    console = rich.get_console()  # where NNCF draws
+    was_quiet = console.quiet
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
         try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            transformers_logging.disable_progress_bar()
+            console.quiet = True
             yield
         finally:
+            console.quiet = was_quiet
+            if bars:
+                transformers_logging.enable_progress_bar()
             for logger, level in zip(loggers, levels, strict=True):
                 logger.setLevel(level)

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -44,10 +45,10 @@ class Staging:
             self._require_free()
             self.path.mkdir(parents=True)
         except OSError as error:
-            self._lock.release()
+            self._unlock()
             raise NotWritable(f"Nothing can be written beside {self.out} ({error}): choose another place.") from error
         except BaseException:
-            self._lock.release()
+            self._unlock()
             raise
         return self
 
@@ -57,13 +58,19 @@ class Staging:
         try:
             self._clean()
         finally:
-            self._lock.release()
+            self._unlock()
 
     def publish(self) -> None:
         """Give the folder its name. What was there before is removed only now."""
         if self.out.exists():
             self.out.rename(self._replaced)
         self.path.rename(self.out)
+
+    def _unlock(self) -> None:
+        """Release the lock and take its file away: first, so that nobody can lock it in between and lose it."""
+        with suppress(OSError):  # Windows keeps a file that is open
+            Path(self._lock.lock_file).unlink()
+        self._lock.release()
 
     def _clean(self) -> None:
         if self._replaced.exists() and not self.out.exists():  # stopped between the two renames

@@ -132,15 +132,15 @@ def _require_room(old: Shape, new: Shape) -> None:
 
 
 def main(
-    checkpoint: Annotated[Path, typer.Argument(help="Folder of a Llama checkpoint.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    checkpoint: Path,
+    out: Path,
     hidden_size: Annotated[int, typer.Option(help="Width of the residual stream.")],
     layers: Annotated[int, typer.Option(help="Number of layers.")],
     heads: Annotated[int, typer.Option(help="Query heads.")],
     kv_heads: Annotated[int, typer.Option(help="Key-value heads.")],
     intermediate_size: Annotated[int, typer.Option(help="Width of the feed-forward layers.")],
 ) -> None:
-    """Widen and deepen a Llama checkpoint without changing the function that it computes."""
+    """Write the Llama in the folder CHECKPOINT, widened and deepened, to the folder OUT. It computes the same."""
     count = widen_checkpoint(checkpoint, out, Shape(hidden_size, layers, heads, kv_heads, intermediate_size))
     typer.echo(f"Made {out}: {count / 1e6:,.0f} million parameters.")
 

@@ -54,6 +54,12 @@ class PagedModel:
     """
 
     def __init__(self, folder: Path, num_blocks: int, properties: Mapping[str, Any] | None = None) -> None:
+        mode = (properties or {}).get("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
+        if mode != "BY_TOKEN":
+            raise InvalidOption(
+                f"KEY_CACHE_QUANT_MODE={mode} is not possible: a rejected token would change accepted keys, "
+                "and the same seed would give another text. Leave it out."
+            )
         core = ov.Core()
         model = _paged(core, folder)
         try:

@@ -57,8 +57,8 @@ class LLMPipeline:
         **properties: Any,
     ) -> None:
         check_device(device)
-        if cache_tokens is not None and cache_tokens < 2:
-            raise InvalidOption(f"cache_tokens={cache_tokens} is not possible: give a whole number from 2 up.")
+        if cache_tokens is not None and not (type(cache_tokens) is int and cache_tokens >= 2):
+            raise InvalidOption(f"cache_tokens={cache_tokens!r} is not possible: give a whole number from 2 up.")
         self.pair = Pair.open(models_path)
         self.tokenizer = Tokenizer(self.pair.target)
         self.device = device
@@ -132,8 +132,9 @@ class LLMPipeline:
 
         A prompt is put into the model's chat template, where it has one, unless `apply_chat_template=False`. `streamer`
         is called with each piece of text (an `openvino_genai.StreamerBase` with each piece's token ids); True or a
-        status other than RUNNING stops the answer. `options` override the configuration for this call. The answer to a
-        string is a string; both kinds of result have `texts`, `stats` and `generations`.
+        status other than RUNNING stops the answer, and after CANCEL a chat forgets the turn. `options` override the
+        configuration for this call. The answer to a string is a string; both kinds of result have `texts`, `stats` and
+        `generations`.
 
         Raises EmptyPrompt, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
         """
@@ -143,14 +144,15 @@ class LLMPipeline:
             raise InvalidOption("A chat takes one message at a time: call finish_chat() before a list of prompts.")
         if streamer is not None and len(prompts) * config.num_return_sequences > 1:
             raise InvalidOption("A streamer can follow one answer only: give one prompt and num_return_sequences=1.")
+        history, known = self._history, len(self._history or ())
         with ExitStack() as opened:
             streams = [
                 opened.enter_context(self._open(prompt, config, answer))
                 for prompt in prompts
                 for answer in range(config.num_return_sequences)
             ]
-            if streamer is not None:
-                _feed(streams[0], streamer)
+            if streamer is not None and _feed(streams[0], streamer) and history is not None:
+                del history[known:]
             generations = tuple(stream.finish() for stream in streams)
         if isinstance(inputs, str) and len(generations) == 1:
             return DecodedText(generations[0])
@@ -190,6 +192,11 @@ class LLMPipeline:
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
                 f"{', '.join(map(repr, self.modes))}, or export the pair with --draft."
             )
+        if chosen.min_new_tokens and chosen.stop_ids.issuperset(self.tokenizer.vocabulary.values()):
+            raise InvalidOption(
+                f"min_new_tokens={chosen.min_new_tokens} is not possible where every token id ends the answer: leave "
+                "it out, or name fewer stop_token_ids."
+            )
         return chosen
 
     def _open(self, prompt: Prompt, config: GenerationConfig, answer: int = 0) -> Stream:
@@ -226,7 +233,9 @@ class LLMPipeline:
         return max(1, min(context, self._cache_tokens - num_prompt_tokens))  # `add` refuses what cannot run
 
 
-def _feed(stream: Stream, streamer: Streamer) -> None:
+def _feed(stream: Stream, streamer: Streamer) -> bool:
+    """Run the stream through the streamer; whether that said that the turn is to be forgotten."""
+    forget = False
     for piece in stream:
         if isinstance(streamer, openvino_genai.StreamerBase):
             answer: Any = streamer.write(list(piece.token_ids))
@@ -234,5 +243,7 @@ def _feed(stream: Stream, streamer: Streamer) -> None:
             answer = streamer(piece.text)
         if answer is True or (isinstance(answer, openvino_genai.StreamingStatus) and answer.value != 0):
             stream.cancel()
+            forget = answer == openvino_genai.StreamingStatus.CANCEL
     if isinstance(streamer, openvino_genai.StreamerBase):
         streamer.end()
+    return forget

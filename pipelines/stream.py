@@ -60,10 +60,12 @@ class Stream(Iterator[Piece]):
         self._ended = True
 
     def finish(self) -> Generation:
-        """Run to the end and return the whole answer."""
+        """Run to the end and return the whole answer. Raises the request's error, again if it was raised before."""
         for _ in self:
             pass
         sequence = self._sequence
+        if sequence.error is not None:
+            raise sequence.error
         assert sequence.finish_reason is not None
         return Generation(
             text="".join(span.text for span in self._spans),

@@ -184,7 +184,7 @@ The draft starts in the same way and is then distilled (`outrider.export.distill
 The whole recipe, at either size, on a CPU or a CUDA GPU, resumed where it was interrupted:
 
 ```
-python -m outrider.models.pyscout --size {size}
+python -m outrider.models.pyscout --size {size} --out models/pyscout
 ```
 
 This card is written by the recipe from `evaluation.json` and `packages.json`.

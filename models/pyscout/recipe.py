@@ -1,4 +1,7 @@
-"""The stages of the recipe, each of which writes into the work folder and is skipped when its outcome is there."""
+"""The stages of the recipe, each of which writes into the work folder and is skipped when its outcome is there.
+
+An outcome gets its name once it is complete, so a run that was interrupted anywhere is resumed by the same command.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,8 @@ import json
 import platform
 import random
 import shutil
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,10 @@ import torch
 from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from outrider.export import export_pair
 from outrider.export.distill import Sample, distil, write_samples
+from outrider.export.quiet import quiet
+from outrider.pipelines.errors import InvalidOption
 
 from . import batches, card, copying, corpus, tokenizer, wording
 from .evaluate import evaluate
@@ -24,20 +29,25 @@ from .sizes import SIZES, Size
 from .tasks import MIX, TaskMaker
 from .train import Budget, save_checkpoint, train
 
-HERE = Path(__file__).parent
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of the recipe. `minutes` bounds the training of the target, `draft_minutes` that of the draft's start."""
+    """One run of the recipe.
+
+    minutes, draft_minutes: bounds on the training of the target and of the draft's start.
+    out: where the checkpoints, their export and the card go.
+    prompts: how many the target answers for the draft to learn from; None: as many as the size says.
+    """
 
     work: Path
+    out: Path
     size: str
     wheels: Path | None
     minutes: float
     draft_minutes: float
     cases: int
     acceptance_cases: int
+    prompts: int | None = None
 
     @property
     def config(self) -> Size:
@@ -49,7 +59,11 @@ class Run:
 
 
 def run_all(run: Run) -> None:
-    """Data, tokenizer, target, draft, evaluation, in this order, then the repository's checkpoints and card."""
+    """Data, tokenizer, target, draft, evaluation, in this order, then the pair and its card.
+
+    Raises InvalidOption for a work folder of another size.
+    """
+    _claim(run)
     make_data(run)
     make_tokenizer(run)
     train_model(run, "target", run.config.target_tokens, run.minutes)
@@ -57,7 +71,7 @@ def run_all(run: Run) -> None:
     write_answers(run)
     distil_draft(run)
     measure(run)
-    publish(run, HERE)
+    publish(run)
 
 
 def make_data(run: Run) -> None:
@@ -75,9 +89,11 @@ def make_tokenizer(run: Run) -> None:
     """The tokenizer, learnt from the training functions and the wording of the tasks."""
     if (run.work / "tokenizer").exists():
         return
+    partial = run.work / "tokenizer.partial"
     requests = [words for group in (wording.WORDING, wording.FOLLOW_UPS) for many in group.values() for words in many]
     texts = [function.source for function in _functions(run, "train")]
-    tokenizer.train([*texts, *requests * 40, *["```python\n", "\n```"] * 200]).save_pretrained(run.work / "tokenizer")
+    tokenizer.train([*texts, *requests * 40, *["```python\n", "\n```"] * 200]).save_pretrained(partial)
+    partial.rename(run.work / "tokenizer")
 
 
 def train_model(run: Run, name: str, tokens: int, minutes: float) -> None:
@@ -92,22 +108,27 @@ def train_model(run: Run, name: str, tokens: int, minutes: float) -> None:
 
 
 def write_answers(run: Run) -> None:
-    """Prompts from training functions, answered by the target."""
+    """Prompts from training functions, answered by the target, stretch by stretch."""
     path = run.work / "answers.jsonl"
     if path.exists():
         return
+    folder = run.work / "answers"
+    folder.mkdir(exist_ok=True)
     target = _model(run, "target")
-    partial = path.with_suffix(".partial")
-    count = run.config.distillation_prompts
-    with partial.open("w") as file:
-        samples = write_samples(target, draft_prompts(run, count), run.config.distillation)
-        for sample in tqdm(samples, desc="target writes", total=count, unit="answer"):
-            file.write(json.dumps([sample.ids, sample.start]) + "\n")
-    partial.replace(path)
+    count = run.config.distillation_prompts if run.prompts is None else run.prompts
+    parts = []
+    with tqdm(desc="target writes", total=count, unit="answer") as bar:
+        for number, prompts in enumerate(draft_prompts(run, count)):
+            parts.append(folder / f"{number}.jsonl")
+            if not parts[-1].exists():
+                samples = write_samples(target, prompts, replace(run.config.distillation, seed=number))
+                _write(parts[-1], "".join(json.dumps([sample.ids, sample.start]) + "\n" for sample in samples))
+            bar.update(len(prompts))
+    _write(path, "".join(part.read_text() for part in parts))
 
 
-def draft_prompts(run: Run, count: int) -> Iterator[list[int]]:
-    """Token ids of `count` prompts: all tasks, and the beginnings of bare functions; sorted by length in stretches."""
+def draft_prompts(run: Run, count: int) -> Iterator[list[list[int]]]:
+    """Token ids of `count` prompts in stretches, each sorted by length: all tasks, and beginnings of bare functions."""
     vocabulary, functions, rng = _tokenizer(run), _functions(run, "train"), random.Random("prompts")
     maker = TaskMaker(functions)
     stretch: list[list[int]] = []
@@ -118,10 +139,11 @@ def draft_prompts(run: Run, count: int) -> Iterator[list[int]]:
         else:
             ids = vocabulary.encode(conversation.answer)
             stretch.append(ids[: rng.randint(1, max(1, len(ids) // 2))])
-        if len(stretch) == 16 * run.config.distillation.batch_size:
-            yield from sorted(stretch, key=len)
+        if len(stretch) == STRETCH * run.config.distillation.batch_size:
+            yield sorted(stretch, key=len)
             stretch.clear()
-    yield from sorted(stretch, key=len)
+    if stretch:
+        yield sorted(stretch, key=len)
 
 
 def distil_draft(run: Run) -> None:
@@ -132,18 +154,18 @@ def distil_draft(run: Run) -> None:
     lines = (run.work / "answers.jsonl").read_text().splitlines()
     samples = [Sample(*json.loads(line)) for line in lines]
     draft = _model(run, "draft-start")
-    start = time.monotonic()
-    losses = distil(_model(run, "target"), draft, samples, run.config.distillation)
-    save_checkpoint(draft, _tokenizer(run), folder / "checkpoint")
+    folder.mkdir(exist_ok=True)
+    outcome = distil(_model(run, "target"), draft, samples, run.config.distillation, state=folder / "state.pt")
     summary = {
         "answers": len(samples),
         "tokens": sum(len(sample.ids) - sample.start for sample in samples),
         "epochs": run.config.distillation.epochs,
-        "first_loss": losses[0],
-        "last_loss": sum(losses[-50:]) / len(losses[-50:]),
-        "seconds": time.monotonic() - start,
+        "first_loss": outcome.losses[0],
+        "last_loss": sum(outcome.losses[-50:]) / len(outcome.losses[-50:]),
+        "seconds": outcome.seconds,
     }
     (folder / "budget.json").write_text(json.dumps(summary))
+    save_checkpoint(draft, _tokenizer(run), folder / "checkpoint")
 
 
 def measure(run: Run) -> None:
@@ -162,21 +184,34 @@ def measure(run: Run) -> None:
         "training": {name: _read(run.work / name / "budget.json") for name in ("target", "draft-start", "draft")},
         "machine": _machine(),
     }
-    path.write_text(json.dumps({**about, **found}, indent=1))
+    _write(path, json.dumps({**about, **found}, indent=1))
 
 
-def publish(run: Run, folder: Path) -> None:
-    """Copy the checkpoints to `folder/checkpoints` and write the card from what was measured."""
-    for name in ("target", "draft"):
-        out = folder / "checkpoints" / name
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(run.work / name / "checkpoint", out)
+def publish(run: Run) -> None:
+    """Copy the checkpoints, export them, and write the card from what was measured."""
+    checkpoints = {name: run.out / "checkpoints" / name for name in ("target", "draft")}
+    for name, folder in checkpoints.items():
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(run.work / name / "checkpoint", folder)
+    export_pair(checkpoints["target"], checkpoints["draft"], run.out / "pair", force=True, announce=print)
     for name in ("evaluation.json", "data/packages.json"):
-        shutil.copy(run.work / name, folder / Path(name).name)
-    (folder / "README.md").write_text(card.write(_read(folder / "evaluation.json"), _read(folder / "packages.json")))
+        shutil.copy(run.work / name, run.out)
+    _write(run.out / "README.md", card.write(_read(run.out / "evaluation.json"), _read(run.out / "packages.json")))
 
 
+STRETCH = 4  # batches of prompts that are sorted, answered and saved together
 DISTILLATION_MIX = {**MIX, "complete": 30, "plain": 20}
+
+
+def _claim(run: Run) -> None:
+    """Mark the work folder as this size's, so that no outcome of another size is taken for one of this."""
+    mark = run.work / "size.txt"
+    if mark.exists() and mark.read_text() != run.size:
+        raise InvalidOption(
+            f"--work {run.work} holds a run of size {mark.read_text()}, not {run.size}: name another folder."
+        )
+    run.work.mkdir(parents=True, exist_ok=True)
+    _write(mark, run.size)
 
 
 def _functions(run: Run, split: str) -> list[corpus.Function]:
@@ -188,8 +223,15 @@ def _tokenizer(run: Run) -> PreTrainedTokenizerFast:
 
 
 def _model(run: Run, name: str) -> LlamaForCausalLM:
-    model = LlamaForCausalLM.from_pretrained(run.work / name / "checkpoint", dtype=torch.float32)
+    with quiet():
+        model = LlamaForCausalLM.from_pretrained(run.work / name / "checkpoint", dtype=torch.float32)
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_suffix(".partial")
+    partial.write_text(text, encoding="utf-8", newline="\n")
+    partial.replace(path)
 
 
 def _read(path: Path) -> Any:

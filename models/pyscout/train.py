@@ -114,8 +114,8 @@ def train(
                 last_save = time.monotonic()
     bar.close()
     _save(path, model, optimizers, state)
-    save_checkpoint(model, tokenizer, folder / "checkpoint")
     (folder / "budget.json").write_text(json.dumps(asdict(state)))
+    save_checkpoint(model, tokenizer, folder / "checkpoint")
 
 
 def schedule(progress: float) -> float:
@@ -140,11 +140,15 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def save_checkpoint(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """A float16 copy of the model and its tokenizer, in the layout of `transformers`."""
+    """A float16 copy of the model and its tokenizer, in the layout of `transformers`; `folder` is there once it is
+    complete.
+    """
+    partial = folder.with_suffix(".partial")
     copy = LlamaForCausalLM(model.config)
     copy.load_state_dict(model.state_dict())
-    copy.to(torch.float16).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    copy.to(torch.float16).save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    partial.rename(folder)
 
 
 def _step(model: LlamaForCausalLM, optimizers: Sequence[torch.optim.Optimizer], batch: Batch, rate: float) -> float:

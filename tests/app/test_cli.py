@@ -116,7 +116,10 @@ def test_what_the_command_does_not_know_is_refused(run: Run, arguments: list[str
 def test_version_and_help(run: Run) -> None:
     assert run("--version").stdout.startswith("outrider 0.")
     assert {"chat", "generate", "export"} <= set(run("--help").stdout.split())
-    assert "--target-weights" in run("export", "--help").stdout
+    told = run("export", "--help").stdout
+    for words in ("--target-weights", "--trust-remote-code", "ORG/NAME[@REVISION]"):  # whole, and brackets too
+        assert words in told
+    assert "standard input" in run("generate", "-h").stdout
 
 
 def test_a_taken_port_is_said_plainly(run: Run) -> None:

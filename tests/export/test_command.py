@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -39,7 +40,9 @@ def test_the_command_makes_a_pair_and_says_where(target: Path, draft: Path, tmp_
     export = start("--target", target, "--draft", draft, "--out", out, "--draft-weights", "int4", "--group-size", 32)
     printed, told = export.communicate(timeout=LIMIT)
     assert export.returncode == 0, told
-    assert str(out) in printed
+    assert printed.startswith(f"Made {out}. ")
+    assert printed.count("\n") == 1
+    assert all(re.fullmatch(r" +[0-9]+\.[0-9] s  [A-Z].*", line) for line in told.splitlines()), told  # our words alone
     assert "Converting the target" in told
     assert "Compressing the draft to int4" in told
     assert (out / "pair.json").is_file()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from outrider.export import distill
 from outrider.export.distill import Distillation, Sample, batch_divergence, distil, divergence, write_samples
 
 END = 0
@@ -88,11 +90,34 @@ def test_a_draft_comes_closer_to_its_target() -> None:
     unseen = list(write_samples(target, [[3, 4], [20, 7, 7], [31]], how))
     before = batch_divergence(target, draft, unseen, 0.5).item()
     steps: list[int] = []
-    losses = distil(target, draft, samples, how, on_step=lambda step, loss: steps.append(step))
+    losses = distil(target, draft, samples, how, on_step=lambda step, loss: steps.append(step)).losses
     assert steps == list(range(1, len(losses) + 1))
     assert len(losses) == 30 * 5
     assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
     assert batch_divergence(target, draft, unseen, 0.5).item() < before
+
+
+def test_an_interrupted_distillation_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distill, "SAVE_EVERY", 0.0)
+    target, how = _model(32, 0), Distillation(epochs=2, batch_size=8, max_new_tokens=8)
+    samples = list(write_samples(target, PROMPTS, how))
+
+    def interrupt(step: int, loss: float) -> None:
+        if step == 7:  # in the second epoch; its outcome is not saved yet
+            raise KeyboardInterrupt
+
+    whole, cut, resumed = (_model(16, 1) for _ in range(3))
+    losses = distil(target, whole, samples, how).losses
+    with pytest.raises(KeyboardInterrupt):
+        distil(target, cut, samples, how, interrupt, state=tmp_path / "state.pt")
+    steps: list[int] = []
+    outcome = distil(target, resumed, samples, how, lambda step, loss: steps.append(step), tmp_path / "state.pt")
+    assert steps == [7, 8, 9, 10]
+    assert outcome.losses == pytest.approx(losses)
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
+    again = distil(target, resumed, samples, how, interrupt, state=tmp_path / "state.pt")
+    assert again.losses == outcome.losses  # nothing was left to do
 
 
 def test_vocabularies_of_different_sizes_are_refused() -> None:

@@ -31,7 +31,7 @@ def every_file(folder: Path) -> list[str]:
 
 def test_a_pair_opens_and_answers_alike_in_every_mode(pair: Path) -> None:
     pipeline = LLMPipeline(pair, cache_tokens=1024)
-    assert pipeline.modes == ("off", "lookup", "draft")
+    assert pipeline.modes == ("off", "lookup", "suffix", "draft", "chained", "auto")
     answers = [
         pipeline.generate("area = width * height", mode=mode, max_new_tokens=40, ignore_eos=True, rng_seed=3)
         for mode in pipeline.modes
@@ -101,7 +101,7 @@ def test_the_weights_are_stored_as_asked(
     assert {name for name, count in facts["precisions"].items() if count > MANY} == stored
     assert compression.settings.items() <= facts.items()
     assert not (pair / "draft").exists()
-    assert LLMPipeline(pair, cache_tokens=256).modes == ("off", "lookup")
+    assert LLMPipeline(pair, cache_tokens=256).modes == ("off", "lookup", "suffix", "auto")
 
 
 def test_an_fp16_export_computes_what_the_checkpoint_computes(target: Path, tmp_path: Path) -> None:
@@ -160,8 +160,9 @@ def test_no_room_is_noticed_before_anything_is_converted(
 ) -> None:
     monkeypatch.setattr("outrider.export.room.SPARE", 1 << 60)
     said: list[str] = []
-    with pytest.raises(NoRoom, match=r"Exporting to .* needs about"):
+    with pytest.raises(NoRoom, match=r"Exporting to .* needs about") as refusal:
         export_pair(target, None, tmp_path / "pair", announce=said.append)
+    assert ".outrider-new" not in str(refusal.value)
     assert said == ["Reading the checkpoints"]
     assert list(tmp_path.iterdir()) == []
 
@@ -188,8 +189,9 @@ def test_the_steps_are_announced_in_order(pair: Path, target: Path, tmp_path: Pa
     said: list[str] = []
     export_pair(target, None, tmp_path / "pair", announce=said.append)
     assert [text.split()[0] for text in said] == [
-        "Reading", "Converting", "Compressing", "Converting", "The", "Hashing", "Compiling",
+        "Reading", "Converting", "Compressing", "Converting", "The", "Hashing", "Compiling", "The",
     ]  # fmt: skip
+    assert said[-1] == "The same answer in each: " + ", ".join(LLMPipeline(tmp_path / "pair").modes)
 
 
 def test_a_pair_whose_speculation_changes_the_answer_is_not_written(

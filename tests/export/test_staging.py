@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,24 @@ def test_a_place_that_cannot_be_written_to_is_refused_by_its_name(tmp_path: Path
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(NotWritable, match=r"file/out .*choose another place"), Staging(tmp_path / "file" / "out"):
         pass
+
+
+def test_no_lock_is_left_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    locks = tmp_path / "temporary"
+    locks.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(locks))
+    with Staging(tmp_path / "out") as staging:
+        assert len(list(locks.iterdir())) == 1
+        with pytest.raises(ExportInProgress), Staging(tmp_path / "out"):
+            pass
+        assert len(list(locks.iterdir())) == 1  # the one that was refused leaves the lock of the other
+        staging.publish()
+    for refused in (OutputExists, NotWritable):
+        out = tmp_path / "out" if refused is OutputExists else tmp_path / "file" / "out"
+        (tmp_path / "file").touch()
+        with pytest.raises(refused), Staging(out):
+            pass
+    assert list(locks.iterdir()) == []
 
 
 def test_two_exports_to_one_place_do_not_meet(tmp_path: Path) -> None:

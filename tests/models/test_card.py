@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 from outrider.models.pyscout import card, evaluate
-from outrider.models.pyscout.recipe import HERE
+
+HERE = Path(card.__file__).parent
 
 
 def test_the_card_is_what_the_recipe_writes_from_the_figures_beside_it() -> None:

@@ -133,9 +133,9 @@ def test_vocabularies_must_be_the_same_id_for_id():
         check_same_vocabulary({b"a": 0}, {b"a": 0, b"\xff": 2}, "A and B")
 
 
-@pytest.mark.parametrize("cache_tokens", [1, 0, -5])
+@pytest.mark.parametrize("cache_tokens", [1, 0, -5, 4096.0, "4096", True])
 def test_a_cache_of_no_use_is_refused(pair: Path, cache_tokens):
-    with pytest.raises(InvalidOption, match=f"cache_tokens={cache_tokens}"):
+    with pytest.raises(InvalidOption, match=rf"cache_tokens={cache_tokens!r} .*whole number"):
         LLMPipeline(pair, cache_tokens=cache_tokens)
 
 

@@ -12,7 +12,7 @@ import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
-from outrider.pipelines.errors import BrokenPair, InvalidOption, OutriderError, UnsupportedModel
+from outrider.pipelines.errors import BrokenPair, InvalidOption, UnsupportedModel
 from outrider.pipelines.exactness import is_exact
 from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel, Window
 
@@ -123,9 +123,10 @@ def test_the_device_check_holds_here_and_notices_what_breaks_the_promise(models:
     assert not is_exact(BlockRequantizing(random_rule(), 4, BLOCK_SIZE), range(4), 80)
 
 
-def test_a_key_cache_that_breaks_the_promise_is_refused(embedded_pair: Path):
-    with pytest.raises(OutriderError, match="blocks"):
-        PagedModel(embedded_pair / "draft", 4, {"KEY_CACHE_QUANT_MODE": "BY_CHANNEL"})
+@pytest.mark.parametrize("value", ["BY_CHANNEL", "AUTO"])
+def test_keys_quantized_by_channel_are_refused_for_the_promise_they_break(embedded_pair: Path, value: str):
+    with pytest.raises(InvalidOption, match=r"KEY_CACHE_QUANT_MODE=.*the same seed would give another text"):
+        PagedModel(embedded_pair / "draft", 4, {"KEY_CACHE_QUANT_MODE": value})
 
 
 @pytest.fixture

@@ -148,6 +148,31 @@ def test_a_streamer_sees_the_text_and_can_stop_it(pipeline: LLMPipeline):
         assert pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text, go=go_on: go) == whole
 
 
+@pytest.mark.parametrize("at", ["first", "last"])
+def test_a_chat_keeps_what_a_streamer_stopped_and_forgets_what_it_cancelled(pipeline: LLMPipeline, at: str):
+    def then(status: openvino_genai.StreamingStatus):
+        pieces: list[str] = []
+
+        def streamer(text: str) -> openvino_genai.StreamingStatus | None:
+            pieces.append(text)
+            return status if at == "first" or len("".join(pieces)) == len(whole) else None
+
+        return streamer
+
+    whole = pipeline.generate(RENAME, max_new_tokens=12)
+    messages = [{"role": "user", "content": RENAME}]
+    for status in (openvino_genai.StreamingStatus.STOP, openvino_genai.StreamingStatus.CANCEL):
+        pipeline.start_chat()
+        answer = pipeline.generate(RENAME, max_new_tokens=12, streamer=then(status))
+        assert (answer == whole) == (at == "last")
+        kept = [*messages, {"role": "assistant", "content": str(answer)}]
+        before = kept if status == openvino_genai.StreamingStatus.STOP else []
+        following = pipeline.generate("Now remove it.", max_new_tokens=12)
+        pipeline.finish_chat()
+        expected = pipeline.generate([*before, {"role": "user", "content": "Now remove it."}], max_new_tokens=12)
+        assert [following] == expected.texts
+
+
 def test_a_streamer_of_openvino_genai_gets_the_tokens(pipeline: LLMPipeline):
     class Collector(openvino_genai.StreamerBase):
         def __init__(self):

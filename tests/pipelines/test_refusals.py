@@ -64,6 +64,16 @@ def test_bad_options_are_refused(pipeline: LLMPipeline, options, error, message)
             ask(RENAME, **options)
 
 
+def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPipeline):
+    every = sorted(pipeline.tokenizer.vocabulary.values())
+    for options in ({}, {"do_sample": True}):
+        with pytest.raises(InvalidOption, match=r"min_new_tokens=2 .* every token id"):
+            pipeline.generate(RENAME, min_new_tokens=2, stop_token_ids=set(every), **options)
+    answer = pipeline.generate(RENAME, min_new_tokens=2, max_new_tokens=4, stop_token_ids=set(every[:-1]))
+    assert answer.generations[0].token_ids[:2] == (every[-1],) * 2
+    assert pipeline.generate(RENAME, stop_token_ids=set(every)).stats[0].new_tokens == 1
+
+
 def test_one_answer_only_can_be_followed(pipeline: LLMPipeline):
     with pytest.raises(InvalidOption, match="one answer"):
         pipeline.stream([RENAME, RENAME])

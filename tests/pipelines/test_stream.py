@@ -139,6 +139,8 @@ def test_an_error_of_the_model_reaches_the_reader_and_the_next_answer_is_served(
     with pytest.raises(RuntimeError, match="the device is gone"):
         list(stream)
     assert list(stream) == []
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        stream.finish()
     model.before_pass = lambda windows: None
     assert pool.num_free == pool.num_blocks
     check(list(stream_of(engine, [1, 2], mode="off")), expected([1, 2]))

@@ -1,0 +1,104 @@
+"""The recipe goes on where it was interrupted, and takes no outcome of another run for its own."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+import random
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from outrider.export.distill import Distillation, Sample
+from outrider.models.pyscout import corpus, recipe, sizes, tokenizer, train
+from outrider.pipelines.errors import InvalidOption
+
+FUNCTIONS = [corpus.Function("python", s) for m in (textwrap, random) for s in corpus.extract(inspect.getsource(m))]
+PROMPTS = 20
+TINY = sizes.Shape(width=32, layers=1, heads=2, key_value_heads=1, head=16, feed_forward=32)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> recipe.Run:
+    """A run whose data, tokenizer and target are there, with stretches of eight prompts."""
+    how = Distillation(batch_size=2)
+    monkeypatch.setitem(sizes.SIZES, "small", replace(sizes.SIZES["small"], distillation=how))
+    work = tmp_path / "work"
+    run = recipe.Run(work, tmp_path / "out", "small", None, math.inf, math.inf, 4, 4, PROMPTS)
+    run.data.mkdir(parents=True)
+    (run.data / "train.jsonl").write_text("".join(json.dumps(asdict(f)) + "\n" for f in FUNCTIONS))
+    words = tokenizer.train([f.source for f in FUNCTIONS], vocabulary=tokenizer.VOCABULARY)
+    words.save_pretrained(work / "tokenizer")
+    train.save_checkpoint(TINY.build(), words, work / "target" / "checkpoint")
+    return run
+
+
+def test_answers_are_written_once_each_whatever_interrupts(run: recipe.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    interrupted_at: int | None = 1
+
+    def write_samples(target: object, prompts: Sequence[list[int]], how: Distillation) -> Iterator[Sample]:
+        asked.append(how.seed)
+        for prompt in prompts:
+            yield Sample([*prompt, how.seed], len(prompt))
+            if how.seed == interrupted_at:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipe, "write_samples", write_samples)
+    with pytest.raises(KeyboardInterrupt):
+        recipe.write_answers(run)
+    assert not (run.work / "answers.jsonl").exists()
+    interrupted_at = None
+    recipe.write_answers(run)
+    recipe.write_answers(run)
+    assert asked == [0, 1, 1, 2]
+    expected = [
+        [[*prompt, number], len(prompt)]
+        for number, prompts in enumerate(recipe.draft_prompts(run, PROMPTS))
+        for prompt in prompts
+    ]
+    assert len(expected) == PROMPTS
+    assert list(map(json.loads, (run.work / "answers.jsonl").read_text().splitlines())) == expected
+
+
+def test_a_checkpoint_gets_its_name_when_it_is_complete(run: recipe.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = tokenizer.load(run.work / "tokenizer")
+    folder = run.work / "draft" / "checkpoint"
+
+    def interrupt(path: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(words, "save_pretrained", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            train.save_checkpoint(TINY.build(), words, folder)
+    assert not folder.exists()
+    train.save_checkpoint(TINY.build(), words, folder)
+    assert {"model.safetensors", "tokenizer.json"} <= {file.name for file in folder.iterdir()}
+
+
+def test_a_work_folder_of_another_size_is_refused(run: recipe.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(run: recipe.Run) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(recipe, "make_data", stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            recipe.run_all(run)
+    with pytest.raises(InvalidOption, match=r"holds a run of size small, not base: name another folder"):
+        recipe.run_all(replace(run, size="base"))
+
+
+@pytest.mark.parametrize("option", [("--prompts", "0"), ("--minutes", "-1"), ("--cases", "none"), ("--size", "huge")])
+def test_the_command_refuses_what_cannot_work(option: tuple[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from outrider.models.pyscout.__main__ import main; main()", *option]
+    done = subprocess.run([*command, "--work", str(tmp_path / "work")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert f"argument {option[0]}" in done.stderr
+    assert not (tmp_path / "work").exists()
