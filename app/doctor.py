@@ -66,6 +66,9 @@ def _findings(pipeline: LLMPipeline) -> Table:
     table.add_row("device", f"{pipeline.device}, {pipeline.speculation.num_threads} threads")
     same = "[green]the same text in every mode[/], checked bit by bit"
     table.add_row("exactness", same if pipeline.exact else "[bold red]the mode can change the text on this device[/]")
+    if pipeline.pair.properties:
+        chosen = ", ".join(f"{name}={value}" for name, value in pipeline.pair.properties.items())
+        table.add_row("properties", f"{chosen}, of the pair")
     table.add_row("draft model", "none" if pipeline.pair.draft is None else "the target's vocabulary, id for id")
     table.add_row("vocabulary", f"{len(pipeline.tokenizer.vocabulary):,} tokens")
     table.add_row("context", f"{pipeline.max_context:,} tokens")

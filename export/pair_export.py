@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from outrider.pipelines.errors import OutriderError
 from outrider.pipelines.vocabulary import check_same_vocabulary
@@ -19,11 +19,13 @@ from .room import blaming_full_disk, in_words, require_room
 from .round_trip import round_trip
 from .staging import Staging
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
+from .tuning import fastest_properties
 from .vocabulary import digest, load_tokenizer, vocabulary
 
 INT8 = Compression("int8")
 
 Announce = Callable[[str], None]
+T = TypeVar("T")
 
 
 def export_pair(
@@ -64,11 +66,14 @@ def export_pair(
             role: _make(role, checkpoint, tokenizers[role], compressions[role], staging.path / role, announce)
             for role, checkpoint in checkpoints.items()
         }
+        announce("Measuring which properties make the target fastest")
+        folder = staging.path / "target"
+        models["target"]["properties"] = _named(checkpoints, staging.path, lambda: fastest_properties(folder))
         announce("Hashing the files")
         metadata = pair_folder.describe(staging.path, models)
         pair_folder.write(staging.path, metadata)
         announce("Compiling the pair, and answering once in every mode")
-        tried = _try(staging.path, checkpoints)
+        tried = _named(checkpoints, staging.path, lambda: round_trip(staging.path))
         checks = {
             "vocabulary": {
                 "tokens": len(words["target"]),
@@ -113,10 +118,10 @@ def _make(
     }
 
 
-def _try(pair: Path, checkpoints: Mapping[str, Checkpoint]) -> dict[str, Any]:
-    """The round trip. An error names the checkpoint in place of the folder that is about to go."""
+def _named(checkpoints: Mapping[str, Checkpoint], pair: Path, run: Callable[[], T]) -> T:
+    """Run the models. An error names the checkpoint in place of the folder that is about to go."""
     try:
-        return round_trip(pair)
+        return run()
     except OutriderError as error:
         message = str(error)
         for role, checkpoint in checkpoints.items():

@@ -49,6 +49,17 @@ class Pair:
         return pair
 
     @property
+    def properties(self) -> dict[str, str | int]:
+        """OpenVINO properties that the target is to run with. They can change its text, so they belong to the pair.
+
+        Raises BrokenPair.
+        """
+        found = self.metadata.get("models", {}).get("target", {}).get("properties", {})
+        if not isinstance(found, dict) or not all(isinstance(value, (str, int)) for value in found.values()):
+            raise BrokenPair(f"{self.path / 'pair.json'} has no sound properties ({found!r}): export the pair again.")
+        return found
+
+    @property
     def max_context(self) -> int:
         """Tokens that prompt and answer can have together, by the target's config.json."""
         return context_length(self.target)

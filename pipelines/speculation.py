@@ -65,6 +65,7 @@ class Speculation:
         reference: Path | None,
         properties: Mapping[str, Any],
     ) -> None:
+        properties = {**pair.properties, **properties}
         num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
         self.exact = exact
         self.cache_tokens = num_blocks * BLOCK_SIZE
