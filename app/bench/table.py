@@ -1,0 +1,68 @@
+"""Tables on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+from .about import in_words
+from .report import Entry, Report
+from .spread import Spread
+
+Column = tuple[str, Callable[[Entry], str]]
+
+
+def show(report: Report, console: Console) -> None:
+    """Print what the figures are about, a table for each family, and loudly what must not be."""
+    for line in in_words(report.about):
+        console.print(line, style="dim", highlight=False)
+    console.print(f"Order of the modes shuffled with seed {report.seed}. Medians, in brackets the quartiles.\n")
+    for family in report.families:
+        console.print(_table(family, [entry for entry in report.entries if entry.family == family]))
+    for note in report.notes:
+        console.print(note)
+    if report.num_differing:
+        for entry in report.entries:
+            if entry.differing:
+                console.print(
+                    f"DIFFERENT TEXT: {entry.family}, mode {entry.mode}: {entry.differing} of {entry.num_prompts} "
+                    "prompts were not answered with the tokens of plain decoding.",
+                    style="bold red",
+                )
+        if not report.exact:
+            console.print("On this device the same tokens are not promised: see the warning above.")
+    else:
+        console.print("Every mode gave the tokens of plain decoding.", style="green")
+
+
+def figure(spread: Spread | None, digits: int = 1, scale: float = 1.0) -> str:
+    """A median with its quartiles."""
+    if spread is None:
+        return "-"
+    middle, low, high = (f"{scale * value:.{digits}f}" for value in (spread.median, spread.low, spread.high))
+    return middle if spread.count == 1 else f"{middle} ({low}-{high})"
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("tokens/s", lambda e: figure(e.tokens_per_s)),
+    ("x plain", lambda e: figure(e.speedup, 2)),
+    ("TTFT ms", lambda e: figure(e.ttft_ms, 0)),
+    ("TPOT ms", lambda e: figure(e.tpot_ms)),
+    ("tokens/pass", lambda e: figure(e.tokens_per_pass, 2)),
+    ("accepted %", lambda e: figure(e.acceptance, 0, 100)),
+    ("outside %", lambda e: figure(e.outside, 1, 100)),
+    ("of best %", lambda e: figure(e.best_share, 0, 100)),
+    ("tokens", lambda e: "differ" if e.differing else "same"),
+)
+
+
+def _table(family: str, entries: list[Entry]) -> Table:
+    table = Table(title=f"{family}, {entries[0].num_prompts} prompts", title_justify="left")
+    table.add_column("mode")
+    for name, _ in COLUMNS:
+        table.add_column(name, justify="right")
+    for entry in entries:
+        table.add_row(entry.mode, *(cell(entry) for _, cell in COLUMNS), style="red" if entry.differing else None)
+    return table
