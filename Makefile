@@ -59,7 +59,7 @@ $(VENV)/runtime.done: $(VENV)/made.done pyproject.toml
 # torch, importing transformers fails, so such a one is taken out.
 $(VENV)/dev.done: $(VENV)/made.done pyproject.toml
 	@echo "Installing the runtime, the exporter and the test tools (about 2 GB with a CPU build of torch)"
-	$(PIP) install --quiet --editable ".[export,dev]" "$(TORCH)"
+	$(PIP) install --quiet --editable ".[bench,export,dev]" "$(TORCH)"
 	@$(BIN)/python -c 'import torchvision' 2>/dev/null || $(PIP) uninstall --quiet --yes torchvision
 	@mkdir -p $(VENV)/src/outrider
 	@for folder in $(FOLDERS); do ln -sfn "$(CURDIR)/$$folder" "$(VENV)/src/outrider/$$folder"; done

@@ -51,10 +51,10 @@ class Shape:
 def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     """A model of `shape` with the logits of `model`. Raises InvalidOption for a shape that cannot hold it.
 
-    Zeros stand between the channels of the residual stream, and nothing ever writes to them. RMSNorm divides by the root of the mean
-    square, and the mean is now over more numbers, so its weight is scaled by sqrt(old / new) and its epsilon by
-    old / new. A new layer's norms are zero, so it reads zeros and adds nothing. Its matrices are random: a runtime keeps
-    equal ones in memory once, and layers that share their weights would cost less than those of a real model.
+    Zeros stand between the channels of the residual stream, and nothing ever writes to them. RMSNorm divides by the
+    root of the mean square, and the mean is now over more numbers, so its weight is scaled by sqrt(old / new) and its
+    epsilon by old / new. A new layer's norms are zero, so it reads zeros and adds nothing. Its matrices are random: a
+    runtime keeps equal ones in memory once, and layers that share their weights would cost less than a real model's.
     """
     old, config = Shape.of(model.config), model.config
     _require_room(old, shape)

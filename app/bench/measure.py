@@ -21,7 +21,7 @@ class Pipeline(Protocol):
 
     def generate(self, inputs: Any, **options: Any) -> Any: ...
 
-    def forget(self) -> None:
+    def forget_prompts(self) -> None:
         """Drop what the cache holds of earlier requests."""
         ...
 
@@ -61,7 +61,7 @@ def measure(
         runs = {}
         for mode in in_turns(modes, seed, number):
             announce(f"{task.family}, {mode}")
-            pipeline.forget()
+            pipeline.forget_prompts()
             runs[mode] = _run(pipeline, task, mode, max_new_tokens)
         yield tuple(runs[mode] for mode in modes)
 

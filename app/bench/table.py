@@ -11,6 +11,8 @@ from .about import in_words
 from .report import Entry, Report
 from .spread import Spread
 
+HOW = "Modes in turns, their order shuffled with seed {seed}. Medians over the prompts, in brackets the quartiles."
+
 Column = tuple[str, Callable[[Entry], str]]
 
 
@@ -18,7 +20,7 @@ def show(report: Report, console: Console) -> None:
     """Print what the figures are about, a table for each family, and loudly what must not be."""
     for line in in_words(report.about):
         console.print(line, style="dim", highlight=False)
-    console.print(f"Order of the modes shuffled with seed {report.seed}. Medians, in brackets the quartiles.\n")
+    console.print(HOW.format(seed=report.seed), style="dim", highlight=False)
     for family in report.families:
         console.print(_table(family, [entry for entry in report.entries if entry.family == family]))
     for note in report.notes:

@@ -56,7 +56,9 @@ def _task(place: str, line: str) -> Task:
     if not isinstance(entry, dict) or len(entry.keys() & {"prompt", "messages", "prompts"}) != 1:
         raise BadPrompts(f'{place} must be an object with one of "prompt", "messages" and "prompts".')
     if unknown := entry.keys() - _KEYS:
-        raise BadPrompts(f"{place} has {', '.join(sorted(unknown))}, which is not known: use {', '.join(sorted(_KEYS))}.")
+        raise BadPrompts(
+            f"{place} has {', '.join(sorted(unknown))}, which is not known: use {', '.join(sorted(_KEYS))}."
+        )
     family, options = entry.get("family", "own"), entry.get("options", {})
     if not isinstance(family, str) or not isinstance(options, dict):
         raise BadPrompts(f'{place}: "family" must be a string and "options" an object.')
