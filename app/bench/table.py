@@ -40,31 +40,37 @@ def show(report: Report, console: Console) -> None:
 
 
 def figure(spread: Spread | None, digits: int = 1, scale: float = 1.0) -> str:
-    """A median with its quartiles."""
-    if spread is None:
-        return "-"
-    middle, low, high = (f"{scale * value:.{digits}f}" for value in (spread.median, spread.low, spread.high))
-    return middle if spread.count == 1 else f"{middle} ({low}-{high})"
+    """A median."""
+    return "-" if spread is None else f"{scale * spread.median:.{digits}f}"
+
+
+def figure_with_quartiles(spread: Spread | None, digits: int) -> str:
+    """A median, and in brackets the quartiles."""
+    if spread is None or spread.count == 1:
+        return figure(spread, digits)
+    return f"{figure(spread, digits)} ({spread.low:.{digits}f}-{spread.high:.{digits}f})"
 
 
 COLUMNS: tuple[Column, ...] = (
-    ("tokens/s", lambda e: figure(e.tokens_per_s)),
-    ("x plain", lambda e: figure(e.speedup, 2)),
-    ("TTFT ms", lambda e: figure(e.ttft_ms, 0)),
-    ("TPOT ms", lambda e: figure(e.tpot_ms)),
-    ("tokens/pass", lambda e: figure(e.tokens_per_pass, 2)),
-    ("accepted %", lambda e: figure(e.acceptance, 0, 100)),
-    ("outside %", lambda e: figure(e.outside, 1, 100)),
-    ("of best %", lambda e: figure(e.best_share, 0, 100)),
-    ("tokens", lambda e: "differ" if e.differing else "same"),
+    ("tokens\n/s", lambda e: figure(e.tokens_per_s)),
+    ("x plain", lambda e: figure_with_quartiles(e.speedup, 2)),
+    ("TTFT\nms", lambda e: figure(e.ttft_ms, 0)),
+    ("TPOT\nms", lambda e: figure(e.tpot_ms)),
+    ("tokens\n/pass", lambda e: figure(e.tokens_per_pass, 2)),
+    ("kept\n%", lambda e: figure(e.acceptance, 0, 100)),
+    ("outside\n%", lambda e: figure(e.outside, 1, 100)),
+    ("of\nbest %", lambda e: figure(e.best_share, 0, 100)),
+    ("text", lambda e: "DIFFERS" if e.differing else "same"),
 )
 
 
 def _table(family: str, entries: list[Entry]) -> Table:
-    table = Table(title=f"{family}, {entries[0].num_prompts} prompts", title_justify="left")
-    table.add_column("mode")
+    table = Table(
+        title=f"\n{family}, {entries[0].num_prompts} prompts", title_justify="left", box=None, padding=(0, 1, 0, 0)
+    )
+    table.add_column("mode", no_wrap=True)
     for name, _ in COLUMNS:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for entry in entries:
         table.add_row(entry.mode, *(cell(entry) for _, cell in COLUMNS), style="red" if entry.differing else None)
     return table
