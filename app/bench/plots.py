@@ -67,7 +67,9 @@ def depth(report: Report) -> str:
         for axes, (drafter, families) in zip(panels, counts.items(), strict=True):
             for family, seen in families.items():
                 points = [(i + 1, kept / judged) for i, (judged, kept) in enumerate(seen) if judged >= FEWEST_JUDGED]
-                axes.plot(*zip(*points, strict=True), marker=".", linewidth=1.2, label=family) if points else None
+                if points:
+                    colour = f"C{report.families.index(family)}"
+                    axes.plot(*zip(*points, strict=True), marker=".", linewidth=1.2, label=family, color=colour)
             axes.set_title(LABELS.get(drafter, drafter))
             axes.set_xlabel("place in the draft")
             axes.set_ylim(0, 1.05)
