@@ -1,0 +1,81 @@
+"""The best possible schedule is what trying all schedules finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.app.bench.schedule import Foresight, best_ms, run_ms
+
+
+@dataclass(frozen=True)
+class Cost:
+    base: float
+    row: float
+    attention: float
+    draft_ms: float
+    draft_row_ms: float
+
+    def pass_ms(self, windows) -> float:
+        return sum(self.base + self.row * max(rows, 2) + self.attention * context * rows for rows, context in windows)
+
+
+costs = st.builds(Cost, *[st.floats(0, 10)] * 5)
+
+
+@st.composite
+def foresights(draw) -> Foresight:
+    by_model = draw(st.lists(st.booleans(), min_size=1, max_size=7))
+    from_text = [draw(st.integers(0, len(by_model) - at)) for at in range(len(by_model))]
+    return Foresight(draw(st.integers(1, 5)), tuple(from_text), tuple(by_model))
+
+
+def every_schedule(foresight: Foresight, cost: Cost, longest: int) -> float:
+    """The least over all ways to cut the answer into passes, what the draft model was fed being followed token by token."""
+    length, prompt = len(foresight.by_model), foresight.num_prompt_tokens
+
+    def least(written: int, fed: int) -> float:
+        if written == length:
+            return 0.0
+        known = prompt + written
+        found = []
+        for from_text in range(foresight.from_text[written] + 1):
+            for by_model in range(length):
+                drafted = from_text + by_model
+                if drafted > longest or written + drafted >= length:
+                    continue
+                if not all(foresight.by_model[written + from_text : written + drafted]):
+                    continue
+                took, held = cost.pass_ms([(1 + drafted, known - 1)]), fed
+                for call in range(by_model):
+                    behind = known + from_text + call - held
+                    took += cost.draft_ms + cost.draft_row_ms * (behind - 1)
+                    held += behind
+                found.append(took + least(written + drafted + 1, held))
+        return min(found)
+
+    return least(1, 0)
+
+
+@given(foresights(), costs, st.integers(0, 4))
+def test_no_schedule_is_better(foresight: Foresight, cost: Cost, longest: int) -> None:
+    assert best_ms(foresight, cost, longest) == pytest.approx(every_schedule(foresight, cost, longest), abs=1e-6)
+
+
+def test_without_foresight_it_is_plain_decoding() -> None:
+    cost = Cost(3, 1, 0, 1, 1)
+    nothing = Foresight(4, (0,) * 6, (False,) * 6)
+    assert best_ms(nothing, cost) == pytest.approx(run_ms([(1, 4 + at) for at in range(5)], 0.0, cost)) == 5 * 5
+
+
+def test_a_draft_that_costs_more_than_it_brings_is_left_out() -> None:
+    foresight = Foresight(4, (0,) * 6, (True,) * 6)
+    assert best_ms(foresight, Cost(3, 1, 0, 100, 0)) == pytest.approx(5 * 5)
+    assert best_ms(foresight, Cost(3, 1, 0, 0.5, 0)) == pytest.approx(3 + 5 + 4 * 0.5)
+
+
+def test_an_answer_of_one_token_takes_no_time_after_the_first() -> None:
+    assert best_ms(Foresight(3, (0,), (True,)), Cost(1, 1, 1, 1, 1)) == 0.0
