@@ -34,7 +34,7 @@ def foresights(draw) -> Foresight:
 
 
 def every_schedule(foresight: Foresight, cost: Cost, longest: int) -> float:
-    """The least over all ways to cut the answer into passes, what the draft model was fed being followed token by token."""
+    """The least over all ways to cut the answer into passes, following token by token what the model was fed."""
     length, prompt = len(foresight.by_model), foresight.num_prompt_tokens
 
     def least(written: int, fed: int) -> float:

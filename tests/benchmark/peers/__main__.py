@@ -32,6 +32,8 @@ from outrider.pipelines.privacy import keep_private
 from outrider.pipelines.prompt import encode_prompt
 
 from .base import CannotRun, Question, Reply, Setup
+from .long import FAMILY as LONG
+from .long import long_tasks
 from .results import BASE, OURS, Line, Who, best_right, lines
 from .worker import PEERS, Worker
 
@@ -42,7 +44,9 @@ def main(
     folder: Annotated[Path, typer.Argument(help="Holds the checkpoints target/ and draft/, and their pair/.")],
     prompts: Annotated[Path | None, typer.Option(help="Your own prompts, as JSON lines, in place of ours.")] = None,
     prompts_per_family: Annotated[int, typer.Option(help="How many prompts of each family, at most.")] = 20,
-    family: Annotated[list[str] | None, typer.Option(help="Only this family; can be repeated.")] = None,
+    family: Annotated[
+        list[str] | None, typer.Option(help=f"Only this family; can be repeated. {LONG} if asked for.")
+    ] = None,
     peer: Annotated[list[str] | None, typer.Option(help="Only this peer; can be repeated.")] = None,
     mode: Annotated[list[str] | None, typer.Option(help="Only this mode, in every peer; can be repeated.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.", min=2)] = 128,
@@ -55,10 +59,9 @@ def main(
     keep_private()
     console = Console()
     seed = random.randrange(2**31) if seed is None else seed
-    tasks = first_of_each(
-        [t for t in (read_tasks(prompts) if prompts else shipped_tasks()) if not family or t.family in family],
-        prompts_per_family,
-    )
+    known = read_tasks(prompts) if prompts else [*shipped_tasks(), *long_tasks()]
+    wanted = family or [name for name in dict.fromkeys(task.family for task in known) if name != LONG]
+    tasks = first_of_each([task for task in known if task.family in wanted], prompts_per_family)
     pair = Pair.open(folder / "pair")
     questions = [_question(task, Tokenizer(pair.target), max_new_tokens) for task in tasks]
     scratch = folder / "peers"

@@ -1,4 +1,9 @@
-"""Transformers' generation on optimum-intel models: plain, prompt lookup, assisted."""
+"""Transformers' generation on optimum-intel models: plain, prompt lookup, assisted.
+
+With transformers 5.5 and optimum-intel 2.2 only plain generation runs. Both ways of assisted decoding end with
+`past_key_values.crop(...)`, to take rejected tokens back, and an OpenVINO model, whose cache is inside it, hands back
+a tuple that has no such method. They are tried all the same, so that a release in which they work shows.
+"""
 
 from __future__ import annotations
 
