@@ -1,4 +1,4 @@
-"""Prompts of about 4,000 tokens, where a pass over two rows costs more than one over a single row.
+"""Prompts of about 3,600 tokens, where a pass over two rows costs more than one over a single row.
 
 The pyscout models have learnt 1,024 tokens, so what they answer means nothing. What a pass costs does.
 """
