@@ -83,10 +83,16 @@ def run(
 ) -> Report:
     """Measure, and find the best possible schedules afterwards, so that nothing runs beside what is measured."""
     results: list[tuple[Run, ...]] = []
+    speculation = pipeline.speculation
     with Progress(console=messages, transient=True) as progress:
         bar = progress.add_task("", total=len(tasks) * len(modes))
-        for runs in measure(pipeline, tasks, modes, max_new_tokens, seed, lambda text: progress.advance(bar, 1)):
-            results.append(runs)
+
+        def announce(text: str) -> None:
+            progress.update(bar, description=text)
+            progress.advance(bar)
+
+        results.extend(measure(pipeline, speculation.forget_prompts, tasks, modes, max_new_tokens, seed, announce))
+        progress.update(bar, description="finding the best possible schedules")
         notes, shares = _best(pipeline, results)
     return Report(
         about=describe(pipeline.pair),
@@ -94,8 +100,8 @@ def run(
         exact=pipeline.exact,
         entries=tuple(entries(results, shares)),
         samples=tuple(samples(results, modes[-1])),
-        pass_ms=cost_curve(pipeline.cost),
-        draft_ms=0.0 if pipeline.cost is None else pipeline.cost.draft_ms,
+        pass_ms=cost_curve(speculation.cost),
+        draft_ms=0.0 if speculation.cost is None else speculation.cost.draft_ms,
         notes=notes,
     )
 
@@ -108,9 +114,9 @@ def main(arguments: list[str]) -> None:
 def _best(
     pipeline: LLMPipeline, results: Sequence[Sequence[Run]]
 ) -> tuple[tuple[str, ...], Mapping[tuple[int, str], float]]:
-    if pipeline.cost is None:
+    if pipeline.speculation.cost is None:
         return ("What passes cost could not be measured here, so the best possible schedule is not known.",), {}
-    return (), best_shares(pipeline, pipeline.cost, results)
+    return (), best_shares(pipeline, pipeline.speculation.cost, results)
 
 
 def _chosen(tasks: Sequence[Task], families: Sequence[str] | None) -> list[Task]:

@@ -21,10 +21,6 @@ class Pipeline(Protocol):
 
     def generate(self, inputs: Any, **options: Any) -> Any: ...
 
-    def forget_prompts(self) -> None:
-        """Drop what the cache holds of earlier requests."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -47,6 +43,7 @@ def in_turns(choices: Sequence[str], seed: int, number: int) -> list[str]:
 
 def measure(
     pipeline: Pipeline,
+    forget_prompts: Callable[[], None],
     tasks: Sequence[Task],
     modes: Sequence[str],
     max_new_tokens: int,
@@ -55,13 +52,13 @@ def measure(
 ) -> Iterator[tuple[Run, ...]]:
     """For each task its runs, one for each of `modes`, in the order of `modes`.
 
-    The cache is emptied before each run, so that no mode finds the prompt read by the one before it.
+    `forget_prompts` empties the cache before each run, so that no mode finds the prompt read by the one before it.
     """
     for number, task in enumerate(tasks):
         runs = {}
         for mode in in_turns(modes, seed, number):
             announce(f"{task.family}, {mode}")
-            pipeline.forget_prompts()
+            forget_prompts()
             runs[mode] = _run(pipeline, task, mode, max_new_tokens)
         yield tuple(runs[mode] for mode in modes)
 

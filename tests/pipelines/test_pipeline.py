@@ -264,7 +264,7 @@ def test_what_was_computed_can_be_forgotten(pipeline: LLMPipeline):
     fresh = "def forgotten(one, two):\n    return one + two\n" * 4
     answers = []
     for _ in range(2):
-        pipeline.forget_prompts()
+        pipeline.speculation.forget_prompts()
         answers.append(pipeline.generate(fresh, max_new_tokens=8, mode="draft"))
     remembered = pipeline.generate(fresh, max_new_tokens=8, mode="draft")
     assert [answer.stats[0].cached_tokens for answer in answers] == [0, 0]

@@ -91,6 +91,6 @@ def test_a_page_without_the_library_that_draws_is_refused(monkeypatch: pytest.Mo
 
 
 def test_a_machine_whose_cost_cannot_be_measured_is_said() -> None:
-    notes, shares = command._best(SimpleNamespace(cost=None), [])
+    notes, shares = command._best(SimpleNamespace(speculation=SimpleNamespace(cost=None)), [])
     assert shares == {}
     assert "best possible schedule is not known" in notes[0]

@@ -32,7 +32,7 @@ class Scripted:
 def test_every_mode_answers_every_task_with_nothing_left_in_the_cache() -> None:
     pipeline = Scripted()
     tasks = [Task("a", ("one",), {"rng_seed": 3}), Task("b", ("two", "three")), Task("c", (({"role": "user"},),))]
-    results = list(measure(pipeline, tasks, MODES, 9, seed=1))
+    results = list(measure(pipeline, pipeline.forget_prompts, tasks, MODES, 9, seed=1))
     assert pipeline.calls[::2] == ["forget"] * 9
     asked = pipeline.calls[1::2]
     assert [inputs for inputs, _ in asked] == ["one"] * 3 + [["two", "three"]] * 3 + [[{"role": "user"}]] * 3

@@ -104,7 +104,9 @@ def _question(task: Task, tokenizer: Tokenizer, max_new_tokens: int) -> Question
 
 def _warm_up(choices: Iterable[tuple[Worker, str]], questions: Sequence[Question]) -> None:
     """Each mode answers once before anything is timed: the first pass packs weights."""
-    short = Question(questions[0].task, questions[0].prompts, {**questions[0].options, "max_new_tokens": 8}, -1)
+    short = Question(
+        questions[0].task, questions[0].prompts, {**questions[0].options, "max_new_tokens": 8}, questions[0].eos
+    )
     for worker, mode in choices:
         with suppress(CannotRun):  # it will be said when it counts
             worker.answer(mode, short)

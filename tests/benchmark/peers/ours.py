@@ -24,7 +24,7 @@ class Ours:
     def answer(self, mode: str, question: Question) -> Reply:
         mode, _, inexact = mode.partition(", ")
         pipeline = self._inexact if inexact else self._exact
-        pipeline.forget_prompts()
+        pipeline.speculation.forget_prompts()
         prompts = question.task.prompts
         inputs = list(prompts) if len(prompts) > 1 else prompts[0] if isinstance(prompts[0], str) else list(prompts[0])
         began = time.perf_counter()
