@@ -139,8 +139,9 @@ def _show(found: Sequence[Line], console: Console) -> None:
         console.print(table)
         best = best_right(found, family, BASE[0])
         if best is not None and best.ours_to_it is not None:
+            known = "Best right mode" if best.compared else "Fastest mode (sampled text cannot be compared)"
             console.print(
-                f"Best right mode of {BASE[0]}: {best.who[1]}; {' '.join(OURS)} is "
+                f"{known} of {BASE[0]}: {best.who[1]}; {' '.join(OURS)} is "
                 f"{figure_with_quartiles(best.ours_to_it, 2)} times as fast."
             )
 
