@@ -37,6 +37,11 @@ from .long import long_tasks
 from .results import BASE, OURS, Line, Who, best_right, lines
 from .worker import PEERS, Worker
 
+HOW = (
+    "{threads} threads each, in turns, order shuffled with seed {seed}. Medians over the prompts, in brackets the "
+    "quartiles: tokens per second after the first (of a batch: all by all of the time), times those of {base}, and how "
+    "many times as fast {ours} is. Text is right where a mode's tokens are those of its own plain decoding."
+)
 REST_S = 0.1  # for the threads of the peer before to go to sleep
 
 
@@ -80,18 +85,18 @@ def main(
         about["versions"] |= {name: number for worker in workers for name, number in worker.versions.items()}
         for line in in_words(about):
             console.print(line, highlight=False)
-        console.print(f"{threads} threads each, in turns, order shuffled with seed {seed}.", highlight=False)
+        console.print(HOW.format(threads=threads, seed=seed, base=" ".join(BASE), ours=" ".join(OURS)), highlight=False)
         choices = {f"{w.name}, {m}": (w, m) for w in workers for m in w.modes if not mode or m in mode}
         _warm_up(choices.values(), questions)
         answers = []
-        refusals: dict[str, str] = {}
+        refusals: dict[str, set[str]] = {}
         for number, question in enumerate(questions):
             console.print(f"{number + 1} of {len(questions)}: {question.task.family}", style="dim")
             answers.append((question, _ask(choices, question, seed, number, refusals)))
     found = lines(answers, {worker.name: worker.modes[0] for worker in workers})
     _show(found, console)
-    for who, reason in refusals.items():
-        console.print(f"{who}: {reason}", markup=False)
+    for refusal, families in refusals.items():
+        console.print(f"{refusal} ({', '.join(sorted(families))})", markup=False)
     if out is not None:
         out.write_text(json.dumps({"about": about, "seed": seed, "answers": [*_raw(answers)]}), encoding="utf-8")
 
@@ -113,7 +118,7 @@ def _warm_up(choices: Iterable[tuple[Worker, str]], questions: Sequence[Question
 
 
 def _ask(
-    choices: Mapping[str, tuple[Worker, str]], question: Question, seed: int, number: int, refusals: dict[str, str]
+    choices: Mapping[str, tuple[Worker, str]], question: Question, seed: int, number: int, refusals: dict[str, set[str]]
 ) -> dict[Who, Reply]:
     replies = {}
     for name in in_turns(list(choices), seed, number):
@@ -122,7 +127,7 @@ def _ask(
         try:
             replies[worker.name, mode] = worker.answer(mode, question)
         except CannotRun as error:
-            refusals[f"{name}, {question.task.family}"] = str(error)
+            refusals.setdefault(f"{name}: {error}", set()).add(question.task.family)
     return {(worker.name, mode): replies[worker.name, mode] for worker, mode in choices.values()
             if (worker.name, mode) in replies}  # fmt: skip
 
@@ -130,8 +135,9 @@ def _ask(
 def _show(found: Sequence[Line], console: Console) -> None:
     for family in dict.fromkeys(line.family for line in found):
         table = Table(title=f"\n{family}", title_justify="left", box=None, padding=(0, 1, 0, 0))
-        for title in ("", "tokens/s", f"x {' '.join(BASE)}", f"{' '.join(OURS)} x it", "right"):
-            table.add_column(title, justify="right" if title else "left")
+        table.add_column("", no_wrap=True)
+        for title in ("tokens\n/s", "x GenAI\nplain", "auto\nx it", "text\nright"):
+            table.add_column(title, justify="right", no_wrap=True)
         for line in (line for line in found if line.family == family):
             right = f"{line.right} of {line.compared}" if line.compared else "sampled"
             ratios = (figure_with_quartiles(line.to_base, 2), figure_with_quartiles(line.ours_to_it, 2))
