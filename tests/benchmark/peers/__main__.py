@@ -42,6 +42,7 @@ HOW = (
     "quartiles: tokens per second after the first (of a batch: all by all of the time), times those of {base}, and how "
     "many times as fast {ours} is. Text is right where a mode's tokens are those of its own plain decoding."
 )
+WARM_UP = "Repeat this function:\ndef double(number):\n    return 2 * number"
 REST_S = 0.1  # for the threads of the peer before to go to sleep
 
 
@@ -68,7 +69,8 @@ def main(
     wanted = family or [name for name in dict.fromkeys(task.family for task in known) if name != LONG]
     tasks = first_of_each([task for task in known if task.family in wanted], prompts_per_family)
     pair = Pair.open(folder / "pair")
-    questions = [_question(task, Tokenizer(pair.target), max_new_tokens) for task in tasks]
+    tokenizer = Tokenizer(pair.target)
+    questions = [_question(task, tokenizer, max_new_tokens) for task in tasks]
     scratch = folder / "peers"
     scratch.mkdir(exist_ok=True)
     with ExitStack() as stack:
@@ -87,7 +89,7 @@ def main(
             console.print(line, highlight=False)
         console.print(HOW.format(threads=threads, seed=seed, base=" ".join(BASE), ours=" ".join(OURS)), highlight=False)
         choices = {f"{w.name}, {m}": (w, m) for w in workers for m in w.modes if not mode or m in mode}
-        _warm_up(choices.values(), questions)
+        _warm_up(choices.values(), _question(Task("", (WARM_UP,)), tokenizer, 8))
         answers = []
         refusals: dict[str, set[str]] = {}
         for number, question in enumerate(questions):
@@ -107,14 +109,11 @@ def _question(task: Task, tokenizer: Tokenizer, max_new_tokens: int) -> Question
     return Question(task, ids, {"max_new_tokens": max_new_tokens, **task.options}, tokenizer.eos_token_id)
 
 
-def _warm_up(choices: Iterable[tuple[Worker, str]], questions: Sequence[Question]) -> None:
+def _warm_up(choices: Iterable[tuple[Worker, str]], question: Question) -> None:
     """Each mode answers once before anything is timed: the first pass packs weights."""
-    short = Question(
-        questions[0].task, questions[0].prompts, {**questions[0].options, "max_new_tokens": 8}, questions[0].eos
-    )
     for worker, mode in choices:
         with suppress(CannotRun):  # it will be said when it counts
-            worker.answer(mode, short)
+            worker.answer(mode, question)
 
 
 def _ask(
