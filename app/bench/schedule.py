@@ -42,30 +42,47 @@ class Foresight:
 def best_ms(foresight: Foresight, cost: Cost, longest: int = LONGEST) -> float:
     """The least time for all tokens after the first.
 
-    A pass takes `a` right tokens from the text and `b` right ones that the draft model writes behind them, `longest` in
-    all at most, and yields one more token. The model is paid for each token that it writes, and for each that it has to
-    be fed besides, but only up to the last time that it is used.
+    A pass takes a draft of at most `longest` right tokens, from the text and from the draft model in any order, and
+    yields one more. The model is paid for each token that it writes, and for each that it has to be fed besides, but
+    only up to the last that it writes.
     """
     length = len(foresight.from_text)
-    run = [0] * (length + 1)  # right tokens in a row of the draft model
-    for at in reversed(range(length)):
-        run[at] = run[at + 1] + 1 if foresight.by_model[at] else 0
+    if length < 2:
+        return 0.0
     done = [math.inf] * length + [0.0]  # least time from here where the model is not used any more
     more = [math.inf] * (length + 1)  # and where it is used once more at least
     for at in reversed(range(1, length)):
         room = min(longest, length - at - 1)  # the pass itself yields the last token
-        context = foresight.num_prompt_tokens + at - 1
-        passes = [cost.pass_ms([(1 + drafted, context)]) for drafted in range(room + 1)]
-        for a in range(min(room, foresight.from_text[at]) + 1):
-            end = at + a + 1
-            done[at] = min(done[at], passes[a] + done[end])
-            more[at] = min(more[at], passes[a] + (a + 1) * cost.draft_row_ms + more[end])
-            for b in range(1, min(room - a, run[at + a]) + 1):
-                spent = passes[a + b] + b * cost.draft_ms + a * cost.draft_row_ms
-                more[at] = min(more[at], spent + done[end + b], spent + cost.draft_row_ms + more[end + b])
-    if length < 2:
-        return 0.0
-    return min(done[1], foresight.num_prompt_tokens * cost.draft_row_ms + more[1])
+        without, last, again = _drafts(foresight, cost, at, room)
+        for drafted in range(room + 1):
+            end = at + drafted + 1
+            spent = cost.pass_ms([(1 + drafted, foresight.num_prompt_tokens + at - 1)])
+            fed = (drafted + 1) * cost.draft_row_ms
+            done[at] = min(done[at], spent + without[drafted] + done[end])
+            more[at] = min(
+                more[at],
+                spent + last[drafted] + done[end],
+                spent + min(without[drafted], again[drafted]) + fed + more[end],
+            )
+    return min(done[1], (foresight.num_prompt_tokens + 1) * cost.draft_row_ms + more[1])
+
+
+def _drafts(foresight: Foresight, cost: Cost, at: int, room: int) -> tuple[list[float], list[float], list[float]]:
+    """The least time that the draft model takes for a right draft of each length up to `room`.
+
+    First where it is not used, then where it is used here for the last time, and where it is used again later. A token
+    that it writes saves feeding it the token before; in the last case all else that it is fed is left to be added.
+    """
+    without, last, again = [0.0] + [math.inf] * room, [math.inf] * (room + 1), [math.inf] * (room + 1)
+    for depth in range(room):
+        for end in range(depth + 1, min(room, depth + foresight.from_text[at + depth]) + 1):
+            for times in (without, last, again):
+                times[end] = min(times[end], times[depth])
+        if foresight.by_model[at + depth]:
+            written = min(without[depth], again[depth]) + cost.draft_ms - cost.draft_row_ms
+            again[depth + 1] = min(again[depth + 1], written)
+            last[depth + 1] = min(last[depth + 1], written + depth * cost.draft_row_ms)
+    return without, last, again
 
 
 def run_ms(windows: Sequence[tuple[int, int]], draft_ms: float, cost: Cost) -> float:
