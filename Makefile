@@ -1,7 +1,7 @@
 # make chat   the chat page on the embedded pair, at http://127.0.0.1:7860
 # make test   everything: lint, types, tests (export and the page included)
 #
-# make wide-pair     a pair of real size in OUT, to measure speeds on: 15 GB of memory, a few minutes
+# make wide-pair     a pair of real size in OUT, to measure speeds on, in a few minutes
 # make bench-peers   Outrider beside other runtimes on that pair: an hour or more (ARGS="--family edit", --help)
 #
 # PYTHON=python3.12   another interpreter, 3.10 to 3.13

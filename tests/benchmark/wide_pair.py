@@ -4,7 +4,7 @@
 
 FOLDER gets the two widened checkpoints, `target` and `draft`, and the exported `pair`: the target of 980 million
 parameters at int4 in groups of 128, the draft of 32 million at int8. They answer as the embedded pair does and cost as
-much as other models of their shape. It takes about 15 GB of disk and memory for the target at half precision.
+much as other models of their shape. It takes a few minutes and some gigabytes of memory and disk.
 """
 
 from __future__ import annotations

@@ -87,3 +87,8 @@ def test_a_draft_that_costs_more_than_it_brings_is_left_out() -> None:
 
 def test_an_answer_of_one_token_takes_no_time_after_the_first() -> None:
     assert best_ms(Foresight(3, (0,), (True,)), Cost(1, 1, 1, 1, 1)) == 0.0
+
+
+def test_the_text_goes_on_where_the_model_has_mended_it() -> None:
+    foresight = Foresight(4, (0, 0, 2, 1, 0), (False, True, False, False, False))
+    assert best_ms(foresight, Cost(10, 0, 0, 1, 0.1)) == pytest.approx(10 + 4 * 0.1 + 1)
