@@ -1,6 +1,9 @@
 # make chat   the chat page on the embedded pair, at http://127.0.0.1:7860
 # make test   everything: lint, types, tests (export and the page included)
 #
+# make wide-pair     a pair of real size in OUT, to measure speeds on, in a few minutes
+# make bench-peers   Outrider beside other runtimes on that pair: an hour or more (ARGS="--family edit", --help)
+#
 # PYTHON=python3.12   another interpreter, 3.10 to 3.13
 # TORCH=torch         another build of torch for the tests; pip's own variables (PIP_EXTRA_INDEX_URL, ...) apply too
 # ARGS="--port 8000"  further options for `outrider chat`, or for pytest: make pytest ARGS="-k sampling"
@@ -8,12 +11,13 @@
 SHELL := /bin/bash
 TORCH ?= torch==2.13.0
 ARGS ?=
+OUT ?= build/wide
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 FOLDERS := app export models pipelines
 
-.PHONY: chat test lint types pytest clean
+.PHONY: chat test lint types pytest wide-pair bench-peers clean
 
 chat: $(VENV)/runtime.done
 	$(BIN)/outrider chat $(ARGS)
@@ -28,6 +32,12 @@ types: $(VENV)/dev.done
 
 pytest: $(VENV)/dev.done $(VENV)/browser.done
 	$(BIN)/python -m pytest $(ARGS)
+
+wide-pair: $(VENV)/dev.done
+	$(BIN)/python -m tests.benchmark.wide_pair $(OUT)
+
+bench-peers: $(VENV)/peers.done
+	$(BIN)/python -m tests.benchmark.peers $(OUT) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -59,11 +69,16 @@ $(VENV)/runtime.done: $(VENV)/made.done pyproject.toml
 # torch, importing transformers fails, so such a one is taken out.
 $(VENV)/dev.done: $(VENV)/made.done pyproject.toml
 	@echo "Installing the runtime, the exporter and the test tools (about 2 GB with a CPU build of torch)"
-	$(PIP) install --quiet --editable ".[export,dev]" "$(TORCH)"
+	$(PIP) install --quiet --editable ".[bench,export,dev]" "$(TORCH)"
 	@$(BIN)/python -c 'import torchvision' 2>/dev/null || $(PIP) uninstall --quiet --yes torchvision
 	@mkdir -p $(VENV)/src/outrider
 	@for folder in $(FOLDERS); do ln -sfn "$(CURDIR)/$$folder" "$(VENV)/src/outrider/$$folder"; done
 	@touch $@ $(VENV)/runtime.done
+
+# llama.cpp is compiled, for this processor; gguf writes what it reads.
+$(VENV)/peers.done: $(VENV)/dev.done
+	$(PIP) install --quiet gguf llama-cpp-python
+	@touch $@
 
 # The browser that tests the page: an installed one, or else the one that Playwright downloads.
 $(VENV)/browser.done: $(VENV)/dev.done

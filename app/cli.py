@@ -128,6 +128,14 @@ def doctor(
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def bench(context: typer.Context) -> None:
+    """Measure every mode of a pair on this machine, beside plain decoding."""
+    from .bench.command import main as run_bench
+
+    run_bench(context.args)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def export(context: typer.Context) -> None:
     """Make a pair of your own, of a target and a draft model."""
     from outrider.export.command import main as run_export

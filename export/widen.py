@@ -2,7 +2,8 @@
 
 A small trained pair has the acceptance rates of a real one but not its cost for a pass. Padded with zeros to a real
 pair's shape it has both, so speeds measured on it mean something. Nothing is learnt or lost: the logits are those of
-the original but for rounding, and so is every weight that quantization sees, since whole groups of zeros are added.
+the original but for rounding. Quantization loses less than it would on the original: what was there is spread evenly
+among the zeros, so that fewer weights that matter share a scale, and without zero points a zero stays exactly zero.
 
     python -m outrider.export.widen CHECKPOINT OUT --hidden-size 1536 --layers 24 --heads 24 --kv-heads 4 \
         --intermediate-size 8960
@@ -50,33 +51,33 @@ class Shape:
 def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     """A model of `shape` with the logits of `model`. Raises InvalidOption for a shape that cannot hold it.
 
-    The residual stream is padded with zeros, which nothing ever writes to. RMSNorm divides by the root of the mean
-    square, and the mean is now over more numbers, so its weight is scaled by sqrt(old / new) and its epsilon by
-    old / new. A new layer's output projections are zero, so it adds nothing.
+    Zeros stand between the channels of the residual stream, and nothing ever writes to them. RMSNorm divides by the
+    root of the mean square, and the mean is now over more numbers, so its weight is scaled by sqrt(old / new) and its
+    epsilon by old / new. A new layer's norms are zero, so it reads zeros and adds nothing. Its matrices are random: a
+    runtime keeps equal ones in memory once, and layers that share their weights would cost less than a real model's.
     """
     old, config = Shape.of(model.config), model.config
     _require_room(old, shape)
     head_dim = config.head_dim
     padding = old.hidden_size / shape.hidden_size
-    wide = LlamaForCausalLM(
-        LlamaConfig(
-            **{
-                **config.to_dict(),
-                "hidden_size": shape.hidden_size,
-                "num_hidden_layers": shape.num_layers,
-                "num_attention_heads": shape.num_heads,
-                "num_key_value_heads": shape.num_kv_heads,
-                "intermediate_size": shape.intermediate_size,
-                "head_dim": head_dim,
-                "rms_norm_eps": config.rms_norm_eps * padding,
-            }
-        )
-    ).to(model.dtype)
-    stream = torch.arange(old.hidden_size)
-    units = torch.arange(old.intermediate_size)
-    kv = _places(torch.arange(old.num_kv_heads), head_dim)
-    heads = torch.arange(old.num_heads)
-    query = _places(heads // old.group * shape.group + heads % old.group, head_dim)
+    sizes = {
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "intermediate_size": shape.intermediate_size,
+        "head_dim": head_dim,
+        "rms_norm_eps": config.rms_norm_eps * padding,
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        wide = LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), **sizes})).to(model.dtype)
+    stream = _spread(old.hidden_size, shape.hidden_size)
+    units = _spread(old.intermediate_size, shape.intermediate_size)
+    kv_heads = _spread(old.num_kv_heads, shape.num_kv_heads)
+    kv = _places(kv_heads, head_dim)
+    in_group = _spread(old.group, shape.group)
+    query = _places((kv_heads[:, None] * shape.group + in_group).flatten(), head_dim)
     places = {  # where the old rows and columns of each matrix go
         "q_proj": (query, stream),
         "k_proj": (kv, stream),
@@ -91,10 +92,12 @@ def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     originals = dict(model.named_parameters())
     with torch.no_grad():
         for name, weight in wide.named_parameters():
-            weight.zero_()
+            is_norm = weight.ndim == 1
+            if is_norm or name in originals:
+                weight.zero_()
             if name not in originals:
                 continue
-            if weight.ndim == 1:
+            if is_norm:
                 weight[stream] = originals[name] * padding**0.5
             else:
                 rows, columns = places[name.split(".")[-2]]
@@ -111,6 +114,11 @@ def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
     wide.save_pretrained(out)
     AutoTokenizer.from_pretrained(source).save_pretrained(out)
     return wide.num_parameters()
+
+
+def _spread(count: int, room: int) -> torch.Tensor:
+    """`count` different places in 0..room - 1, in order and as evenly spaced as can be."""
+    return torch.arange(count) * room // count
 
 
 def _places(heads: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .text import Span
-from .trace import Statistics
+from .trace import PassRecord, Statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One finished answer; the fields are those of `Piece`."""
+    """One finished answer; the fields are those of `Piece`, and what happened in each pass."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -34,6 +34,7 @@ class Generation:
     spans: tuple[Span, ...]
     finish_reason: str
     stats: Statistics
+    trace: tuple[PassRecord, ...] = ()
 
 
 class _Answers:

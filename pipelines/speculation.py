@@ -144,6 +144,15 @@ class Speculation:
 
         self._planner.cost = measured_cost(self._profile, measured)
 
+    def forget_prompts(self) -> None:
+        """Drop what the cache keeps of earlier requests, as if the pair had just been loaded.
+
+        Serves the running requests to their ends. What passes cost and what drafts were worth stays known.
+        """
+        for pool in (self._pool, self._draft_pool):
+            with self.engine.borrowed(pool, self.cache_tokens):
+                pass  # whoever holds every block has taken those that were kept
+
 
 def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference:
     vocabulary = hashlib.sha256((pair.target / "openvino_tokenizer.bin").read_bytes()).hexdigest()

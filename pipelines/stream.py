@@ -74,6 +74,7 @@ class Stream(Iterator[Piece]):
             spans=tuple(self._spans),
             finish_reason=sequence.finish_reason,
             stats=sequence.statistics,
+            trace=tuple(sequence.trace),
         )
 
     def _piece(self, spans: tuple[Span, ...]) -> Piece:

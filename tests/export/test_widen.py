@@ -60,6 +60,19 @@ def test_widening_keeps_the_logits(model: LlamaForCausalLM, shape: Shape) -> Non
     torch.testing.assert_close(logits(wide), logits(model), rtol=1e-5, atol=1e-5)  # norms are float32 inside
 
 
+def test_no_two_new_matrices_are_equal_so_that_no_runtime_shares_them(model: LlamaForCausalLM) -> None:
+    wide = widened(model, Shape(96, 6, 12, 3, 128))
+    matrices = [weight for name, weight in wide.named_parameters() if weight.ndim == 2]
+    for i, left in enumerate(matrices):
+        assert not any(left.shape == right.shape and torch.equal(left, right) for right in matrices[:i])
+
+
+def test_what_was_there_is_spread_evenly(model: LlamaForCausalLM) -> None:
+    wide = widened(model, Shape(96, 3, 6, 2, 80))
+    used = wide.model.embed_tokens.weight.any(dim=0)
+    assert used.tolist() == [True, False] * 48
+
+
 def test_the_comparison_sees_a_norm_that_was_not_rescaled(model: LlamaForCausalLM) -> None:
     wide = copy.deepcopy(widened(model, Shape(96, 3, 6, 2, 80)))
     wide.model.norm.weight.data *= 1.001

@@ -258,3 +258,21 @@ def test_passes_never_go_back_in_time(pipeline: LLMPipeline):
     trace = stream._sequence.trace
     assert all(record.began <= record.ended for record in trace)
     assert all(one.ended <= other.began for one, other in pairwise(trace))
+
+
+def test_what_was_computed_can_be_forgotten(pipeline: LLMPipeline):
+    fresh = "def forgotten(one, two):\n    return one + two\n" * 4
+    answers = []
+    for _ in range(2):
+        pipeline.speculation.forget_prompts()
+        answers.append(pipeline.generate(fresh, max_new_tokens=8, mode="draft"))
+    remembered = pipeline.generate(fresh, max_new_tokens=8, mode="draft")
+    assert [answer.stats[0].cached_tokens for answer in answers] == [0, 0]
+    assert remembered.stats[0].cached_tokens > 0
+    assert answers[0] == answers[1] == remembered
+
+
+def test_an_answer_tells_what_happened_in_each_pass(pipeline: LLMPipeline):
+    (generation,) = pipeline.generate(RENAME, max_new_tokens=24, mode="lookup").generations
+    assert len(generation.trace) == generation.stats.passes
+    assert tuple(source for record in generation.trace for source in record.sources) == generation.sources

@@ -1,0 +1,80 @@
+"""Measuring: every mode on every task, in turns."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from outrider.pipelines import Generation
+
+from .figures import Figures
+from .task import Task
+
+PLAIN = "off"
+
+
+class Pipeline(Protocol):
+    """What is measured; an LLMPipeline."""
+
+    def generate(self, inputs: Any, **options: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One task in one mode, with an answer for each of its prompts."""
+
+    task: Task
+    mode: str
+    generations: tuple[Generation, ...]
+    figures: Figures
+
+    @property
+    def token_ids(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(generation.token_ids for generation in self.generations)
+
+
+def in_turns(choices: Sequence[str], seed: int, number: int) -> list[str]:
+    """The order of the choices for task `number`: shuffled, so that none always profits from who ran before it."""
+    return random.Random(f"{seed} {number}").sample(choices, len(choices))
+
+
+def measure(
+    pipeline: Pipeline,
+    forget_prompts: Callable[[], None],
+    tasks: Sequence[Task],
+    modes: Sequence[str],
+    max_new_tokens: int,
+    seed: int,
+    announce: Callable[[str], None] = lambda text: None,
+) -> Iterator[tuple[Run, ...]]:
+    """For each task its runs, one for each of `modes`, in the order of `modes`.
+
+    `forget_prompts` empties the cache before each run, so that no mode finds the prompt read by the one before it.
+    """
+    for number, task in enumerate(tasks):
+        runs = {}
+        for mode in in_turns(modes, seed, number):
+            announce(f"{task.family}, {mode}")
+            forget_prompts()
+            runs[mode] = _run(pipeline, task, mode, max_new_tokens)
+        yield tuple(runs[mode] for mode in modes)
+
+
+def _run(pipeline: Pipeline, task: Task, mode: str, max_new_tokens: int) -> Run:
+    options = {"max_new_tokens": max_new_tokens, **task.options, "mode": mode}
+    prompt = task.prompts[0]
+    inputs = list(task.prompts) if task.is_batch else prompt if isinstance(prompt, str) else list(prompt)
+    began = time.perf_counter()
+    generations = pipeline.generate(inputs, **options).generations
+    ended = time.perf_counter()
+    traces = [generation.trace for generation in generations]
+    return Run(task, mode, tuple(generations), Figures.of(traces, began, ended))
+
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """The modes whose token ids are not those of plain decoding, though they must be."""
+    plain = next(run for run in runs if run.mode == PLAIN)
+    return [run.mode for run in runs if run.token_ids != plain.token_ids]

@@ -1,0 +1,118 @@
+"""Plots as SVG text: speed per family, acceptance by depth, the cost of a pass."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from io import StringIO
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from ..rendering import LABELS
+from .report import Entry, Report
+
+COLOURS = {
+    "off": "#94a3b8", "lookup": "#0284c7", "suffix": "#0d9488", "draft": "#d97706", "chained": "#7c3aed",
+    "auto": "#0f172a", "prompt_lookup": "#0284c7", "draft_model": "#d97706", "reference": "#7c3aed",
+}  # fmt: skip
+STYLE = {
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "outrider",  # the same figures give the same file
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e2e8f0",
+}
+FEWEST_JUDGED = 5  # a share of fewer tokens than that says nothing
+
+
+def speed(report: Report) -> str:
+    """Tokens per second of each family and mode, with the quartiles over the prompts."""
+    modes, families = report.modes, report.families
+    width = 0.8 / len(modes)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for number, mode in enumerate(modes):
+            shown = [(families.index(e.family), e.tokens_per_s) for e in report.entries if e.mode == mode]
+            there = [(at + (number - (len(modes) - 1) / 2) * width, s) for at, s in shown if s is not None]
+            axes.bar(
+                [at for at, _ in there],
+                [s.median for _, s in there],
+                width * 0.92,
+                yerr=[[s.median - s.low for _, s in there], [s.high - s.median for _, s in there]],
+                error_kw={"elinewidth": 0.8, "ecolor": "#475569"},
+                color=COLOURS.get(mode, "#475569"),
+                label=mode,
+            )
+        axes.set_xticks(range(len(families)), families)
+        axes.set_ylabel("tokens per second")
+        axes.grid(axis="x", visible=False)
+        figure.legend(loc="outside upper center", ncols=len(modes), frameon=False)
+
+    return _svg(draw, (9, 3.8))
+
+
+def depth(report: Report) -> str:
+    """For each drafter, how often the token at a place of the draft was kept where those before it were."""
+    counts = _by_drafter(report.entries)
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
+        for axes, (drafter, families) in zip(panels, counts.items(), strict=True):
+            for family, seen in families.items():
+                points = [(i + 1, kept / judged) for i, (judged, kept) in enumerate(seen) if judged >= FEWEST_JUDGED]
+                if points:
+                    colour = f"C{report.families.index(family)}"
+                    axes.plot(*zip(*points, strict=True), marker=".", linewidth=1.2, label=family, color=colour)
+            axes.set_title(LABELS.get(drafter, drafter))
+            axes.set_xlabel("place in the draft")
+            axes.set_ylim(0, 1.05)
+        panels[0].set_ylabel("share kept")
+        lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines()}
+        figure.legend(lines.values(), lines, loc="outside upper center", ncols=7, frameon=False)
+
+    return _svg(draw, (9, 3.4)) if counts else ""
+
+
+def cost(report: Report) -> str:
+    """The time of a pass by its rows."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        rows, times = zip(*report.pass_ms, strict=True)
+        axes.plot(rows, times, marker="o", markersize=3.5, color=COLOURS["auto"], label="a pass of the target")
+        if report.draft_ms:
+            axes.axhline(report.draft_ms, color=COLOURS["draft"], linewidth=1.2, label="a token of the draft model")
+        axes.set_xlabel("rows of the pass")
+        axes.set_ylabel("milliseconds")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False)
+
+    return _svg(draw, (9, 3.0)) if report.pass_ms else ""
+
+
+def _by_drafter(entries: Iterable[Entry]) -> dict[str, dict[str, list[tuple[int, int]]]]:
+    """(judged, kept) by drafter, family and depth, all modes together."""
+    counts: defaultdict[str, defaultdict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    for entry in entries:
+        for drafter, seen in entry.by_depth.items():
+            total = counts[drafter][entry.family]
+            total += [(0, 0)] * (len(seen) - len(total))
+            for i, (judged, kept) in enumerate(seen):
+                total[i] = (total[i][0] + judged, total[i][1] + kept)
+    return {drafter: dict(families) for drafter, families in counts.items()}
+
+
+def _svg(draw: Callable[[Figure], Any], size: tuple[float, float]) -> str:
+    with rc_context(STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        text = StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    return text.getvalue()[text.getvalue().index("<svg") :]

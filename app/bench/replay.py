@@ -1,0 +1,67 @@
+"""Replay: ask every drafter at every position of a finished answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as SequenceOf
+
+from outrider.pipelines import GenerationConfig, Pair
+from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.calibration import Calibration
+from outrider.pipelines.drafters import suffix
+from outrider.pipelines.drafters.base import Drafter
+from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.drafters.suffix import Suffix
+from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.pair import context_length
+from outrider.pipelines.planner import LONGEST
+from outrider.pipelines.sequence import Sequence
+
+from .schedule import Foresight
+
+
+class Replay:
+    """The drafters of a pair, fresh ones that have learnt nothing from the runs that are judged."""
+
+    def __init__(self, from_text: SequenceOf[Drafter], model: Drafter | None) -> None:
+        self._from_text = from_text
+        self._model = model
+
+    @classmethod
+    def load(cls, pair: Pair, max_tokens: int) -> Replay:
+        """For answers of at most `max_tokens` tokens, prompt included. Raises what PagedModel raises."""
+        from_text = (PromptLookup(), Suffix(Calibration(suffix.PRIORS)))
+        if pair.draft is None:
+            return cls(from_text, None)
+        num_blocks = -(-(max_tokens + 1) // BLOCK_SIZE)
+        model = PagedModel(pair.draft, num_blocks)
+        return cls(from_text, DraftModel(model, BlockPool(num_blocks, BLOCK_SIZE), context_length(pair.draft)))
+
+    def foresight(self, prompt: SequenceOf[int], answer: SequenceOf[int], config: GenerationConfig) -> Foresight:
+        """What the drafters would have known about `answer`, which the target gave to `prompt` with `config`.
+
+        The draft model is asked for one token at a time: behind right tokens it writes the same in a longer draft.
+        """
+        sequence = Sequence(prompt, config, len(answer))
+        from_text, by_model = [], []
+        try:
+            for at, token in enumerate(answer):
+                rest = answer[at : at + LONGEST]
+                from_text.append(max(_num_right(drafter, sequence, rest) for drafter in self._from_text))
+                by_model.append(self._model is not None and _num_right(self._model, sequence, [token]) == 1)
+                sequence.tokens.append(token)
+        finally:
+            for drafter in (*self._from_text, self._model):
+                if drafter is not None:
+                    drafter.release(sequence)
+        return Foresight(len(prompt), tuple(from_text), tuple(by_model))
+
+
+def _num_right(drafter: Drafter, sequence: Sequence, rest: SequenceOf[int]) -> int:
+    """How many of a drafter's proposals in a row are the tokens of `rest`. No more are asked for than it has."""
+    right = 0
+    for token, proposal in zip(rest, drafter.propose(sequence), strict=False):
+        if proposal.token != token:
+            break
+        right += 1
+    return right

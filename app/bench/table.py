@@ -1,0 +1,76 @@
+"""Tables on the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.table import Table
+
+from .about import in_words
+from .report import Entry, Report
+from .spread import Spread
+
+HOW = "Modes in turns, their order shuffled with seed {seed}. Medians over the prompts, in brackets the quartiles."
+
+Column = tuple[str, Callable[[Entry], str]]
+
+
+def show(report: Report, console: Console) -> None:
+    """Print what the figures are about, a table for each family, and loudly what must not be."""
+    for line in in_words(report.about):
+        console.print(line, style="dim", highlight=False)
+    console.print(HOW.format(seed=report.seed), style="dim", highlight=False)
+    for family in report.families:
+        console.print(_table(family, [entry for entry in report.entries if entry.family == family]))
+    for note in report.notes:
+        console.print(note)
+    if report.num_differing:
+        for entry in report.entries:
+            if entry.differing:
+                console.print(
+                    f"DIFFERENT TEXT: {entry.family}, mode {entry.mode}: {entry.differing} of {entry.num_prompts} "
+                    "prompts were not answered with the tokens of plain decoding.",
+                    style="bold red",
+                )
+        if not report.exact:
+            console.print("On this device the same tokens are not promised: see the warning above.")
+    else:
+        console.print("Every mode gave the tokens of plain decoding.", style="green")
+
+
+def figure(spread: Spread | None, digits: int = 1, scale: float = 1.0) -> str:
+    """A median."""
+    return "-" if spread is None else f"{scale * spread.median:.{digits}f}"
+
+
+def figure_with_quartiles(spread: Spread | None, digits: int) -> str:
+    """A median, and in brackets the quartiles."""
+    if spread is None or spread.count == 1:
+        return figure(spread, digits)
+    return f"{figure(spread, digits)} ({spread.low:.{digits}f}-{spread.high:.{digits}f})"
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("tokens\n/s", lambda e: figure(e.tokens_per_s)),
+    ("x plain", lambda e: figure_with_quartiles(e.speedup, 2)),
+    ("TTFT\nms", lambda e: figure(e.ttft_ms, 0)),
+    ("TPOT\nms", lambda e: figure(e.tpot_ms)),
+    ("tokens\n/pass", lambda e: figure(e.tokens_per_pass, 2)),
+    ("kept\n%", lambda e: figure(e.acceptance, 0, 100)),
+    ("outside\n%", lambda e: figure(e.outside, 1, 100)),
+    ("of\nbest %", lambda e: figure(e.best_share, 0, 100)),
+    ("text", lambda e: "DIFFERS" if e.differing else "same"),
+)
+
+
+def _table(family: str, entries: list[Entry]) -> Table:
+    table = Table(
+        title=f"\n{family}, {entries[0].num_prompts} prompts", title_justify="left", box=None, padding=(0, 1, 0, 0)
+    )
+    table.add_column("mode", no_wrap=True)
+    for name, _ in COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for entry in entries:
+        table.add_row(entry.mode, *(cell(entry) for _, cell in COLUMNS), style="red" if entry.differing else None)
+    return table

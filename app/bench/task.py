@@ -1,0 +1,100 @@
+"""Task: something to answer, and of what kind it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from outrider.pipelines import GenerationConfig, InvalidOption, OutriderError
+
+Prompt = str | tuple[Mapping[str, str], ...]
+
+_KEYS = {"prompt", "messages", "prompts", "family", "options"}
+
+
+class BadPrompts(OutriderError):
+    """A file of prompts that cannot be read, or is not what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Prompts that are answered at once: one, or all of a batch. `options` are those of a GenerationConfig."""
+
+    family: str
+    prompts: tuple[Prompt, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_batch(self) -> bool:
+        return len(self.prompts) > 1
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """The tasks in a file of JSON lines.
+
+    Each line is an object with "prompt" (a string), "messages" (a conversation) or "prompts" (strings to answer at
+    once), and with "family" and "options" if wanted. Raises BadPrompts with the number of the line that is wrong.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadPrompts(f"{path} cannot be read ({error}): give a text file of JSON lines.") from error
+    tasks = [_task(f"{path}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip()]
+    if not tasks:
+        raise BadPrompts(f'{path} has no prompts: give at least one line such as {{"prompt": "..."}}.')
+    return tasks
+
+
+def _task(place: str, line: str) -> Task:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise BadPrompts(f"{place} is not JSON: {error}") from error
+    if not isinstance(entry, dict) or len(entry.keys() & {"prompt", "messages", "prompts"}) != 1:
+        raise BadPrompts(f'{place} must be an object with one of "prompt", "messages" and "prompts".')
+    if unknown := entry.keys() - _KEYS:
+        raise BadPrompts(
+            f"{place} has {', '.join(sorted(unknown))}, which is not known: use {', '.join(sorted(_KEYS))}."
+        )
+    family, options = entry.get("family", "own"), entry.get("options", {})
+    if not isinstance(family, str) or not isinstance(options, dict):
+        raise BadPrompts(f'{place}: "family" must be a string and "options" an object.')
+    if {"mode", "num_return_sequences"} & options.keys():
+        raise BadPrompts(f"{place}: the benchmark chooses mode and num_return_sequences itself: leave them out.")
+    try:
+        GenerationConfig().updated(options)
+    except OutriderError as error:
+        raise type(error)(f"{place}: {error}") from error
+    return Task(family, _prompts(place, entry), options)
+
+
+def _prompts(place: str, entry: Mapping[str, Any]) -> tuple[Prompt, ...]:
+    if "messages" in entry:
+        messages = entry["messages"]
+        if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
+            raise BadPrompts(f'{place}: "messages" must be a list of objects with strings "role" and "content".')
+        return (tuple(messages),)
+    prompts = entry["prompts"] if "prompts" in entry else [entry["prompt"]]
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p for p in prompts):
+        raise BadPrompts(f"{place}: a prompt must be a string that is not empty.")
+    return tuple(prompts)
+
+
+def _is_message(message: object) -> bool:
+    return isinstance(message, dict) and all(isinstance(message.get(key), str) for key in ("role", "content"))
+
+
+def first_of_each(tasks: Sequence[Task], prompts_per_family: int) -> list[Task]:
+    """The first tasks of each family, until they have so many prompts. Raises InvalidOption for less than one."""
+    if prompts_per_family < 1:
+        raise InvalidOption(f"prompts_per_family={prompts_per_family} is not possible: give a whole number from 1 up.")
+    counts: dict[str, int] = {}
+    chosen = []
+    for task in tasks:
+        if counts.get(task.family, 0) < prompts_per_family:
+            counts[task.family] = counts.get(task.family, 0) + len(task.prompts)
+            chosen.append(task)
+    return chosen

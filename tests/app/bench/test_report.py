@@ -1,0 +1,129 @@
+"""The report pairs each mode with plain decoding, and table and page say what it says."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from outrider.app.bench.page import page
+from outrider.app.bench.report import Report, entries, samples
+from outrider.app.bench.spread import Spread
+from outrider.app.bench.table import show
+from outrider.app.bench.task import Task
+
+from .traces import run
+
+ABOUT = {
+    "date": "2026-01-01 00:00 UTC",
+    "machine": {"processor": "<CPU>", "logical_cores": 2, "system": "Linux"},
+    "versions": {"outrider": "0"},
+    "pair": "somewhere",
+    "models": {"target": {"million_weights": 5.5, "weights": "int8"}},
+}
+
+
+def report(wrong: bool = False) -> Report:
+    tasks = [Task("edit", ("a",)), Task("edit", ("b",)), Task("chat", ("c",))]
+    results = [
+        [run(task, "off", [1, 2, 3, 4], seconds=3.0), run(task, "auto", [1, 2, 3, 9 if wrong else 4], seconds=1.0 + i)]
+        for i, task in enumerate(tasks)
+    ]
+    return Report(
+        about=ABOUT,
+        seed=7,
+        exact=True,
+        entries=tuple(entries(results, {(0, "auto"): 0.8, (1, "auto"): 0.9})),
+        samples=tuple(samples(results, "auto")),
+        pass_ms=((2, 5.0), (8, 7.5), (33, 20.0)),
+        draft_ms=1.5,
+    )
+
+
+def test_ratios_are_of_the_same_prompt() -> None:
+    off, auto, *_ = report().entries
+    assert (off.family, off.mode, auto.mode, auto.num_prompts) == ("edit", "off", "auto", 2)
+    assert off.speedup == Spread(1, 1, 1, 2)
+    assert auto.speedup == Spread(pytest.approx(2.25), pytest.approx(1.875), pytest.approx(2.625), 2)  # 3 and 1.5
+    assert auto.tokens_per_s == Spread(pytest.approx(2.25), pytest.approx(1.875), pytest.approx(2.625), 2)
+    assert auto.best_share == Spread(pytest.approx(0.85), pytest.approx(0.825), pytest.approx(0.875), 2)
+    assert off.best_share is None
+    assert auto.by_depth == {"suffix": [(2, 2), (2, 2)]}
+
+
+def test_a_difference_is_counted_and_shown() -> None:
+    assert report().num_differing == 0
+    wrong = report(wrong=True)
+    assert [entry.differing for entry in wrong.entries] == [0, 2, 0, 1]
+    assert "DIFFERENT TEXT: edit, mode auto: 2 of 2 prompts" in shown(wrong)
+    assert "Different text: edit, mode auto, 2 of 2 prompts" in page(wrong)
+    assert "DIFFERENT" not in shown(report())
+    assert "Different" not in page(report())
+
+
+def test_the_table_fits_a_screen_of_80_columns_and_says_what_it_is_about() -> None:
+    text = shown(report())
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for words in ("<CPU>", "weights int8", "seed 7", "edit, 2 prompts", "2.25 (1.88-2.62)"):
+        assert words in text
+
+
+def test_the_report_is_json() -> None:
+    read = json.loads(json.dumps(report().as_dict()))
+    assert read["entries"][1]["speedup"]["median"] == pytest.approx(2.25)
+    assert read["about"]["pair"] == "somewhere"
+
+
+def test_the_page_needs_no_other_file_and_shows_every_plot_and_table() -> None:
+    text = page(report())
+    assert not re.search(r"""(?:src|href)=["'](?!#)(?!data:)""", text)
+    assert "@import" not in text
+    assert text.count("<svg") == 3
+    assert text.count("<table>") == 2
+    assert "&lt;CPU&gt;" in text
+    assert "<CPU>" not in text
+    assert '<span class="from-suffix">def</span>' in text
+    Balanced().feed(text)
+
+
+def test_the_same_report_gives_the_same_page() -> None:
+    assert page(report()) == page(report())
+
+
+def test_a_report_without_measured_cost_has_no_cost_curve() -> None:
+    bare = Report(ABOUT, 1, True, report().entries, notes=("Not known.",))
+    assert page(bare).count("<svg") == 2
+    assert "Not known." in page(bare)
+    assert "Not known." in shown(bare)
+
+
+def test_a_spread_is_of_what_is_there() -> None:
+    assert Spread.of([None, 3.0, 1.0, 2.0, None]) == Spread(2.0, 1.5, 2.5, 3)
+    assert Spread.of([None]) is None
+    assert Spread.of_ratios([2.0, None, 9.0], [1.0, 5.0, 3.0]) == Spread(2.5, 2.25, 2.75, 2)
+
+
+def shown(report: Report) -> str:
+    text = io.StringIO()
+    show(report, Console(file=text, width=80))
+    return text.getvalue()
+
+
+class Balanced(HTMLParser):
+    """Fails at an element that is not closed where it should be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
