@@ -189,7 +189,7 @@ def test_the_steps_are_announced_in_order(pair: Path, target: Path, tmp_path: Pa
     said: list[str] = []
     export_pair(target, None, tmp_path / "pair", announce=said.append)
     assert [text.split()[0] for text in said] == [
-        "Reading", "Converting", "Compressing", "Converting", "The", "Hashing", "Compiling", "The",
+        "Reading", "Converting", "Compressing", "Converting", "The", "Measuring", "Hashing", "Compiling", "The",
     ]  # fmt: skip
     assert said[-1] == "The same answer in each: " + ", ".join(LLMPipeline(tmp_path / "pair").modes)
 
