@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +17,7 @@ FORMAT = 1
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 33)
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
+TABLE_ROWS = 128  # up to which interpolation is prepared, since the planner asks for many prices in every pass
 FEWEST_REPEATS, MOST_REPEATS = 3, 20
 CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
 FORGET_SPEED, FORGET_SHAPE, FORGET_DRIFT = 0.1, 0.03, 0.001  # weights of the newest pass
@@ -52,9 +53,11 @@ class CostModel:
     draft_row_ms: float = 0.0
     _speed: float = field(default=1.0, init=False, compare=False)
     _shape: list[float] = field(init=False, compare=False)
+    _between: list[tuple[int, float]] = field(init=False, compare=False, repr=False)  # see `_place`
 
     def __post_init__(self) -> None:
         self._shape = [1.0] * len(self.rows)
+        self._between = [self._place(rows) for rows in range(TABLE_ROWS)]
 
     @property
     def least_rows(self) -> int:
@@ -69,7 +72,7 @@ class CostModel:
         """The time of a pass over windows of (rows, context) each."""
         windows = tuple(windows)
         total = sum(max(rows, self.least_rows) for rows, _ in windows)
-        attention = sum(self._at(self.context_ms, rows) * context for rows, context in windows)
+        attention = sum(self._context(rows) * context for rows, context in windows)
         return self._speed * (self._base(total) + attention)
 
     def row_ms(self, total_rows: int, rows: int, context: int) -> float:
@@ -77,7 +80,7 @@ class CostModel:
         if rows < self.least_rows:
             return 0.0
         base = self._base(total_rows + 1) - self._base(total_rows)
-        attention = (self._at(self.context_ms, rows + 1) - self._at(self.context_ms, rows)) * context
+        attention = (self._context(rows + 1) - self._context(rows)) * context
         return self._speed * max(0.0, base + attention)
 
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
@@ -88,7 +91,8 @@ class CostModel:
             return
         ratio = min(max(measured_ms / self.pass_ms(windows), 1 / WILD), WILD)  # one stall must not spoil the plan
         self._speed *= 1 + FORGET_SPEED * (ratio - 1)
-        for i, weight in self._weights(total):
+        below, share = self._place(total)
+        for i, weight in ((below, 1 - share), (below + 1, share)):
             self._shape[i] *= 1 + FORGET_SHAPE * weight * (ratio - 1)
         for i in range(len(self._shape)):
             self._shape[i] += FORGET_DRIFT * (1 - self._shape[i])
@@ -105,18 +109,20 @@ class CostModel:
             self.draft_row_ms *= 1 + FORGET_SPEED * (ratio - 1)
 
     def _base(self, rows: int) -> float:
-        return sum(weight * self.base_ms[i] * self._shape[i] for i, weight in self._weights(rows))
+        i, share = self._between[rows] if rows < TABLE_ROWS else self._place(rows)
+        base, shape = self.base_ms, self._shape
+        return (1 - share) * base[i] * shape[i] + share * base[i + 1] * shape[i + 1]
 
-    def _at(self, values: Sequence[float], rows: int) -> float:
-        return sum(weight * values[i] for i, weight in self._weights(rows))
+    def _context(self, rows: int) -> float:
+        i, share = self._between[rows] if rows < TABLE_ROWS else self._place(rows)
+        return (1 - share) * self.context_ms[i] + share * self.context_ms[i + 1]
 
-    def _weights(self, rows: int) -> tuple[tuple[int, float], ...]:
-        """Linear between two measured numbers of rows, and beyond them along the last stretch."""
+    def _place(self, rows: int) -> tuple[int, float]:
+        """Between which two measured numbers of rows, and how far. Beyond the last, along the last stretch."""
         if rows <= self.rows[0]:
-            return ((0, 1.0),)
+            return 0, 0.0
         i = next((i for i in range(1, len(self.rows)) if rows <= self.rows[i]), len(self.rows) - 1)
-        share = (rows - self.rows[i - 1]) / (self.rows[i] - self.rows[i - 1])
-        return ((i - 1, 1 - share), (i, share))
+        return i - 1, (rows - self.rows[i - 1]) / (self.rows[i] - self.rows[i - 1])
 
     @classmethod
     def measure(cls, target: Run, draft: Run | None, max_context: int, least_rows: int = 2) -> CostModel:
@@ -161,7 +167,7 @@ class CostModel:
                 and all(0 <= value < float("inf") for value in values)
                 and min(model.base_ms) > 0
             )
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, ZeroDivisionError):
             return None
         return model if sound else None
 

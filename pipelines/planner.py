@@ -30,8 +30,8 @@ READ, WRITE_BEHIND, WRITE_INSTEAD = "read", "write behind", "write instead"
 # features are half the log-odds of both: for a token on which they agree; for the text's where the model would write
 # another; for the model's, with the odds of the text's token.
 PRIORS = {
-    "agreed": (1.5, 1.0, 1.0), "doubted": (-1.0, 0.7, 0.7), "mended": (0.3, -0.7, 1.2),
-    "agreed sampled": (1.5, 1.0, 1.0), "doubted sampled": (-1.0, 0.7, 0.7), "mended sampled": (0.3, -0.7, 1.2),
+    "agreed": (1.7, 0.7, 0.85), "doubted": (0.0, 0.6, 0.55), "mended": (0.0, -0.55, 1.05),
+    "agreed sampled": (0.85, 0.9, 0.8), "doubted sampled": (-0.6, 0.7, 0.7), "mended sampled": (-0.3, -0.75, 1.1),
 }  # fmt: skip
 
 
@@ -129,6 +129,7 @@ class Planner:
         """Take what the texts themselves offer, the surest first, as far as it pays; returns the rows of the pass."""
         offers = [self._drafting.surest(turn) for turn in turns]
         in_debt = [self._in_debt(cost, turn) for turn in turns]
+        least = self.rate * cost.least_row_ms
         queue: list[tuple[float, int, float, Proposal]] = []
         taken: list[int] = []
         worth = best_worth = 0.0
@@ -146,7 +147,7 @@ class Planner:
         while queue:
             _, i, survival, proposal = heapq.heappop(queue)
             price = cost.row_ms(rows, turns[i].rows, turns[i].context)
-            if price and (in_debt[i] or survival < self.rate * cost.least_row_ms):
+            if price and (in_debt[i] or survival < least):
                 continue
             rows += turns[i].rows >= cost.least_rows
             turns[i].take(proposal, survival)

@@ -21,7 +21,7 @@ SUREST = 8.0  # log-odds of a proposal are cut here
 
 # Weights of a proposal's features, bias first, to begin with. The model's own odds are taken at their word where it
 # takes the likeliest token. Where it samples, the shared noise makes the target agree more often than they say.
-PRIORS = {"draft_model": (0.0, 2.0, 0.0), "draft_model sampled": (0.5, 1.0, 0.0)}
+PRIORS = {"draft_model": (0.7, 1.8, 0.0), "draft_model sampled": (0.4, 0.4, 0.0)}
 
 
 @dataclass(slots=True)
