@@ -10,6 +10,8 @@ import numpy as np
 import openvino as ov
 import openvino_genai as genai
 
+from outrider.pipelines import Pair
+
 from .base import Question, Reply, Setup
 
 CACHE_GB = 1
@@ -41,7 +43,8 @@ class GenAI:
 
     def __init__(self, setup: Setup) -> None:
         target = setup.pair / "target"
-        threads = {"INFERENCE_NUM_THREADS": setup.threads}
+        threads: dict[str, Any] = {"INFERENCE_NUM_THREADS": setup.threads}
+        properties = {**threads, **Pair.open(setup.pair).properties}  # those that make the target fastest, as for us
         special: dict[str, dict[str, Any]] = {
             "plain": {},
             "prompt lookup": {"prompt_lookup": True},
@@ -49,7 +52,7 @@ class GenAI:
         }
         tokenizer = genai.Tokenizer(target)
         self._pipelines = {
-            mode: genai.ContinuousBatchingPipeline(target, tokenizer, _scheduler(), "CPU", **threads, **special[mode])
+            mode: genai.ContinuousBatchingPipeline(target, tokenizer, _scheduler(), "CPU", **properties, **special[mode])
             for mode in self.modes
         }
         self.versions = {name: version(name) for name in ("openvino", "openvino-genai")}
