@@ -52,7 +52,9 @@ class GenAI:
         }
         tokenizer = genai.Tokenizer(target)
         self._pipelines = {
-            mode: genai.ContinuousBatchingPipeline(target, tokenizer, _scheduler(), "CPU", **properties, **special[mode])
+            mode: genai.ContinuousBatchingPipeline(
+                target, tokenizer, _scheduler(), "CPU", **properties, **special[mode]
+            )
             for mode in self.modes
         }
         self.versions = {name: version(name) for name in ("openvino", "openvino-genai")}
