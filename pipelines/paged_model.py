@@ -32,6 +32,9 @@ PROPERTIES = {
     "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
 }
 
+# A draft model changes no text, so it may compute as the processor likes best.
+DRAFT_PROPERTIES = {"INFERENCE_PRECISION_HINT": "dynamic", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 128}
+
 
 @dataclass(frozen=True, slots=True)
 class Window:

@@ -23,7 +23,7 @@ from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import FEWEST_ROWS, Engine
 from .exactness import is_exact
-from .paged_model import BLOCK_SIZE, PagedModel, Window
+from .paged_model import BLOCK_SIZE, DRAFT_PROPERTIES, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
 from .profile import cache_folder, measured_cost, profile_path
@@ -82,7 +82,7 @@ class Speculation:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
-            self._draft = PagedModel(pair.draft, num_blocks)
+            self._draft = PagedModel(pair.draft, num_blocks, DRAFT_PROPERTIES)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
             modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])

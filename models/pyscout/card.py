@@ -181,7 +181,8 @@ for the matrices, AdamW for the rest; short functions first.
 
 The draft starts in the same way and is then distilled (`outrider.export.distill`): {distillation}.
 
-The whole recipe, at either size, on a CPU or a CUDA GPU, resumed where it was interrupted:
+The whole recipe, at either size, on a CPU or a CUDA GPU, resumed where it was interrupted (so far it ran at size \
+`small` on a CPU; size `base` and CUDA were not at hand to try):
 
 ```
 python -m outrider.models.pyscout --size {size} --out models/pyscout
