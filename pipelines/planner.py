@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -18,6 +19,7 @@ from .worth import Worth
 
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the rate of late
+LONGEST_WRITTEN = 8  # tokens that the draft model is expected to write at a time, at most
 LEAST_READ = 0.1  # a draft is read as far as it is that likely to stand
 TOLERANCE = 0.01  # share of the time of plain decoding that an answer may lose to drafts that failed
 ALLOWANCE = 2  # passes that it may lose besides, since luck must be given time to even out
@@ -33,6 +35,16 @@ PRIORS = {
     "agreed": (1.7, 0.7, 0.85), "doubted": (0.0, 0.6, 0.55), "mended": (0.0, -0.55, 1.05),
     "agreed sampled": (0.85, 0.9, 0.8), "doubted sampled": (-0.6, 0.7, 0.7), "mended sampled": (-0.3, -0.75, 1.1),
 }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One more token of a draft: the odds that it is reached and stands, its price, and whether it makes a row more."""
+
+    turn: Turn
+    survival: float
+    price_ms: float
+    is_row: bool
 
 
 @dataclass(slots=True)
@@ -51,9 +63,10 @@ class Planner:
 
     Where `num_assistant_tokens` is given, so many tokens are drafted. Otherwise as many as pay. A draft of estimates
     a1, a2, ... brings a1 + a1 a2 + ... tokens; one more is worth drafting while the probability that it stands exceeds
-    the time that it adds times `rate`, the tokens per millisecond achieved of late: by the renewal-reward theorem that
-    makes the most tokens per time. All sequences share one pass, so the tokens that are likeliest to stand come first,
-    whoever's they are, and a pass that is full leaves no room for doubtful ones.
+    the time that it adds times `rate`, the tokens that a millisecond is worth. By the renewal-reward theorem that is
+    the rate of the best policy in the long run; as texts change between copying and writing, it is taken midway
+    between the rate of late and the most that this pass can be expected to give. All sequences share one pass, so the
+    tokens that are likeliest to stand come first, whoever's they are, and a full pass leaves no room for doubtful ones.
 
     The draft model is asked where its time, too, is expected to pay: to write behind what the texts offer, and in mode
     "auto" also to write in its place, or to read it: one pass tells for each token whether the model would write it
@@ -70,6 +83,7 @@ class Planner:
         self._accounts: dict[Sequence, _Account] = {}
         self._expected = 0.5  # that the draft model's next proposal stands
         self._tokens = self._time_ms = 0.0
+        self.rate = 0.0  # what a millisecond is worth in the coming pass, in tokens
 
     @property
     def model_s(self) -> float:
@@ -77,7 +91,7 @@ class Planner:
         return self._drafting.model_s
 
     @property
-    def rate(self) -> float:
+    def _rate_of_late(self) -> float:
         """Tokens per millisecond of late, all sequences together."""
         return self._tokens / self._time_ms
 
@@ -127,13 +141,25 @@ class Planner:
 
     def _draft_from_text(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
         """Take what the texts themselves offer, the surest first, as far as it pays; returns the rows of the pass."""
+        steps = self._take_surest(cost, turns, rows)
+        self.rate = math.sqrt(self._rate_of_late * self._rate_at_best(cost, turns, steps, rows))
+        worth = best_worth = 0.0
+        best_length = 0
+        for length, step in enumerate(steps, 1):
+            worth += step.survival - self.rate * step.price_ms
+            if worth >= best_worth:
+                best_worth, best_length = worth, length
+        for step in steps[best_length:]:
+            step.turn.cut(len(step.turn.draft) - 1)
+        return rows + sum(step.is_row for step in steps[:best_length])
+
+    def _take_surest(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> list[_Step]:
+        """Fill the drafts with what might pay at the rate of plain decoding, in the order in which it is likely."""
         offers = [self._drafting.surest(turn) for turn in turns]
         in_debt = [self._in_debt(cost, turn) for turn in turns]
-        least = self.rate * cost.least_row_ms
+        least = self._plain_rate(cost, turns) * cost.least_row_ms
         queue: list[tuple[float, int, float, Proposal]] = []
-        taken: list[int] = []
-        worth = best_worth = 0.0
-        best_length, best_rows = 0, rows
+        steps: list[_Step] = []
 
         def offer(i: int) -> None:
             proposal = None if turns[i].is_full else next(offers[i], None)
@@ -146,19 +172,36 @@ class Planner:
             offer(i)
         while queue:
             _, i, survival, proposal = heapq.heappop(queue)
-            price = cost.row_ms(rows, turns[i].rows, turns[i].context)
-            if price and (in_debt[i] or survival < least):
+            price_ms = cost.row_ms(rows, turns[i].rows, turns[i].context)
+            if price_ms and (in_debt[i] or survival < least):
                 continue
-            rows += turns[i].rows >= cost.least_rows
+            steps.append(_Step(turns[i], survival, price_ms, turns[i].rows >= cost.least_rows))
+            rows += steps[-1].is_row
             turns[i].take(proposal, survival)
-            taken.append(i)
-            worth += survival - self.rate * price
-            if worth >= best_worth:
-                best_worth, best_length, best_rows = worth, len(taken), rows
             offer(i)
-        for i in taken[best_length:]:
-            turns[i].cut(len(turns[i].draft) - 1)
-        return best_rows
+        return steps
+
+    def _plain_rate(self, cost: CostModel, turns: SequenceOf[Turn]) -> float:
+        return len(turns) / cost.pass_ms([(1, turn.context) for turn in turns])
+
+    def _rate_at_best(self, cost: CostModel, turns: SequenceOf[Turn], steps: SequenceOf[_Step], rows: int) -> float:
+        """The most tokens per millisecond that this pass can be expected to give, with the texts or the draft model."""
+        tokens, time_ms = float(len(turns)), len(turns) / self._plain_rate(cost, turns)
+        best, plain_tokens, plain_ms = tokens / time_ms, tokens, time_ms
+        for step in steps:
+            tokens, time_ms = tokens + step.survival, time_ms + step.price_ms
+            best = max(best, tokens / time_ms)
+        sharing = [turn for turn in turns if self._drafting.chain(turn).model]
+        tokens, time_ms, survival = plain_tokens, plain_ms, 1.0
+        for window in range(1, 1 + LONGEST_WRITTEN if sharing else 1):
+            survival *= self._expected
+            tokens += len(sharing) * survival
+            time_ms += cost.draft_pass_ms(len(sharing))
+            for turn in sharing:
+                time_ms += cost.row_ms(rows, window, turn.context)
+                rows += window >= cost.least_rows
+            best = max(best, tokens / time_ms)
+        return best
 
     def _draft_from_model(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> None:
         """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay."""
@@ -214,7 +257,7 @@ class Planner:
         worth = Worth(cost, self.rate, self._expected)
         shared_ms = cost.draft_pass_ms(len(turns)) / len(turns)
         for turn in turns:
-            turn.draft_ms += shared_ms + worth.catching_up_ms(self._drafting.num_behind(turn))
+            turn.draft_ms += shared_ms + worth.catching_up_ms(turn, self._drafting.num_behind(turn))
             turn.draft_ms += cost.draft_row_ms * len(turn.draft)
         for turn, opinions in zip(turns, self._drafting.read(turns), strict=True):
             draft = turn.draft.copy()
@@ -266,7 +309,7 @@ class Planner:
         for turn in writing:
             behind = self._drafting.num_behind(turn)
             expected_ms += cost.draft_row_ms * (behind - 1)
-            turn.draft_ms += worth.catching_up_ms(behind)
+            turn.draft_ms += worth.catching_up_ms(turn, behind)
         while writing:
             draft_ms = cost.draft_pass_ms(len(writing)) / len(writing)
             expected_ms += cost.draft_pass_ms(len(writing))
