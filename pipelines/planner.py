@@ -5,36 +5,22 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
-from .calibration import Calibration, Evidence
-from .config import AUTO
+from .calibration import Calibration
+from .consultant import Consultant
 from .cost import CostModel
-from .drafters.base import Opinion, Proposal
+from .drafters.base import Proposal
 from .drafting import Drafting
 from .sequence import Sequence
 from .turn import Turn
-from .worth import Worth
 
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the rate of late
 LONGEST_WRITTEN = 8  # tokens that the draft model is expected to write at a time, at most
-LEAST_READ = 0.1  # a draft is read as far as it is that likely to stand
 TOLERANCE = 0.01  # share of the time of plain decoding that an answer may lose to drafts that failed
 ALLOWANCE = 2  # passes that it may lose besides, since luck must be given time to even out
-FORGET = 0.05  # weight of the newest proposal in what is expected of a model's next one
-RECOVER = 0.0005  # how fast that goes back to even odds while the model is not asked
-
-READ, WRITE_BEHIND, WRITE_INSTEAD = "read", "write behind", "write instead"
-
-# Weights of what is thought of a text's proposal when the draft model has read it, bias first, to begin with. The
-# features are half the log-odds of both: for a token on which they agree; for the text's where the model would write
-# another; for the model's, with the odds of the text's token.
-PRIORS = {
-    "agreed": (1.7, 0.7, 0.85), "doubted": (0.0, 0.6, 0.55), "mended": (0.0, -0.55, 1.05),
-    "agreed sampled": (0.85, 0.9, 0.8), "doubted sampled": (-0.6, 0.7, 0.7), "mended sampled": (-0.3, -0.75, 1.1),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +67,7 @@ class Planner:
         self._calibration = calibration
         self._drafting = drafting
         self._accounts: dict[Sequence, _Account] = {}
-        self._expected = 0.5  # that the draft model's next proposal stands
+        self._consultant = Consultant(drafting, calibration)
         self._tokens = self._time_ms = 0.0
         self.rate = 0.0  # what a millisecond is worth in the coming pass, in tokens
 
@@ -111,7 +97,8 @@ class Planner:
             rows = other_rows + sum(max(turn.rows, self.cost.least_rows) for turn in turns)
             rows = self._draft_from_text(self.cost, planned, rows)
             if self._drafting.model is not None:
-                self._draft_from_model(self.cost, planned, rows)
+                able = [turn for turn in planned if not self._in_debt(self.cost, turn)]
+                self._consultant.consult(self.cost, self.rate, able, rows)
 
     def observe(self, turns: SequenceOf[Turn], kept: SequenceOf[SequenceOf[int]], target_ms: float | None) -> None:
         """Learn from a pass: what each turn's sequence kept, and the target's time, where nothing else was in it."""
@@ -137,6 +124,7 @@ class Planner:
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
         self._accounts.pop(sequence, None)
+        self._consultant.release(sequence)
         self._drafting.release(sequence)
 
     def _draft_from_text(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
@@ -194,7 +182,7 @@ class Planner:
         sharing = [turn for turn in turns if self._drafting.chain(turn).model]
         tokens, time_ms, survival = plain_tokens, plain_ms, 1.0
         for window in range(1, 1 + LONGEST_WRITTEN if sharing else 1):
-            survival *= self._expected
+            survival *= self._consultant.expected
             tokens += len(sharing) * survival
             time_ms += cost.draft_pass_ms(len(sharing))
             for turn in sharing:
@@ -202,137 +190,6 @@ class Planner:
                 rows += window >= cost.least_rows
             best = max(best, tokens / time_ms)
         return best
-
-    def _draft_from_model(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> None:
-        """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay."""
-        asking = [turn for turn in turns if self._drafting.chain(turn).model and not turn.sequence.drafting_failed]
-        asking = [turn for turn in asking if not turn.is_full and not self._in_debt(cost, turn)]
-        reading: list[Turn] = []
-        writing: list[Turn] = []
-        for turn in asking:
-            before = max(turn.rows, cost.least_rows)
-            if (use := self._best_use(cost, turn, rows, len(asking))) is not None:
-                (reading if use == READ else writing).append(turn)
-                rows += max(turn.rows, cost.least_rows) - before
-        if not asking:
-            return
-        if not reading and not writing:
-            self._expect(0.5, RECOVER)
-        if reading:
-            rows = self._read(cost, reading, rows)
-            writing += [turn for turn in reading if self._is_worth_writing(cost, turn, rows, len(reading))]
-        self._write(cost, writing, rows)
-
-    def _best_use(self, cost: CostModel, turn: Turn, rows: int, num_sharing: int) -> str | None:
-        """What the draft model is worth most for, if it is worth its time. The draft is made ready for that: dropped
-        where the model is to write in its place, and as long as the texts offer where it is to be read."""
-        worth = Worth(cost, self.rate, self._expected)
-        behind = self._drafting.num_behind(turn)
-        bare = rows - max(turn.rows, cost.least_rows) + cost.least_rows
-        length, mine = len(turn.draft), worth.of_draft(turn, bare)
-        uses = {WRITE_BEHIND: worth.of_writing(turn, length, rows, behind, num_sharing)}
-        if length and turn.sequence.config.mode == AUTO:
-            uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, behind, num_sharing) - mine
-            self._take_all_offers(turn)
-            uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
-        use = max(uses, key=lambda name: uses[name])
-        if uses[use] <= 0:
-            turn.cut(length)
-            return None
-        turn.cut({WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.limit}[use])
-        return use
-
-    def _take_all_offers(self, turn: Turn) -> None:
-        for proposal in self._drafting.surest(turn):
-            survival = turn.survival * self._calibration.estimate(proposal.evidence)
-            if turn.is_full or survival < LEAST_READ:
-                return
-            turn.take(proposal, survival)
-
-    def _read(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
-        """Have drafts read, and take of each what is likely to stand now; returns the rows of the pass."""
-        expected_ms = cost.draft_pass_ms(len(turns))
-        expected_ms += cost.draft_row_ms * sum(self._drafting.num_behind(t) - 1 + len(t.draft) for t in turns)
-        began = self._drafting.model_s
-        worth = Worth(cost, self.rate, self._expected)
-        shared_ms = cost.draft_pass_ms(len(turns)) / len(turns)
-        for turn in turns:
-            turn.draft_ms += shared_ms + worth.catching_up_ms(turn, self._drafting.num_behind(turn))
-            turn.draft_ms += cost.draft_row_ms * len(turn.draft)
-        for turn, opinions in zip(turns, self._drafting.read(turns), strict=True):
-            draft = turn.draft.copy()
-            rows -= max(turn.rows, cost.least_rows) - cost.least_rows
-            turn.cut(0)
-            is_mended = False
-            for proposal, opinion in zip(draft, opinions or (), strict=False):
-                second = self._second_thought(proposal, opinion, turn.sequence.config.greedy)
-                survival = turn.survival * self._calibration.estimate(second.evidence)
-                if survival < worth.row(rows, turn.rows, turn.context):
-                    break
-                rows += turn.rows >= cost.least_rows
-                turn.take(second, survival)
-                if is_mended := second.token != proposal.token:
-                    break
-            if is_mended:
-                rows = self._go_on_copying(worth, turn, rows)
-        cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
-        return rows
-
-    def _second_thought(self, proposal: Proposal, opinion: Opinion, is_greedy: bool) -> Proposal:
-        """The likelier of what a text proposes and what the draft model would write there."""
-        odds, kind = self._calibration.log_odds(proposal.evidence) / 2, "" if is_greedy else " sampled"
-        own = opinion.proposal
-        if own.token == proposal.token:
-            return replace(proposal, evidence=Evidence(f"agreed{kind}", (odds, opinion.log_odds / 2)))
-        doubted = replace(proposal, evidence=Evidence(f"doubted{kind}", (odds, opinion.log_odds / 2)))
-        mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
-        return max(doubted, mended, key=lambda thought: self._calibration.estimate(thought.evidence))
-
-    def _go_on_copying(self, worth: Worth, turn: Turn, rows: int) -> int:
-        for proposal in self._drafting.surest(turn):
-            survival = turn.survival * self._calibration.estimate(proposal.evidence)
-            if turn.is_full or survival < worth.row(rows, turn.rows, turn.context):
-                break
-            rows += turn.rows >= worth.cost.least_rows
-            turn.take(proposal, survival)
-        return rows
-
-    def _is_worth_writing(self, cost: CostModel, turn: Turn, rows: int, num_sharing: int) -> bool:
-        worth = Worth(cost, self.rate, self._expected)
-        return not turn.is_full and worth.of_writing(turn, len(turn.draft), rows, 1, num_sharing) > 0
-
-    def _write(self, cost: CostModel, writing: SequenceOf[Turn], rows: int) -> None:
-        """Have the draft model write behind drafts, token by token, for as long as it is sure enough."""
-        began = self._drafting.model_s
-        expected_ms = 0.0
-        worth = Worth(cost, self.rate, self._expected)
-        for turn in writing:
-            behind = self._drafting.num_behind(turn)
-            expected_ms += cost.draft_row_ms * (behind - 1)
-            turn.draft_ms += worth.catching_up_ms(turn, behind)
-        while writing:
-            draft_ms = cost.draft_pass_ms(len(writing)) / len(writing)
-            expected_ms += cost.draft_pass_ms(len(writing))
-            goes_on = []
-            for turn, proposal in zip(writing, self._drafting.written(writing), strict=True):
-                turn.draft_ms += draft_ms
-                if proposal is None:
-                    continue
-                estimate = self._calibration.estimate(proposal.evidence)
-                self._expect(estimate, FORGET)
-                survival = turn.survival * estimate
-                if survival < worth.row(rows, turn.rows, turn.context):
-                    continue
-                rows += turn.rows >= cost.least_rows
-                turn.take(proposal, survival)
-                price = worth.row(rows, turn.rows, turn.context) + self.rate * draft_ms
-                if not turn.is_full and survival * self._expected >= price:
-                    goes_on.append(turn)
-            writing = goes_on
-        cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
-
-    def _expect(self, estimate: float, weight: float) -> None:
-        self._expected += weight * (estimate - self._expected)
 
     def _in_debt(self, cost: CostModel, turn: Turn) -> bool:
         account = self._accounts.get(turn.sequence)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import planner
+from . import consultant
 from .block_pool import BlockPool
 from .calibration import Calibration
 from .config import AUTO
@@ -73,7 +73,7 @@ class Speculation:
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._target = PagedModel(pair.target, num_blocks, properties)
         self._draft: PagedModel | None = None
-        calibration = Calibration({**suffix.PRIORS, **retrieval.PRIORS, **draft_model.PRIORS, **planner.PRIORS})
+        calibration = Calibration({**suffix.PRIORS, **retrieval.PRIORS, **draft_model.PRIORS, **consultant.PRIORS})
         copying: tuple[Drafter, ...] = (Suffix(calibration),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))

@@ -154,7 +154,7 @@ def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     turn = turn_of(mode=mode)
     drafters = Offering("suffix", {turn.sequence: text}), Writing("draft_model", {turn.sequence: model})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
-    planner._expected = 0.8 if model[0] > 0.9 else 0.05
+    planner._consultant.expected = 0.8 if model[0] > 0.9 else 0.05
     planner.draft([turn])
     assert turn.sources == expected
 
@@ -262,7 +262,32 @@ def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, d
     text = Offering("suffix", {turn.sequence: [sure] * 3})
     model = Writing("draft_model", {turn.sequence: [0.9, 0.1]})
     planner = planner_of(cost_of([10, 10.2, 10.4, 11, 12, 20], draft_ms=draft_ms), text, model)
-    planner._expected = 0.1
+    planner._consultant.expected = 0.1
     planner.draft([turn])
     assert turn.tokens == [7] * 3
     assert set(turn.sources) == {"suffix"}
+
+
+def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_left_alone():
+    turn = turn_of()
+
+    class Full(Writing):
+        def read(self, wanted):
+            self.num_passes += 1
+            return [None] * len(wanted)
+
+        def write(self, wanted):
+            self.num_passes += 1
+            return [None] * len(wanted)
+
+    model = Full("draft_model", {turn.sequence: []})
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.sequence: [0.8] * 8}), model)
+    for _ in range(300):
+        turn.cut(0)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+        assert turn.tokens
+        assert set(turn.sources) == {"suffix"}
+    assert model.num_passes == 1
+    planner.release(turn.sequence)
+    assert planner._consultant._full == set()
