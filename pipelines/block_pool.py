@@ -53,9 +53,7 @@ class BlockPool:
         Returns it with the number of tokens whose keys and values are there already. Raises OutOfBlocks, and takes
         nothing, where not enough blocks are free.
         """
-        table = Table()
-        while (block := self._published.get(self._key_of(tokens, table))) is not None:
-            self._follow(table, block)
+        table = self._shared(tokens)
         shared = table.blocks
         needed = self.blocks_for(num_slots) - len(shared)
         if needed > self.num_free - sum(self._owners[block] == 0 for block in shared):
@@ -65,6 +63,10 @@ class BlockPool:
             self._unused.pop(block, None)
         table.blocks = shared + [self._take() for _ in range(needed)]
         return table, table.num_shared * self.block_size
+
+    def num_known(self, tokens: Sequence[int]) -> int:
+        """How many of a sequence's first tokens a table that is opened for it would have keys and values of."""
+        return self._shared(tokens).num_shared * self.block_size
 
     def grow(self, table: Table, num_slots: int) -> None:
         """Add blocks until the table has `num_slots` slots. Raises OutOfBlocks, and takes nothing."""
@@ -121,9 +123,13 @@ class BlockPool:
         start = table.num_shared * self.block_size
         return table.tip, tuple(tokens[start : start + self.block_size])
 
-    def _follow(self, table: Table, block: int) -> None:
-        table.blocks.append(block)
-        table.tip, table.num_shared = self._serial[block], table.num_shared + 1
+    def _shared(self, tokens: Sequence[int]) -> Table:
+        """The published blocks of a sequence's beginning, not taken yet."""
+        table = Table()
+        while (block := self._published.get(self._key_of(tokens, table))) is not None:
+            table.blocks.append(block)
+            table.tip, table.num_shared = self._serial[block], table.num_shared + 1
+        return table
 
     def _take(self) -> int:
         block, _ = self._unused.popitem(last=False)

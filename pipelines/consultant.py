@@ -40,11 +40,11 @@ class Consultant:
         self._drafting = drafting
         self._calibration = calibration
         self.expected = 0.5
-        self._full: set[Sequence] = set()  # for which the model's cache or context has no room any more
+        self._without_room: set[Sequence] = set()  # for which the model's cache or context has no room any more
 
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
-        self._full.discard(sequence)
+        self._without_room.discard(sequence)
 
     def consult(self, cost: CostModel, rate: float, turns: SequenceOf[Turn], rows: int) -> None:
         """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay.
@@ -52,7 +52,9 @@ class Consultant:
         `rate` is what a millisecond is worth, in tokens; `rows` are those of the pass so far.
         """
         asking = [turn for turn in turns if self._drafting.chain(turn).model and not turn.sequence.drafting_failed]
-        asking = [turn for turn in asking if not turn.is_full and turn.sequence not in self._full]
+        asking = [turn for turn in asking if not turn.is_full and turn.sequence not in self._without_room]
+        if not asking:
+            return
         reading: list[Turn] = []
         writing: list[Turn] = []
         for turn in asking:
@@ -60,14 +62,12 @@ class Consultant:
             if (use := self._best_use(self._worth(cost, rate), turn, rows, len(asking))) is not None:
                 (reading if use == READ else writing).append(turn)
                 rows += max(turn.rows, cost.least_rows) - before
-        if not asking:
-            return
         if not reading and not writing:
             self._expect(0.5, RECOVER)
         if reading:
             rows = self._read(self._worth(cost, rate), reading, rows)
             worth = self._worth(cost, rate)
-            reading = [turn for turn in reading if turn.sequence not in self._full]
+            reading = [turn for turn in reading if turn.sequence not in self._without_room]
             writing += [turn for turn in reading if self._is_worth_writing(worth, turn, rows, len(reading))]
         self._write(self._worth(cost, rate), writing, rows)
 
@@ -102,20 +102,18 @@ class Consultant:
     def _read(self, worth: Worth, turns: SequenceOf[Turn], rows: int) -> int:
         """Have drafts read, and take of each what is likely to stand now; returns the rows of the pass."""
         cost = worth.cost
-        expected_ms = cost.draft_pass_ms(len(turns))
-        expected_ms += cost.draft_row_ms * sum(self._drafting.num_behind(t) - 1 + len(t.draft) for t in turns)
-        began = self._drafting.model_s
-        shared_ms = cost.draft_pass_ms(len(turns)) / len(turns)
+        began, before_ms = self._drafting.model_s, sum(turn.draft_ms for turn in turns)
         for turn in turns:
-            turn.draft_ms += shared_ms + worth.catching_up_ms(turn, self._drafting.num_behind(turn))
-            turn.draft_ms += cost.draft_row_ms * len(turn.draft)
+            turn.draft_ms += cost.draft_pass_ms(len(turns)) / len(turns)
+            turn.draft_ms += cost.draft_row_ms * (self._drafting.num_behind(turn) - 1 + len(turn.draft))
+        expected_ms = sum(turn.draft_ms for turn in turns) - before_ms
         for turn, opinions in zip(turns, self._drafting.read(turns), strict=True):
             draft = turn.draft.copy()
             rows -= max(turn.rows, cost.least_rows) - cost.least_rows
             turn.cut(0)
             is_mended = False
             if opinions is None:
-                self._full.add(turn.sequence)
+                self._without_room.add(turn.sequence)
             for proposal, opinion in zip_longest(draft, (opinions or ())[: len(draft)]):
                 second = proposal
                 if opinion is not None:
@@ -159,9 +157,9 @@ class Consultant:
         cost, began = worth.cost, self._drafting.model_s
         expected_ms = 0.0
         for turn in writing:
-            behind = self._drafting.num_behind(turn)
-            expected_ms += cost.draft_row_ms * (behind - 1)
-            turn.draft_ms += worth.catching_up_ms(turn, behind)
+            catching_up_ms = cost.draft_row_ms * (self._drafting.num_behind(turn) - 1)
+            turn.draft_ms += catching_up_ms
+            expected_ms += catching_up_ms
         while writing:
             draft_ms = cost.draft_pass_ms(len(writing)) / len(writing)
             expected_ms += cost.draft_pass_ms(len(writing))
@@ -169,7 +167,7 @@ class Consultant:
             for turn, proposal in zip(writing, self._drafting.written(writing), strict=True):
                 turn.draft_ms += draft_ms
                 if proposal is None:
-                    self._full.add(turn.sequence)
+                    self._without_room.add(turn.sequence)
                     continue
                 estimate = self._calibration.estimate(proposal.evidence)
                 self._expect(estimate, FORGET)

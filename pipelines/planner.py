@@ -19,7 +19,7 @@ from .turn import Turn
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the rate of late
 LONGEST_WRITTEN = 8  # tokens that the draft model is expected to write at a time, at most
-TOLERANCE = 0.01  # share of the time of plain decoding that an answer may lose to drafts that failed
+TOLERANCE = 0.02  # share of the time of plain decoding, prompt included, that an answer may lose to drafting
 ALLOWANCE = 2  # passes that it may lose besides, since luck must be given time to even out
 
 
@@ -37,11 +37,11 @@ class _Step:
 class _Account:
     """Of one answer, in milliseconds: what plain decoding would have taken, and what drafting took beyond it."""
 
-    plain_ms: float = 0.0
+    plain_ms: float
     lost_ms: float = 0.0
 
-    def in_debt(self, allowance_ms: float) -> bool:
-        return self.lost_ms > TOLERANCE * self.plain_ms + allowance_ms
+    def can_afford(self, price_ms: float, pass_ms: float) -> bool:
+        return self.lost_ms + price_ms <= TOLERANCE * self.plain_ms + ALLOWANCE * pass_ms
 
 
 class Planner:
@@ -58,8 +58,9 @@ class Planner:
     "auto" also to write in its place, or to read it: one pass tells for each token whether the model would write it
     too, and what instead (a cascade, as in Chen et al., arXiv 2312.11462).
 
-    A ledger bounds the loss: while an answer has taken more than TOLERANCE longer than plain decoding would have, only
-    rows that cost nothing are drafted for it. Times are those that `cost` predicts, so noise does not enter.
+    A ledger bounds the loss: while an answer has taken more than TOLERANCE and ALLOWANCE passes longer than plain
+    decoding would have, only rows that cost nothing are drafted for it; and the draft model reads a prompt only where
+    that fits in. Times are those that `cost` predicts, so noise does not enter.
     """
 
     def __init__(self, drafting: Drafting, calibration: Calibration, cost: CostModel | None = None) -> None:
@@ -97,7 +98,7 @@ class Planner:
             rows = other_rows + sum(max(turn.rows, self.cost.least_rows) for turn in turns)
             rows = self._draft_from_text(self.cost, planned, rows)
             if self._drafting.model is not None:
-                able = [turn for turn in planned if not self._in_debt(self.cost, turn)]
+                able = [turn for turn in planned if self._can_afford_model(self.cost, turn)]
                 self._consultant.consult(self.cost, self.rate, able, rows)
 
     def observe(self, turns: SequenceOf[Turn], kept: SequenceOf[SequenceOf[int]], target_ms: float | None) -> None:
@@ -116,7 +117,7 @@ class Planner:
         self._time_ms = REMEMBER * self._time_ms + spent_ms
         num_drafted = sum(len(turn.draft) for turn in turns)
         for turn, tokens in zip(turns, kept, strict=True):
-            account = self._accounts.setdefault(turn.sequence, _Account())
+            account = self._account(self.cost, turn)
             share = len(turn.draft) / num_drafted if num_drafted else 1 / len(turns)
             account.plain_ms += len(tokens) * plain_ms / len(turns)
             account.lost_ms += share * (spent_ms - plain_ms) - (len(tokens) - 1) * plain_ms / len(turns)
@@ -144,7 +145,7 @@ class Planner:
     def _take_surest(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> list[_Step]:
         """Fill the drafts with what might pay at the rate of plain decoding, in the order in which it is likely."""
         offers = [self._drafting.surest(turn) for turn in turns]
-        in_debt = [self._in_debt(cost, turn) for turn in turns]
+        solvent = [self._can_afford(cost, turn) for turn in turns]
         least = self._plain_rate(cost, turns) * cost.least_row_ms
         queue: list[tuple[float, int, float, Proposal]] = []
         steps: list[_Step] = []
@@ -161,7 +162,7 @@ class Planner:
         while queue:
             _, i, survival, proposal = heapq.heappop(queue)
             price_ms = cost.row_ms(rows, turns[i].rows, turns[i].context)
-            if price_ms and (in_debt[i] or survival < least):
+            if price_ms and (not solvent[i] or survival < least):
                 continue
             steps.append(_Step(turns[i], survival, price_ms, turns[i].rows >= cost.least_rows))
             rows += steps[-1].is_row
@@ -191,6 +192,18 @@ class Planner:
             best = max(best, tokens / time_ms)
         return best
 
-    def _in_debt(self, cost: CostModel, turn: Turn) -> bool:
-        account = self._accounts.get(turn.sequence)
-        return account is not None and account.in_debt(ALLOWANCE * cost.pass_ms([(1, turn.context)]))
+    def _account(self, cost: CostModel, turn: Turn) -> _Account:
+        sequence = turn.sequence
+        if sequence not in self._accounts:
+            num_read = sequence.num_prompt_tokens - (sequence.num_taken_over or 0)
+            self._accounts[sequence] = _Account(cost.pass_ms([(num_read, 0)]))
+        return self._accounts[sequence]
+
+    def _can_afford(self, cost: CostModel, turn: Turn, price_ms: float = 0.0) -> bool:
+        return self._account(cost, turn).can_afford(price_ms, cost.pass_ms([(1, turn.context)]))
+
+    def _can_afford_model(self, cost: CostModel, turn: Turn) -> bool:
+        """Whether the draft model may catch up with what it missed."""
+        if self._drafting.chain(turn).model is None:
+            return False
+        return self._can_afford(cost, turn, cost.draft_row_ms * (self._drafting.num_behind(turn) - 1))

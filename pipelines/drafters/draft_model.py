@@ -101,9 +101,9 @@ class DraftModel:
         return [Opinion(p, _log_odds(row, t, config)) for p, row, t in zip(proposals, logits, there, strict=True)]
 
     def num_behind(self, sequence: Sequence) -> int:
-        progress = self._progress.get(sequence)
-        cached = 0 if progress is None else _common_length(progress.tokens, sequence.tokens)
-        return max(1, len(sequence.tokens) - cached)
+        progress, tokens = self._progress.get(sequence), sequence.tokens
+        cached = self._pool.num_known(tokens) if progress is None else _common_length(progress.tokens, tokens)
+        return max(1, len(tokens) - cached)
 
     def release(self, sequence: Sequence) -> None:
         progress = self._progress.pop(sequence, None)

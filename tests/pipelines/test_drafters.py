@@ -124,7 +124,16 @@ def test_the_draft_model_computes_no_token_twice_but_what_was_rejected():
     assert [(window.start, len(window.tokens)) for window in model.windows] == [(11, 1)]
     sequence.tokens += [3, 4, 5]
     assert drafter.num_behind(sequence) == 3
-    assert drafter.num_behind(request(range(9), 100)) == 9
+    assert drafter.num_behind(request([1, *range(8)], 100)) == 9
+
+
+def test_the_draft_model_is_not_behind_with_what_it_read_for_another():
+    drafter = DraftModel(OneRowModel(RULE), BlockPool(64, BLOCK_SIZE), 1000)
+    first = request(range(9), 100)
+    draft(drafter, first, 1)
+    drafter.release(first)
+    assert drafter.num_behind(request([*range(9), 3], 100)) == 10 - 2 * BLOCK_SIZE
+    assert drafter.num_behind(request([1, *range(8)], 100)) == 9
 
 
 def test_the_draft_model_works_for_no_proposal_that_is_not_taken():

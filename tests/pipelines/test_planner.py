@@ -181,22 +181,59 @@ def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
     assert 0 < model.num_taken < 50
 
 
-@given(BASES, st.floats(0.5, 0.999), st.floats(0.0, 4.0), st.integers(2, 200))
-def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claimed, draft_ms, num_passes):
-    """However sure the drafters are of themselves."""
+class Behind(Writing):
+    """One that has so many tokens to be fed before its first proposal."""
+
+    def __init__(self, name: str, odds: dict, missed: int) -> None:
+        super().__init__(name, odds)
+        self.missed = missed
+
+    def read(self, wanted):
+        self.missed = 0
+        return super().read(wanted)
+
+    def write(self, wanted):
+        self.missed = 0
+        return super().write(wanted)
+
+    def num_behind(self, sequence) -> int:
+        return 1 + self.missed
+
+
+@given(BASES, st.floats(0.5, 0.999), st.floats(0.0, 4.0), st.integers(2, 200), st.integers(0, 5000))
+def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claimed, draft_ms, num_passes, missed):
+    """However sure the drafters are of themselves, and however much the draft model has to catch up with."""
     cost, turn = cost_of(base, draft_ms), turn_of()
+    cost.draft_row_ms = draft_ms / 10
     text = Offering("suffix", {turn.sequence: [claimed] * 4})
-    planner = planner_of(cost, text, Writing("draft_model", {turn.sequence: [claimed] * 32}))
-    spent = plain = worst = 0.0
+    model = Behind("draft_model", {turn.sequence: [claimed] * 32}, missed)
+    planner = planner_of(cost, text, model)
+    spent = worst = 0.0
+    plain = cost.pass_ms([(3, 0)])  # of the prompt
     for _ in range(num_passes):
         turn.cut(0)
         turn.draft_ms = 0.0
+        caught_up_ms = cost.draft_row_ms * model.missed
         planner.draft([turn])
+        caught_up_ms -= cost.draft_row_ms * model.missed
+        assert turn.draft_ms >= caught_up_ms
         this = cost.pass_ms([(turn.rows, 0)]) + turn.draft_ms
-        worst = max(worst, this)
-        spent, plain = spent + this, plain + cost.pass_ms([(1, 0)])
+        worst = max(worst, this - caught_up_ms)
+        spent, plain = spent + this - cost.pass_ms([(1, 0)]), plain + cost.pass_ms([(1, 0)])
         planner.observe([turn], [[3]], None)
-    assert spent - plain <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(1, 0)]) + worst
+    assert spent <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(1, 0)]) + worst
+
+
+@pytest.mark.parametrize(("prompt_length", "reads"), [(3, False), (4000, True)])
+def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers_own_time(prompt_length, reads):
+    turn = Turn(request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None), prompt_length - 1, 32)
+    cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.1)
+    cost.draft_row_ms = 0.05
+    model = Behind("draft_model", {turn.sequence: [0.99] * 32}, 1000)
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}), model)
+    planner._consultant.expected = 0.99
+    planner.draft([turn])
+    assert (model.num_passes > 0) == reads
 
 
 def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_rejection():
@@ -290,4 +327,4 @@ def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_left_alone(
         assert set(turn.sources) == {"suffix"}
     assert model.num_passes == 1
     planner.release(turn.sequence)
-    assert planner._consultant._full == set()
+    assert planner._consultant._without_room == set()
