@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import compress
-from threading import RLock
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .backend import Backend
 from .block_pool import BlockPool, OutOfBlocks, Table
 from .errors import CacheTooSmall
 from .paged_model import PREFILL_ROWS, PagedModel, Window
 from .planner import LONGEST, Planner
-from .sequence import CANCELLED, Sequence
+from .sequence import Sequence
 from .trace import TARGET, PassRecord
 from .turn import Turn
 from .verify import verify
@@ -35,7 +34,7 @@ class _Plan:
     turn: Turn | None = None
 
 
-class Engine:
+class Engine(Backend):
     """Decodes all running sequences with one loop. Plain decoding is the empty draft, prefill a window without one.
 
     Logits are bitwise the same however tokens are cut into passes, as long as each sequence has at least two rows in a
@@ -51,16 +50,14 @@ class Engine:
     """
 
     def __init__(self, target: PagedModel, pool: BlockPool, planner: Planner, exact: bool = True) -> None:
+        super().__init__()
         self._target = target
         self._pool = pool
         self._planner = planner
         self._fewest_rows = FEWEST_ROWS if exact else 1
-        self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
-        self.lock = RLock()
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a request. Raises CacheTooSmall where it could not even run alone."""
+    def _check(self, sequence: Sequence) -> None:
         capacity = self._pool.num_blocks * self._pool.block_size
         if self._pool.blocks_for(sequence.num_slots) > self._pool.num_blocks:
             raise CacheTooSmall(
@@ -68,15 +65,6 @@ class Engine:
                 f"and up to {sequence.max_new_tokens} new ones), and the cache holds {capacity}: lower max_new_tokens, "
                 f"shorten the prompt, or load the pair with cache_tokens={sequence.num_slots} or more."
             )
-        with self.lock:
-            self._waiting.append(sequence)
-
-    def cancel(self, sequence: Sequence) -> None:
-        """End a sequence at once and free what it holds; a finished one is left as it is."""
-        with self.lock:
-            if not sequence.finished:
-                sequence.finish_reason = CANCELLED
-                self._retire(sequence)
 
     def step(self) -> None:
         """Admit what fits, draft, run one pass, keep what the target confirms."""

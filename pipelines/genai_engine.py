@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import deque
 from queue import SimpleQueue
-from threading import RLock, Thread
+from threading import Thread
 from typing import Any, TypeAlias
 
 import numpy as np
 import openvino
 import openvino_genai
 
+from .backend import Backend
 from .devices import Room
 from .errors import CacheTooSmall, DeviceFailed, PromptTooLong, reason_of
 from .genai_config import to_genai
-from .sequence import CANCELLED, Sequence
+from .sequence import Sequence
 from .trace import TARGET, PassRecord
 
 Written: TypeAlias = "list[int] | Exception | None"  # the next tokens, or how GenAI ended
 
 
-class GenaiEngine:
+class GenaiEngine(Backend):
     """Serves requests one after the other with an `openvino_genai.LLMPipeline`, by plain decoding.
 
     It cannot promise what `Engine` does: how a device rounds depends on how tokens are cut into passes, and nobody
@@ -34,15 +34,14 @@ class GenaiEngine:
     """
 
     def __init__(self, pipeline: openvino_genai.LLMPipeline, room: Room) -> None:
+        super().__init__()
         self._pipeline = pipeline
         self._room = room
-        self._waiting: deque[Sequence] = deque()
         self._running: _Answer | None = None
         self._end_last: weakref.finalize[..., Any] | None = None  # waits for the thread of the answer begun last
-        self.lock = RLock()
 
-    def add(self, sequence: Sequence) -> None:
-        """Queue a request. Raises PromptTooLong, CacheTooSmall and InvalidOption."""
+    def _check(self, sequence: Sequence) -> None:
+        """Raises PromptTooLong, CacheTooSmall and InvalidOption."""
         prompt, new, room = sequence.num_prompt_tokens, sequence.max_new_tokens, self._room
         if prompt > room.prompt_tokens:
             raise PromptTooLong(
@@ -56,15 +55,6 @@ class GenaiEngine:
                 f"pair with {room.remedy}."
             )
         to_genai(sequence.config, new, sequence.answer)
-        with self.lock:
-            self._waiting.append(sequence)
-
-    def cancel(self, sequence: Sequence) -> None:
-        """End a sequence at once; the device ends its pass. A finished sequence is left as it is."""
-        with self.lock:
-            if not sequence.finished:
-                sequence.finish_reason = CANCELLED
-                self._retire(sequence)
 
     def step(self) -> None:
         """Wait for the next token of the request that runs, or of the next one."""
