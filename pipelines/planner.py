@@ -131,7 +131,8 @@ class Planner:
     def _draft_from_text(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
         """Take what the texts themselves offer, the surest first, as far as it pays; returns the rows of the pass."""
         steps = self._take_surest(cost, turns, rows)
-        self.rate = math.sqrt(self._rate_of_late * self._rate_at_best(cost, turns, steps, rows))
+        late = max(self._rate_of_late, self._plain_rate(cost, turns))  # what plain decoding gives is there in any case
+        self.rate = math.sqrt(late * self._rate_at_best(cost, turns, steps, rows))
         worth = best_worth = 0.0
         best_length = 0
         for length, step in enumerate(steps, 1):
