@@ -15,7 +15,7 @@ class Load:
     """What a backend has to do at this moment.
 
     cache_used: the share of the cache's blocks that running requests hold; None where nobody can tell.
-    passes: of the target for requests, since it was loaded.
+    passes: of the target, for warming up and for requests, since it was loaded.
     """
 
     waiting: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,8 +15,6 @@ from starlette.exceptions import HTTPException
 from outrider.pipelines import CacheTooSmall, DeviceFailed, EmptyPrompt, InvalidOption, OutriderError, PromptTooLong
 
 from .metrics import FAILED, REFUSED, Metrics
-
-log = logging.getLogger(__name__)
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 MESSAGES = {404: "There is nothing at this address.", 405: "This address does not take that method."}
@@ -43,6 +41,10 @@ class ApiError(HTTPException):
     def body(self) -> dict[str, Any]:
         kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
         return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.body)
 
 
 def as_api_error(error: Exception, prompt_field: str) -> ApiError:
@@ -95,24 +97,30 @@ def add_error_handlers(api: FastAPI, metrics: Metrics) -> None:
 
 
 def _of_validation(errors: Sequence[Any], body: Any) -> ApiError:
-    """The first of pydantic's complaints; the tags of its unions are left out of the field's name."""
-    error = errors[0]
-    kind, place = error["type"], list(error["loc"][1:])
+    """The most exact of pydantic's complaints: a union has one for each kind that a value could have been of."""
+    fields = [_field(error, body) for error in errors]
+    depth, field = max(fields, key=lambda found: found[0])
+    error = errors[fields.index((depth, field))]
+    kind = error["type"]
     if kind == "json_invalid":
         return ApiError(400, f"The body is not JSON: {error['ctx']['error']}.", "body")
-    if not place:
+    if not depth:
         return ApiError(400, "The body has to be a JSON object; send it with Content-Type: application/json.", "body")
-    field, value = "", body
-    for depth, step in enumerate(place):
-        is_last = depth == len(place) - 1
-        if isinstance(value, dict) and isinstance(step, str) and (step in value or (is_last and kind in ADDED)):
-            field, value = f"{field}.{step}" if field else step, value.get(step)
-        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
-            field, value = f"{field}[{step}]", value[step]
-    field = field or "body"
     if kind == "extra_forbidden":
         return ApiError(400, f"{field} is not known here: leave it out.", field, "unknown_parameter")
     if kind == "missing":
         return ApiError(400, f"{field} is missing.", field, "missing_required_parameter")
     message = error["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{field}: {message}" + ("" if message.endswith(".") else "."), field, "invalid_value")
+
+
+def _field(error: Any, body: Any) -> tuple[int, str]:
+    """How deep in the body an error is, and the name of the place, which leaves out the tags of unions."""
+    depth, field, value, place = 0, "", body, error["loc"][1:]
+    for step in place:
+        is_added = step == place[-1] and error["type"] in ADDED
+        if isinstance(value, dict) and isinstance(step, str) and (step in value or is_added):
+            depth, field, value = depth + 1, f"{field}.{step}" if field else step, value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            depth, field, value = depth + 1, f"{field}[{step}]", value[step]
+    return depth, field

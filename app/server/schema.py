@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
 
@@ -52,11 +52,12 @@ class GenerationRequest(Strict):
     min_p: float | None = Field(None, ge=0, lt=1)
     repetition_penalty: float | None = Field(None, gt=0, le=10)
 
-    @model_validator(mode="after")
-    def _stream_options_need_a_stream(self) -> GenerationRequest:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options are for streams: leave them out, or set stream to true.")
-        return self
+    @field_validator("stream_options")
+    @classmethod
+    def _are_for_streams(cls, options: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
+        if options is not None and not info.data.get("stream"):
+            raise ValueError("they are for streams: leave them out, or set stream to true.")
+        return options
 
     @property
     def includes_usage(self) -> bool:
@@ -158,16 +159,12 @@ class ChatRequest(GenerationRequest):
     parallel_tool_calls: Literal[True] | None = None
     store: Literal[False] | None = None
 
-    @model_validator(mode="after")
-    def _one_limit(self) -> ChatRequest:
-        limits = {self.max_tokens, self.max_completion_tokens} - {None}
-        if len(limits) > 1:
-            raise ValueError("max_tokens and max_completion_tokens are one thing and differ: give one of them.")
-        return self
-
-    @property
-    def limit(self) -> int | None:
-        return self.max_tokens or self.max_completion_tokens
+    @field_validator("max_completion_tokens")
+    @classmethod
+    def _is_the_same_limit(cls, limit: int | None, info: ValidationInfo) -> int | None:
+        if limit is not None and info.data.get("max_tokens") not in (None, limit):
+            raise ValueError("it is another name of max_tokens, and they differ: give one of them.")
+        return limit
 
 
 class CompletionRequest(GenerationRequest):

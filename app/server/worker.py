@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -68,6 +68,7 @@ class Worker:
         self.num_open = 0
         self.ready = False
         self.failure: Exception | None = None  # of the warm-up
+        self.on_warm: Callable[[], None] = lambda: None  # called when it has succeeded or failed
         self._pipeline = pipeline
         self._metrics = metrics
         self._arrived: SimpleQueue[Answers | None] = SimpleQueue()  # None: come to an end
@@ -135,6 +136,7 @@ class Worker:
             log.exception("The model failed to start")
             self.failure = error
             self._ending = True
+        self.on_warm()
         serving: list[Answers] = []
         while self._take_arrived(serving):
             serving = [answers for answers in serving if not self._ends(answers)]
