@@ -98,19 +98,20 @@ class Drafting:
             self.model_s += time.perf_counter() - began
 
     def _proposals(self, drafter: Drafter, sequence: Sequence, ahead: SequenceOf[int]) -> Iterator[Proposal]:
-        """What a drafter proposes, for as long as it does not fail."""
+        """What a drafter proposes, for as long as it does not fail and the answer may go on so."""
         if sequence.drafting_failed:
             return
         try:
-            proposals = drafter.propose(sequence, ahead)
+            proposals, ahead = drafter.propose(sequence, ahead), list(ahead)
             while True:
                 began = time.perf_counter()
                 proposal = next(proposals, None)
                 if drafter is self.model:
                     self.model_s += time.perf_counter() - began
-                if proposal is None:
+                if proposal is None or not sequence.allows(ahead, self._checked(proposal).token):
                     return
-                yield self._checked(proposal)
+                yield proposal
+                ahead.append(proposal.token)
         except Exception:
             self._leave_out(drafter, [sequence])
 

@@ -14,6 +14,7 @@ from .config import AUTO, GenerationConfig
 from .devices import CPU, check_device, load
 from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
 from .genai_engine import GenaiEngine
+from .grammars import Grammars
 from .pair import Pair
 from .prompt import Inputs, Message, Prompt, encode_prompt, prompts_of
 from .results import DecodedResults, DecodedText
@@ -61,6 +62,7 @@ class LLMPipeline:
             raise InvalidOption(f"cache_tokens={cache_tokens!r} is not possible: give a whole number from 2 up.")
         self.pair = Pair.open(models_path)
         self.tokenizer = Tokenizer(self.pair.target)
+        self._grammars = Grammars(self.tokenizer)
         self.device = device
         self.max_context = self.pair.max_context
         config = GenerationConfig.from_folder(self.pair.target)
@@ -217,7 +219,8 @@ class LLMPipeline:
         history = self._history
         tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
         text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
-        sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer)
+        constraint = self._grammars.constraint(config)
+        sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer, constraint)
         if self._speculation is not None and config.num_assistant_tokens is None and config.mode != "off":
             self._speculation.measure()
 

@@ -14,9 +14,10 @@ from .block_pool import BlockPool
 from .calibration import Calibration
 from .config import AUTO
 from .cost import CONTEXTS, CostModel, Run
-from .drafters import draft_model, retrieval, suffix
+from .drafters import draft_model, grammar, retrieval, suffix
 from .drafters.base import Chain, Drafter
 from .drafters.draft_model import DraftModel
+from .drafters.grammar import Grammar
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
@@ -73,18 +74,20 @@ class Speculation:
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._target = PagedModel(pair.target, num_blocks, properties)
         self._draft: PagedModel | None = None
-        calibration = Calibration({**suffix.PRIORS, **retrieval.PRIORS, **draft_model.PRIORS, **consultant.PRIORS})
-        copying: tuple[Drafter, ...] = (Suffix(calibration),)
+        kinds = (grammar, suffix, retrieval, draft_model, consultant)
+        calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
+        forced: tuple[Drafter, ...] = (Grammar(),)
+        copying = (*forced, Suffix(calibration))
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
-        modes = {"off": Chain(), "lookup": Chain((PromptLookup(),)), "suffix": Chain(copying)}
+        modes = {"off": Chain(), "lookup": Chain((*forced, PromptLookup())), "suffix": Chain(copying)}
         if pair.draft is not None:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
             self._draft = PagedModel(pair.draft, num_blocks, DRAFT_PROPERTIES)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
-            modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
+            modes |= {"draft": Chain(forced, writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
         self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)

@@ -79,13 +79,15 @@ class DraftModel:
             windows[i] = Window(tokens[start:], start, progress.table.blocks, rows)
         if not windows:
             return [None] * len(wanted)
-        logits = dict(zip(windows, self._model.forward(list(windows.values())), strict=True))
-        for i in windows:
+        logits: dict[int, list[Logits]] = {}
+        for i, rows in zip(windows, self._model.forward(list(windows.values())), strict=True):
             sequence, ahead = wanted[i]
+            places = range(len(ahead) + 1 - len(rows), len(ahead) + 1)
+            logits[i] = [sequence.restricted(row, ahead[:place]) for row, place in zip(rows, places, strict=True)]
             progress = self._progress[sequence]
             progress.tokens = [*sequence.tokens, *ahead]
             self._pool.publish(progress.table, sequence.tokens, len(sequence.tokens))
-        return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
+        return [logits.get(i) for i in range(len(wanted))]
 
     def _proposal(self, sequence: Sequence, ahead: SequenceOf[int], logits: Logits) -> Proposal:
         tokens = [*sequence.tokens, *ahead]
@@ -143,5 +145,7 @@ def _log_odds(logits: Logits, token: int, config: GenerationConfig) -> float:
     scores = logits if config.greedy else logits / np.float32(config.temperature)
     others = np.delete(scores, token)
     highest = float(others.max())
+    if highest == -math.inf:  # all others are ruled out
+        return SUREST
     odds = float(scores[token]) - highest - math.log(float(np.exp(others - highest).sum()))
     return min(SUREST, max(-SUREST, odds))

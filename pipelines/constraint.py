@@ -1,0 +1,108 @@
+"""Constraint: what a grammar lets one answer be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from .errors import InvalidOption
+
+REMEMBERED = 64  # positions whose masks are kept: what drafting asks, verification asks again
+
+Allowed = NDArray[np.bool_]  # [tokens of the vocabulary]
+
+
+class Constraint:
+    """Answers what may follow any beginning of an answer; what it was asked before makes no difference.
+
+    It keeps the grammar's state behind the beginning that was asked for last, and goes from there: a draft, its
+    verification and the next draft ask for beginnings that have most in common. `end` is the id that stands for the end
+    of an answer in `matcher`, behind the vocabulary; `ends` are those that a model may write for it.
+
+    Every method raises InvalidOption where llguidance gives up, as on a grammar that is too complex.
+    """
+
+    def __init__(self, matcher: LLMatcher, end: int, ends: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._end = end
+        self._ends = ends
+        self._behind: list[int] = []  # the tokens that brought the matcher to its state
+        self._masks: dict[int, bytes] = {}  # by the number of tokens before
+
+    def allowed(self, answer: Sequence[int]) -> Allowed | None:
+        """Whether each token of the vocabulary may follow; None where the answer is over, so that nothing does.
+
+        Raises InvalidOption where no token can write what the grammar wants.
+        """
+        if not self._go_to(answer) or self._is_over():
+            return None
+        bits = np.unpackbits(np.frombuffer(self._mask(), np.uint8), count=self._end + 1, bitorder="little")
+        allowed = bits[: self._end].astype(np.bool_)
+        if bits[self._end]:
+            allowed[sorted(self._ends)] = True
+        if not allowed.any():
+            raise InvalidOption(
+                "No token of this model's vocabulary goes on as structured_output_config demands: give another one."
+            )
+        return allowed
+
+    def allows(self, answer: Sequence[int], token: int) -> bool:
+        """Whether one token may follow."""
+        if not self._go_to(answer):
+            return False
+        asked = self._end if token in self._ends else token
+        return asked <= self._end and bool(self._mask()[asked // 8] >> asked % 8 & 1)
+
+    def is_complete(self, answer: Sequence[int]) -> bool:
+        """Whether the answer is over: an end was written, or nothing can follow that the grammar allows."""
+        return not self._go_to(answer) or self._is_over()
+
+    def forced(self, answer: Sequence[int]) -> list[int]:
+        """The tokens that must follow, as far as the grammar can tell."""
+        if not self._go_to(answer):
+            return []
+        tokens = self._matcher.compute_ff_tokens()
+        self._check()
+        return tokens
+
+    def _go_to(self, answer: Sequence[int]) -> bool:
+        """Bring the matcher behind a beginning; False where the answer is over before that."""
+        answer = list(answer)
+        same = min(len(answer), len(self._behind))
+        while self._behind[:same] != answer[:same]:
+            same -= 1
+        if same < len(self._behind):
+            self._matcher.rollback(len(self._behind) - same)
+            self._check()
+            for position in range(same + 1, len(self._behind) + 1):
+                self._masks.pop(position, None)
+            del self._behind[same:]
+        for token in answer[same:]:
+            if token in self._ends or self._is_over():
+                return False
+            self._matcher.consume_token(token)
+            self._check()
+            self._behind.append(token)
+        return True
+
+    def _is_over(self) -> bool:
+        return self._matcher.is_accepting() and int.from_bytes(self._mask(), "little") == 1 << self._end
+
+    def _mask(self) -> bytes:
+        """A bit for each token, and one for the end."""
+        position = len(self._behind)
+        if position not in self._masks:
+            self._masks[position] = self._matcher.compute_bitmask()
+            self._check()
+            self._masks.pop(position - REMEMBERED, None)
+        return self._masks[position]
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise InvalidOption(
+                f"structured_output_config cannot be followed any further ({self._matcher.get_error().strip()}): make "
+                "it simpler."
+            )

@@ -1,0 +1,82 @@
+"""Grammars: makes the constraints of a pipeline's requests."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
+
+from .config import GenerationConfig
+from .constraint import Constraint
+from .errors import InvalidOption
+from .text import Tokenizer
+from .token_bytes import TokenBytes
+
+ANCHOR = "\x02"  # is part of no longer token
+MOST_BEFORE = 3  # tokens that stand for the anchor and the space before it
+
+
+class Grammars:
+    """The vocabulary is read when the first request needs it, which takes up to a second, and once only."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._lock = Lock()
+        self._vocabulary: _Vocabulary | None = None
+
+    def constraint(self, config: GenerationConfig) -> Constraint | None:
+        """What a request's answer has to keep to, if anything. Raises InvalidOption with the reason of llguidance."""
+        if config.structured_output_config is None:
+            return None
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = _Vocabulary(self._tokenizer)
+        name, text = config.structured_output_config.form
+        try:
+            grammar = grammar_from(name, text)
+        except ValueError as error:
+            raise _impossible(name, str(error)) from error
+        vocabulary = self._vocabulary
+        matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
+        if matcher.is_error():
+            raise _impossible(name, matcher.get_error())
+        constraint = Constraint(matcher, vocabulary.end, config.stop_ids & vocabulary.special)
+        if constraint.is_complete(()):
+            raise _impossible(name, "it allows nothing but an empty answer")
+        return constraint
+
+
+def _impossible(name: str, reason: str) -> InvalidOption:
+    return InvalidOption(f"structured_output_config.{name} is not possible: {reason.strip()}")
+
+
+class _Vocabulary:
+    """What llguidance asks of a tokenizer.
+
+    The end of an answer is an id of its own, `end`, behind all others: which tokens end an answer is up to the request.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        read = TokenBytes.read(tokenizer)
+        self._tokenizer = tokenizer
+        self.end = len(read.of)
+        self.special = read.special
+        # These are the names that llguidance looks for.
+        self.eos_token_id = self.end
+        self.bos_token_id = None
+        self.tokens = [*read.of, b"<end of the answer>"]
+        self.special_token_ids = [*read.special, self.end]
+        self.tokenizer = LLTokenizer(TokenizerWrapper(self))
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """The tokens in which the model would expect a text, in the middle of another."""
+        data = text.encode() if isinstance(text, str) else text
+        for anchor in ("", ANCHOR):  # some tokenizers put a space before the first token
+            ids = self._tokenizer.encode(anchor + data.decode(), add_special_tokens=False)
+            for first in range(min(len(ids), MOST_BEFORE) + 1):
+                if b"".join(map(self._bytes_of, ids[first:])) == data:
+                    return ids[first:]
+        return self.tokenizer.greedy_tokenize(data.decode())
+
+    def _bytes_of(self, token: int) -> bytes:
+        return self.tokens[token] if token < self.end else b""
