@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,19 +21,19 @@ from outrider.pipelines import LLMPipeline
 from outrider.pipelines.prompt import Inputs
 
 from .access import Access, Gate
-from .chat import ChatReply, history_of, reader_of
+from .chat import ChatReply, history_of, reader_of, structure_of
 from .completions import CompletionReply
 from .errors import ApiError, add_error_handlers
 from .events import EventStream, while_connected
+from .likelihood import Likelihood
 from .limits import Limits
 from .metrics import Metrics
 from .options import options_of
-from .reply import Reply
+from .reply import Reply, Terms
 from .responses import ChatCompletion, Completion, ErrorBody, Health, Model, ModelList
 from .schema import ChatRequest, CompletionRequest, GenerationRequest
 from .worker import Answers, Worker
 
-SEEDS = 2**53  # drawn ones; above, JavaScript's clients could not send them back
 COMPLETION_TOKENS = 16  # OpenAI's limit where /v1/completions names none
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
 STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -69,23 +68,36 @@ class Server:
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
         self.check_model(asked.model)
         template = self.pipeline.tokenizer.chat_template
-        seed = _seed(asked)
-        options = options_of(asked, self.pipeline, seed, asked.max_completion_tokens or asked.max_tokens)
-        reader = reader_of(asked, template)
-        reply = ChatReply(self.name, seed, options["mode"], 1, asked.n or 1, asked.includes_usage, reader=reader)
+        limit = asked.max_completion_tokens or asked.max_tokens
+        options = options_of(asked, self.pipeline, limit, asked.num_logprobs)
+        if (structure := structure_of(asked)) is not None:
+            options["structured_output_config"] = structure
+        reply = ChatReply(self._terms(asked, options, 1, asked.num_logprobs), reader_of(asked, template))
         return await self._answer(asked, request, history_of(asked, template), options, reply, "messages")
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
         self.check_model(asked.model)
-        seed, prompts = _seed(asked), asked.prompts
-        options = options_of(asked, self.pipeline, seed, asked.max_tokens or COMPLETION_TOKENS)
+        options = options_of(asked, self.pipeline, asked.max_tokens or COMPLETION_TOKENS, asked.num_logprobs)
         options["apply_chat_template"] = False
-        reply = CompletionReply(self.name, seed, options["mode"], len(prompts), asked.n or 1, asked.includes_usage)
-        return await self._answer(asked, request, prompts, options, reply, "prompt")
+        reply = CompletionReply(self._terms(asked, options, len(asked.prompts), asked.num_logprobs))
+        return await self._answer(asked, request, asked.prompts, options, reply, "prompt")
 
     def check_model(self, name: str, param: str | None = "model") -> None:
         if name != self.name:
             raise ApiError(404, f"There is no such model here: ask for {self.name!r}.", param, "model_not_found")
+
+    def _terms(
+        self, asked: GenerationRequest, options: dict[str, Any], num_prompts: int, num_logprobs: int | None
+    ) -> Terms:
+        return Terms(
+            model=self.name,
+            seed=options["rng_seed"],
+            mode=options["mode"],
+            num_prompts=num_prompts,
+            answers_each=options["num_return_sequences"],
+            tells_usage=asked.includes_usage,
+            likelihood=None if num_logprobs is None else Likelihood(self.pipeline.tokenizer, num_logprobs),
+        )
 
     async def _answer(
         self,
@@ -180,7 +192,3 @@ async def _whole(reply: Reply, answers: Answers) -> BaseModel:
 
 def _json(body: BaseModel) -> Response:
     return Response(body.model_dump_json(exclude_unset=True), media_type="application/json")
-
-
-def _seed(asked: GenerationRequest) -> int:
-    return secrets.randbelow(SEEDS) if asked.seed is None else asked.seed

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import openvino_genai
 
-from outrider.pipelines import Piece
+from outrider.pipelines import Piece, StructuredOutputConfig, TokenLogprobs
 
 from .errors import ApiError
-from .reply import Reply
+from .likelihood import Likelihood
+from .reply import Reply, Terms
 from .responses import (
     CalledFunction,
     CalledTool,
@@ -25,7 +27,7 @@ from .responses import (
     SpeculationFigures,
     Usage,
 )
-from .schema import AssistantMessage, ChatRequest, Content, Message, ToolMessage
+from .schema import AssistantMessage, ChatRequest, Content, Message, ObjectFormat, TextFormat, ToolMessage
 from .tools import Call, Parsed, Reader, TextReader, reader_for
 
 
@@ -36,6 +38,21 @@ def history_of(request: ChatRequest, template: str) -> openvino_genai.ChatHistor
         tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
         history.set_tools(tools)
     return history
+
+
+def structure_of(request: ChatRequest) -> StructuredOutputConfig | None:
+    """What the answer has to keep to. Raises ApiError."""
+    form = request.response_format
+    if form is None or isinstance(form, TextFormat):
+        return None
+    if request.tools and request.tool_choice != "none":
+        raise ApiError(
+            400,
+            "response_format leaves no room for calls of tools: set tool_choice to none, or leave one of them out.",
+            "response_format",
+        )
+    schema = {"type": "object"} if isinstance(form, ObjectFormat) else form.json_schema.schema_
+    return StructuredOutputConfig(json_schema=json.dumps(schema))
 
 
 def reader_of(request: ChatRequest, template: str) -> type[Reader]:
@@ -55,9 +72,9 @@ def reader_of(request: ChatRequest, template: str) -> type[Reader]:
 class ChatReply(Reply):
     id_prefix = "chatcmpl"
 
-    def __init__(self, *arguments: Any, reader: type[Reader]) -> None:
-        super().__init__(*arguments)
-        self._choices = [_Choice(reader()) for _ in self._stats]
+    def __init__(self, terms: Terms, reader: type[Reader]) -> None:
+        super().__init__(terms)
+        self._choices = [_Choice(reader(), terms.likelihood) for _ in range(self.num_answers)]
 
     def first_chunks(self) -> Iterator[ChatChunk]:
         for index in range(len(self._choices)):
@@ -68,8 +85,8 @@ class ChatReply(Reply):
             id=self.id,
             object="chat.completion",
             created=self.created,
-            model=self.model,
-            seed=self.seed,
+            model=self.terms.model,
+            seed=self.terms.seed,
             choices=[choice.whole(index) for index, choice in enumerate(self._choices)],
             usage=self.usage,
             speculation=self.figures,
@@ -87,31 +104,41 @@ class ChatReply(Reply):
                 CalledToolDelta(index=number, **_called(call).model_dump())
                 for number, call in enumerate(parsed.calls, num_calls)
             ]
-        if delta.model_fields_set or choice.finish is not None:
+        if delta.model_fields_set or piece.logprobs or choice.finish is not None:
             chunk = self._chunk(index, delta, choice.finish)
+            if self.terms.likelihood is not None:
+                chunk.choices[0].logprobs = self.terms.likelihood.of_chat(piece.logprobs)
             if figures is not None:
                 chunk.speculation = figures
             yield chunk
 
     def _figures_chunk(self, usage: Usage, figures: SpeculationFigures) -> ChatChunk:
-        return ChatChunk(
-            id=self.id, object="chat.completion.chunk", created=self.created, model=self.model, seed=self.seed,
-            choices=[], usage=usage, speculation=figures,
-        )  # fmt: skip
+        chunk = self._chunk_of([])
+        chunk.usage, chunk.speculation = usage, figures
+        return chunk
 
     def _chunk(self, index: int, delta: ChatDelta, finish: Finish | None) -> ChatChunk:
-        choice = ChatChunkChoice(index=index, delta=delta, finish_reason=finish)
+        choice = ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=finish)
+        return self._chunk_of([choice])
+
+    def _chunk_of(self, choices: list[ChatChunkChoice]) -> ChatChunk:
         return ChatChunk(
-            id=self.id, object="chat.completion.chunk", created=self.created, model=self.model, seed=self.seed,
-            choices=[choice],
-        )  # fmt: skip
+            id=self.id,
+            object="chat.completion.chunk",
+            created=self.created,
+            model=self.terms.model,
+            seed=self.terms.seed,
+            choices=choices,
+        )
 
 
 class _Choice:
     """One answer so far."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, likelihood: Likelihood | None) -> None:
         self._reader = reader
+        self._likelihood = likelihood
+        self._tokens: list[TokenLogprobs] = []
         self._texts: list[str] = []
         self.calls: list[Call] = []
         self.finish: Finish | None = None
@@ -120,6 +147,7 @@ class _Choice:
         ends = piece.finish_reason is not None
         parsed = self._reader.read(piece.text, ends)
         self._texts.append(parsed.text)
+        self._tokens += piece.logprobs
         self.calls += parsed.calls
         if ends:
             self.finish = "length" if piece.finish_reason == "length" else "tool_calls" if self.calls else "stop"
@@ -131,7 +159,8 @@ class _Choice:
         message = ChatMessage(role="assistant", content=None if self.calls and not text.strip() else text, refusal=None)
         if self.calls:
             message.tool_calls = [_called(call) for call in self.calls]
-        return ChatChoice(index=index, message=message, finish_reason=self.finish)
+        logprobs = self._likelihood.of_chat(self._tokens) if self._likelihood else None
+        return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=self.finish)
 
 
 def _called(call: Call) -> CalledTool:

@@ -61,6 +61,9 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
             return ApiError(400, message, "max_tokens", "context_length_exceeded")
         case InvalidOption() if "chat template" in message:  # what follows is the template engine's own
             return ApiError(400, "The chat template of this model cannot take these messages.", prompt_field)
+        case InvalidOption() if "structured_output_config" in message:
+            reason = message.partition(": ")[2] or message
+            return ApiError(400, f"response_format is not possible: {reason}", "response_format")
         case InvalidOption():
             name = re.match(r"\w+(?==)", message)
             return ApiError(400, message, name and FIELDS.get(name[0], name[0]))

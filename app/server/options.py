@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import Any
 
 from outrider.pipelines import AUTO, LLMPipeline
@@ -10,13 +11,18 @@ from .errors import ApiError
 from .schema import GenerationRequest
 
 UNCHANGED = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+SEEDS = 2**53  # drawn ones: larger ones JavaScript's clients could not send back
 TEMPERATURE = 1.0  # OpenAI's, where neither the request nor the model names one
 
 
 def options_of(
-    request: GenerationRequest, pipeline: LLMPipeline, seed: int, max_new_tokens: int | None
+    request: GenerationRequest, pipeline: LLMPipeline, max_new_tokens: int | None, num_logprobs: int | None
 ) -> dict[str, Any]:
-    """Options of `LLMPipeline.streams`. Raises ApiError for what this pipeline cannot do."""
+    """Options of `LLMPipeline.streams`, with a seed drawn where the request has none.
+
+    `num_logprobs` tokens are told beside each one that is written; None where no log-probabilities are. Raises ApiError
+    for what this pipeline cannot do.
+    """
     defaults = pipeline.get_generation_config()
     temperature = request.temperature
     if temperature is None:
@@ -27,10 +33,12 @@ def options_of(
     options = {name: getattr(request, name) for name in UNCHANGED if getattr(request, name) is not None}
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
+    if num_logprobs is not None:
+        options["logprobs"] = max(1, num_logprobs)
     return options | {
         "do_sample": temperature > 0,
         "temperature": temperature,
-        "rng_seed": seed,
+        "rng_seed": secrets.randbelow(SEEDS) if request.seed is None else request.seed,
         "num_return_sequences": num_answers,
         "stop_strings": request.stops,
         "mode": mode_of(request, pipeline),

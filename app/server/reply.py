@@ -6,35 +6,52 @@ import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from secrets import token_hex
 
 from pydantic import BaseModel
 
 from outrider.pipelines import Piece, Statistics
 
+from .likelihood import Likelihood
 from .responses import PromptTokensDetails, SpeculationFigures, Usage
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is known of a reply before anything is written.
+
+    answers_each: answers to each prompt.
+    tells_usage: whether a stream ends with a chunk of its own for that.
+    likelihood: puts the tokens' log-probabilities into words, where they are wanted.
+    """
+
+    model: str
+    seed: int
+    mode: str
+    num_prompts: int
+    answers_each: int
+    tells_usage: bool
+    likelihood: Likelihood | None
+
+
 class Reply(ABC):
-    """Gets every piece of every answer. Those of one prompt come one after the other: `answers_each`."""
+    """Gets every piece of every answer; those to the same prompt are next to each other."""
 
     id_prefix: str
 
-    def __init__(self, model: str, seed: int, mode: str, num_prompts: int, answers_each: int, usage: bool) -> None:
+    def __init__(self, terms: Terms) -> None:
         self.id = f"{self.id_prefix}-{token_hex(12)}"
         self.created = int(time.time())
-        self.model = model
-        self.seed = seed
-        self._mode = mode
-        self._answers_each = answers_each
-        self._stats: list[Statistics | None] = [None] * (num_prompts * answers_each)
-        self._tells_usage_last = usage
+        self.terms = terms
+        self.num_answers = terms.num_prompts * terms.answers_each
+        self._stats: list[Statistics | None] = [None] * self.num_answers
 
     def chunks(self, index: int, piece: Piece) -> Iterator[BaseModel]:
         """What a stream sends for the next piece of an answer, and with the last of all also the figures."""
         self._stats[index] = piece.stats
         ends = all(stats is not None for stats in self._stats)
-        if ends and self._tells_usage_last:
+        if ends and self.terms.tells_usage:
             yield from self._take(index, piece, None)
             yield self._figures_chunk(self.usage, self.figures)
         else:
@@ -62,17 +79,12 @@ class Reply(ABC):
         """A chunk without an answer."""
 
     @property
-    def num_answers(self) -> int:
-        """Of all prompts together."""
-        return len(self._stats)
-
-    @property
     def _ended(self) -> list[Statistics]:
         return [stats for stats in self._stats if stats is not None]
 
     @property
     def usage(self) -> Usage:
-        first_of_each = self._ended[:: self._answers_each]
+        first_of_each = self._ended[:: self.terms.answers_each]
         cached = sum(stats.cached_tokens for stats in first_of_each)
         prompt = sum(stats.prompt_tokens for stats in first_of_each)
         written = sum(stats.new_tokens for stats in self._ended)
@@ -86,7 +98,7 @@ class Reply(ABC):
     @property
     def figures(self) -> SpeculationFigures:
         return SpeculationFigures(
-            mode=self._mode,
+            mode=self.terms.mode,
             passes=sum(stats.passes for stats in self._ended),
             drafted=sum(stats.drafted for stats in self._ended),
             accepted=sum(stats.accepted for stats in self._ended),

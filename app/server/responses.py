@@ -62,6 +62,30 @@ class CalledTool(BaseModel):
     function: CalledFunction
 
 
+class TopLikelihood(BaseModel):
+    """`logprob` is of the model's own distribution, whatever the request does to it."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLikelihood(TopLikelihood):
+    top_logprobs: list[TopLikelihood]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[TokenLikelihood]
+    refusal: None
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
 class ChatMessage(BaseModel):
     role: Literal["assistant"]
     content: str | None
@@ -72,6 +96,7 @@ class ChatMessage(BaseModel):
 class ChatChoice(BaseModel):
     index: int
     message: ChatMessage
+    logprobs: ChatLogprobs | None
     finish_reason: Finish
 
 
@@ -95,6 +120,7 @@ class ChatDelta(BaseModel):
 class ChatChunkChoice(BaseModel):
     index: int
     delta: ChatDelta
+    logprobs: ChatLogprobs | None
     finish_reason: Finish | None
 
 
@@ -108,6 +134,7 @@ class ChatChunk(Envelope):
 class CompletionChoice(BaseModel):
     index: int
     text: str
+    logprobs: CompletionLogprobs | None
     finish_reason: Finish | None
 
 

@@ -149,6 +149,31 @@ class Tool(Strict):
     function: Function
 
 
+class TextFormat(Strict):
+    type: Literal["text"]
+
+
+class ObjectFormat(Strict):
+    type: Literal["json_object"]
+
+
+class JsonSchema(Strict):
+    """`strict` may be false, but the answer keeps to the schema in any case."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class SchemaFormat(Strict):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat: TypeAlias = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+
+
 class ChatRequest(GenerationRequest):
     """The body of /v1/chat/completions."""
 
@@ -158,6 +183,21 @@ class ChatRequest(GenerationRequest):
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: Literal[True] | None = None
     store: Literal[False] | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _needs_logprobs(cls, num_top: int | None, info: ValidationInfo) -> int | None:
+        if num_top is not None and not info.data.get("logprobs"):
+            raise ValueError("it goes with logprobs: set that to true as well.")
+        return num_top
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are to be told beside each one; None where none are wanted at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
 
     @field_validator("max_completion_tokens")
     @classmethod
@@ -173,6 +213,12 @@ class CompletionRequest(GenerationRequest):
     prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=128)]
     echo: Literal[False] | None = None
     suffix: None = None
+    logprobs: int | None = Field(None, ge=0, le=5)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As of `ChatRequest`."""
+        return self.logprobs
 
     @property
     def prompts(self) -> list[str]:
