@@ -13,7 +13,11 @@ from .text import Tokenizer
 from .token_bytes import TokenBytes
 
 ANCHOR = "\x02"  # is part of no longer token
+# What printers of JSON put between its parts. An unsure model would go on with blank lines for ever, given leave.
+WHITE_SPACE = r" |\n[ \t]{0,40}"
 MOST_BEFORE = 3  # tokens that stand for the anchor and the space before it
+LONGEST_FORCED = 256  # characters: what llguidance forces is read anew behind each token
+AT_A_CUT = 4  # tokens at the end of a text that would be others if it went on
 
 
 class Grammars:
@@ -33,7 +37,7 @@ class Grammars:
                 self._vocabulary = _Vocabulary(self._tokenizer)
         name, text = config.structured_output_config.form
         try:
-            grammar = grammar_from(name, text)
+            grammar = _written(name, text)
         except ValueError as error:
             raise _impossible(name, str(error)) from error
         vocabulary = self._vocabulary
@@ -44,6 +48,13 @@ class Grammars:
         if constraint.is_complete(()):
             raise _impossible(name, "it allows nothing but an empty answer")
         return constraint
+
+
+def _written(name: str, text: str) -> str:
+    """A form in llguidance's own notation. Raises ValueError."""
+    if name == "json_schema":
+        return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITE_SPACE})
+    return grammar_from("regex" if name == "regex" else "grammar", text)
 
 
 def _impossible(name: str, reason: str) -> InvalidOption:
@@ -68,15 +79,20 @@ class _Vocabulary:
         self.special_token_ids = [*read.special, self.end]
         self.tokenizer = LLTokenizer(TokenizerWrapper(self))
 
-    def __call__(self, text: str | bytes) -> list[int]:
-        """The tokens in which the model would expect a text, in the middle of another."""
-        data = text.encode() if isinstance(text, str) else text
+    def __call__(self, data: str | bytes) -> list[int]:
+        """The tokens in which the model would expect a text, in the middle of another; of a long one the first ones."""
+        whole = data if isinstance(data, str) else data.decode()
+        text = whole[:LONGEST_FORCED]
+        ids = self._tokens(text)
+        return ids if text == whole else ids[: max(1, len(ids) - AT_A_CUT)]
+
+    def _tokens(self, text: str) -> list[int]:
         for anchor in ("", ANCHOR):  # some tokenizers put a space before the first token
-            ids = self._tokenizer.encode(anchor + data.decode(), add_special_tokens=False)
+            ids = self._tokenizer.encode(anchor + text, add_special_tokens=False)
             for first in range(min(len(ids), MOST_BEFORE) + 1):
-                if b"".join(map(self._bytes_of, ids[first:])) == data:
+                if b"".join(map(self._bytes_of, ids[first:])) == text.encode():
                     return ids[first:]
-        return self.tokenizer.greedy_tokenize(data.decode())
+        return self.tokenizer.greedy_tokenize(text)
 
     def _bytes_of(self, token: int) -> bytes:
         return self.tokens[token] if token < self.end else b""

@@ -197,12 +197,18 @@ class LLMPipeline:
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
         if self.device != CPU and chosen.mode == AUTO:  # nobody is there to draft
-            return chosen.updated({"mode": "off"})
+            chosen = chosen.updated({"mode": "off"})
         if self.device != CPU and chosen.mode not in self.modes:
             raise InvalidOption(
                 f"mode={chosen.mode!r} is not possible on {self.device}, where nothing is drafted: leave it out, or "
                 "load the pair with device='CPU'."
             )
+        for name in ("logprobs", "structured_output_config"):
+            if self.device != CPU and getattr(chosen, name):
+                raise InvalidOption(
+                    f"{name} is not possible on {self.device}, where OpenVINO GenAI decodes and cannot keep what it "
+                    "promises: leave it out, or load the pair with device='CPU'."
+                )
         if chosen.mode not in self.modes:
             raise InvalidOption(
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
