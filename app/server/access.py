@@ -64,7 +64,7 @@ class Access:
     def check(self, headers: Mapping[str, str], path: str) -> None:
         """Raises ApiError where a request must not be served."""
         host, origin = headers.get("host", ""), headers.get("origin")
-        if self.is_local and _name(host) not in {*LOCAL_NAMES, self.host}:
+        if self.is_local and _name(host).lower() not in {*LOCAL_NAMES, self.host}:
             raise ApiError(403, "The Host header does not name this machine: ask for http://127.0.0.1.", code="host")
         if origin is not None and not {origin, "*"}.intersection(self.origins) and origin != f"http://{host}":
             raise ApiError(

@@ -30,6 +30,8 @@ from .responses import (
 from .schema import AssistantMessage, ChatRequest, Content, Message, ObjectFormat, TextFormat, ToolMessage
 from .tools import Call, Parsed, Reader, TextReader, reader_for
 
+SPACE = r"( |\n {0,16})?"  # between the parts of JSON: without a bound, small models go on with it until max_tokens
+
 
 def history_of(request: ChatRequest, template: str) -> openvino_genai.ChatHistory:
     """The conversation as the model's chat template takes it. Raises ApiError."""
@@ -52,7 +54,7 @@ def structure_of(request: ChatRequest) -> StructuredOutputConfig | None:
             "response_format",
         )
     schema = {"type": "object"} if isinstance(form, ObjectFormat) else form.json_schema.schema_
-    return StructuredOutputConfig(json_schema=json.dumps(schema))
+    return StructuredOutputConfig(json_schema=json.dumps({"x-guidance": {"whitespace_pattern": SPACE}, **schema}))
 
 
 def reader_of(request: ChatRequest, template: str) -> type[Reader]:

@@ -17,9 +17,14 @@ from outrider.pipelines import CacheTooSmall, DeviceFailed, EmptyPrompt, Invalid
 from .metrics import FAILED, REFUSED, Metrics
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-MESSAGES = {404: "There is nothing at this address.", 405: "This address does not take that method."}
+MESSAGES = {
+    400: "The body cannot be read as JSON.",  # whatever else is wrong with a request, `ApiError` says
+    404: "There is nothing at this address.",
+    405: "This address does not take that method.",
+}
 FIELDS = {"rng_seed": "seed", "max_new_tokens": "max_tokens", "max_length": "max_tokens", "mode": "speculation"}
 ADDED = ("missing", "extra_forbidden")  # errors whose field is named though the request has no value for it
+NO_KIND = ("union_tag_not_found", "union_tag_invalid")  # errors of the field that tells what kind of value it is
 
 
 class ApiError(HTTPException):
@@ -87,7 +92,8 @@ def add_error_handlers(api: FastAPI, metrics: Metrics) -> None:
         if isinstance(error, ApiError):
             return told(error)
         message = MESSAGES.get(error.status_code, str(error.detail))
-        return told(ApiError(error.status_code, message, headers=error.headers))
+        param = "body" if error.status_code == 400 else None
+        return told(ApiError(error.status_code, message, param, headers=error.headers))
 
     @api.exception_handler(RequestValidationError)
     async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -111,7 +117,7 @@ def _of_validation(errors: Sequence[Any], body: Any) -> ApiError:
         return ApiError(400, "The body has to be a JSON object; send it with Content-Type: application/json.", "body")
     if kind == "extra_forbidden":
         return ApiError(400, f"{field} is not known here: leave it out.", field, "unknown_parameter")
-    if kind == "missing":
+    if kind in ("missing", "union_tag_not_found"):
         return ApiError(400, f"{field} is missing.", field, "missing_required_parameter")
     message = error["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{field}: {message}" + ("" if message.endswith(".") else "."), field, "invalid_value")
@@ -126,4 +132,6 @@ def _field(error: Any, body: Any) -> tuple[int, str]:
             depth, field, value = depth + 1, f"{field}.{step}" if field else step, value.get(step)
         elif isinstance(value, list) and isinstance(step, int) and step < len(value):
             depth, field, value = depth + 1, f"{field}[{step}]", value[step]
+    if error["type"] in NO_KIND:
+        depth, field = depth + 1, f"{field}.{error['ctx']['discriminator'].strip(chr(39))}"
     return depth, field

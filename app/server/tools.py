@@ -42,7 +42,10 @@ class TextReader(Reader):
 
 
 class TaggedReader(Reader):
-    """Calls stand between tags, as {"name": ..., "arguments": {...}}. What is not like that stays text."""
+    """Calls stand between tags, as {"name": ..., "arguments": {...}}. What is not like that stays text.
+
+    The white space around a call, too, is no text.
+    """
 
     def __init__(self) -> None:
         self._held = ""
@@ -57,9 +60,9 @@ class TaggedReader(Reader):
                 break
             call = _call(self._held[begin + len(BEGIN) : end], "arguments")
             end += len(END)
-            texts.append(self._held[:begin] if call else self._held[:end])
+            texts.append(self._held[:begin].rstrip() if call else self._held[:end])
             calls += [call] if call else []
-            self._held = self._held[end:]
+            self._held = self._held[end:].lstrip() if call else self._held[end:]
         ready = len(self._held) if is_last else self._num_ready()
         texts.append(self._held[:ready])
         self._held = self._held[ready:]
