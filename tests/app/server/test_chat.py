@@ -111,11 +111,11 @@ def test_a_stop_string_ends_the_answer_before_it(client: openai.OpenAI) -> None:
 def test_roles_and_parts_reach_the_chat_template(served: Served, client: openai.OpenAI) -> None:
     messages: Any = [
         {"role": "developer", "content": "You edit code."},
-        {"role": "user", "content": [{"type": "text", "text": "Repeat this "}, {"type": "text", "text": "function:\nx"}]},
+        {"role": "user", "content": [{"type": "text", "text": "Repeat "}, {"type": "text", "text": "this:\nx"}]},
         {"role": "assistant", "content": "x"},
         {"role": "user", "content": REPEAT},
     ]
-    same = [{"role": "system", "content": "You edit code."}, {"role": "user", "content": "Repeat this function:\nx"}]
+    same = [{"role": "system", "content": "You edit code."}, {"role": "user", "content": "Repeat this:\nx"}]
     answer = client.chat.completions.create(model=MODEL, messages=messages, temperature=0)
     expected = served.pipeline.generate([*same, *messages[2:]], mode="off", do_sample=False)
     assert answer.choices[0].message.content == expected.texts[0]
@@ -150,8 +150,12 @@ def test_log_probabilities_are_those_of_the_pipeline(served: Served, client: ope
 
 SCHEMA = {
     "type": "object",
-    "properties": {"name": {"enum": ["area", "volume"]}, "sizes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99},
-                   "minItems": 2, "maxItems": 2}},
+    "properties": {
+        "name": {"enum": ["area", "volume"]},
+        "sizes": {
+            "type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 99}, "minItems": 2, "maxItems": 2
+        },
+    },
     "required": ["name", "sizes"],
     "additionalProperties": False,
 }  # fmt: skip

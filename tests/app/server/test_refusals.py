@@ -120,7 +120,9 @@ def test_a_prompt_that_is_too_long_is_known_by_its_code(served: Served) -> None:
     assert str(served.pipeline.max_context) in error["message"]
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 100_000, b'{"model": NaN}', b'{"model": 1e999}'])
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"5", b"\xff", b"[" * 100_000, b'{"model": NaN}', b'{"model": 1e999}']
+)
 def test_what_is_no_json_object_is_refused(served: Served, body: bytes) -> None:
     headers = {"Content-Type": "application/json"}
     for path in (CHAT, COMPLETIONS):

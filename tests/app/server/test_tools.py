@@ -105,7 +105,7 @@ def test_the_chat_template_tells_how_calls_are_written() -> None:
 
 
 @pytest.fixture(scope="module")
-def _with_tools(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def with_tools(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The embedded pair with a chat template that knows tools; the model copies a call when it is told to."""
     pair = tmp_path_factory.mktemp("tools") / "pair"
     shutil.copytree(embedded_pair, pair)
@@ -121,8 +121,8 @@ def _with_tools(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def client(_with_tools: Served) -> Iterator[openai.OpenAI]:
-    with _with_tools.client() as client:
+def client(with_tools: Served) -> Iterator[openai.OpenAI]:
+    with with_tools.client() as client:
         yield client
 
 
@@ -147,14 +147,14 @@ def test_a_stream_carries_the_same_call(client: openai.OpenAI) -> None:
     assert (call.index, call.function.name, json.loads(call.function.arguments)) == (0, "area", {"width": 3})
 
 
-def test_the_result_of_a_call_goes_back_to_the_model(client: openai.OpenAI, _with_tools: Served) -> None:
+def test_the_result_of_a_call_goes_back_to_the_model(client: openai.OpenAI, with_tools: Served) -> None:
     first: Any = client.chat.completions.create(model=MODEL, messages=ASK, tools=[AREA_TOOL], temperature=0)
     message = first.choices[0].message
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "12"}
     answer = client.chat.completions.create(
         model=MODEL, messages=[*ASK, message.model_dump(), result], tools=[AREA_TOOL], max_tokens=4
     )
-    template = _with_tools.pipeline.tokenizer.apply_chat_template
+    template = with_tools.pipeline.tokenizer.apply_chat_template
     function = {"name": "area", "arguments": {"width": 3}}
     prompt = template(
         [*ASK, {"role": "assistant", "content": "def call():\n    return",
@@ -163,7 +163,7 @@ def test_the_result_of_a_call_goes_back_to_the_model(client: openai.OpenAI, _wit
     )  # fmt: skip
     assert '<tool_call>{"name": "area", "arguments": {"width": 3}}</tool_call>' in prompt
     assert answer.usage is not None
-    assert answer.usage.prompt_tokens == len(_with_tools.pipeline.tokenizer.encode(prompt, False))
+    assert answer.usage.prompt_tokens == len(with_tools.pipeline.tokenizer.encode(prompt, False))
 
 
 def test_without_leave_nothing_is_called(client: openai.OpenAI) -> None:
