@@ -12,6 +12,12 @@ from .errors import InvalidOption
 from .text import Tokenizer
 from .token_bytes import TokenBytes
 
+EXPECTED = {
+    "json_schema": "a JSON schema, as JSON text, of keywords that llguidance knows",
+    "regex": "a regular expression in the syntax of Rust's regex, without look-around and back references",
+    "grammar": "a context-free grammar in Lark's notation or in GBNF",
+}
+MOST_SHOWN = 200  # characters of a form in an error
 ANCHOR = "\x02"  # is part of no longer token
 # What printers of JSON put between its parts. An unsure model would go on with blank lines for ever, given leave.
 WHITE_SPACE = r" |\n[ \t]{0,40}"
@@ -39,14 +45,14 @@ class Grammars:
         try:
             grammar = _written(name, text)
         except ValueError as error:
-            raise _impossible(name, str(error)) from error
+            raise _impossible(name, text, str(error)) from error
         vocabulary = self._vocabulary
         matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
         if matcher.is_error():
-            raise _impossible(name, matcher.get_error())
+            raise _impossible(name, text, matcher.get_error())
         constraint = Constraint(matcher, vocabulary.end, config.stop_ids & vocabulary.special)
         if constraint.is_complete(()):
-            raise _impossible(name, "it allows nothing but an empty answer")
+            raise _impossible(name, text, "it allows nothing but an empty answer")
         return constraint
 
 
@@ -57,8 +63,11 @@ def _written(name: str, text: str) -> str:
     return grammar_from("regex" if name == "regex" else "grammar", text)
 
 
-def _impossible(name: str, reason: str) -> InvalidOption:
-    return InvalidOption(f"structured_output_config.{name} is not possible: {reason.strip()}")
+def _impossible(name: str, text: str, reason: str) -> InvalidOption:
+    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    return InvalidOption(
+        f"structured_output_config.{name}={shown!r} is not possible: give {EXPECTED[name]}. ({reason.strip()})"
+    )
 
 
 class _Vocabulary:

@@ -14,7 +14,8 @@ class Piece:
     """The next part of an answer.
 
     `sources` tells for each of `token_ids` who proposed it ("target", or the drafter's name); `spans` cut `text` the
-    same way. `logprobs` are those of `token_ids`, where the request wanted any. The last piece of an answer has a `finish_reason` ("stop", "length" or "cancelled") and `stats`.
+    same way; `logprobs` are those of the same tokens, where the request wanted any. The last piece of an answer has a
+    `finish_reason` ("stop", "length" or "cancelled") and `stats`.
     """
 
     text: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 
 from .block_pool import Table
@@ -87,8 +88,8 @@ class Sequence:
         logits = self.restricted(logits, kept)
         return choose_token(logits, self.tokens + kept, self.num_prompt_tokens, self.config, self.answer)
 
-    def extend(self, tokens: list[int], sources: list[str], rows: SequenceOf[Logits] = ()) -> None:
-        """Take the next tokens of the answer, up to the one that ends it; `rows` are the logits that each comes from."""
+    def extend(self, tokens: list[int], sources: list[str], rows: Iterable[Logits] = ()) -> None:
+        """Take the next tokens of the answer, up to the one that ends it; `rows` are the logits that they come from."""
         tokens = tokens[: self.max_new_tokens - self.num_new]
         stop = next((i for i, token in enumerate(tokens) if self._ends(tokens[:i], token)), None)
         tokens = tokens if stop is None else tokens[: stop + 1]
@@ -96,8 +97,8 @@ class Sequence:
             tokens = tokens[: self.text.extend(tokens, sources[: len(tokens)])]
         self.tokens += tokens
         self.sources += sources[: len(tokens)]
-        if self.config.logprobs:
-            self.logprobs += [TokenLogprobs.of(row, token, self.config.logprobs) for row, token in zip(rows, tokens, strict=False)]
+        if (num_top := self.config.logprobs) > 0:
+            self.logprobs += [TokenLogprobs.of(*each, num_top) for each in zip(rows, tokens, strict=False)]
         if stop is not None or (self.text is not None and self.text.stopped):
             self.finish_reason = STOP
         elif self.num_new >= self.max_new_tokens:

@@ -51,5 +51,7 @@ class StructuredOutputConfig:
             raise InvalidOption(f"structured_output_config={value!r} is not possible: give a StructuredOutputConfig.")
         for name in ("structural_tags_config", "compound_grammar"):
             if getattr(value, name) is not None:
-                raise InvalidOption(f"structured_output_config.{name} is not supported: give a json_schema, regex or grammar.")
+                raise InvalidOption(
+                    f"structured_output_config.{name} is not supported: give a json_schema, a regex or a grammar."
+                )
         return cls(**{field.name: getattr(value, field.name) for field in fields(cls)})

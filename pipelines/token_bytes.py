@@ -31,7 +31,7 @@ class TokenBytes:
         texts = tokenizer.decode_batch([[anchor, token_id] for token_id in ids]) if ids else []
         start = len(tokenizer.decode([anchor]))
         of = [b""] * (1 + max(ids, default=-1))
-        special = {tokenizer.eos_token_id} - {None}
+        special = set() if tokenizer.eos_token_id is None else {tokenizer.eos_token_id}
         for token_id, text in zip(ids, texts, strict=True):
             name, added = names[token_id], text[start:]
             if not added or token_id in special:

@@ -80,10 +80,10 @@ class DraftModel:
         if not windows:
             return [None] * len(wanted)
         logits: dict[int, list[Logits]] = {}
-        for i, rows in zip(windows, self._model.forward(list(windows.values())), strict=True):
+        for i, found in zip(windows, self._model.forward(list(windows.values())), strict=True):
             sequence, ahead = wanted[i]
-            places = range(len(ahead) + 1 - len(rows), len(ahead) + 1)
-            logits[i] = [sequence.restricted(row, ahead[:place]) for row, place in zip(rows, places, strict=True)]
+            first = 1 + len(ahead) - len(found)
+            logits[i] = [sequence.restricted(row, ahead[:place]) for place, row in enumerate(found, first)]
             progress = self._progress[sequence]
             progress.tokens = [*sequence.tokens, *ahead]
             self._pool.publish(progress.table, sequence.tokens, len(sequence.tokens))

@@ -1,14 +1,16 @@
-"""Log-probabilities: those of the model's raw logits, whatever is drafted, and of the tokens beside which they stand."""
+"""Log-probabilities: those of the model's raw logits, whatever is drafted, beside the tokens that they belong to."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines import InvalidOption, LLMPipeline
-from outrider.pipelines.config import MODES, GenerationConfig
+from outrider.pipelines import LLMPipeline
+from outrider.pipelines.config import MODES
 from outrider.pipelines.logprobs import TokenLogprobs
 
 from . import reference
@@ -34,8 +36,8 @@ def test_they_are_those_of_the_slow_decoder_in_every_mode(models: Models, seed):
     logits = reference.model_logits(models.target)
     for mode in MODES:
         asked = asking.request(max_new_tokens=10)
-        asked.config.updated({"logprobs": 3})
-        sequence = models.served().one(asked.__class__(asked.prompt, asked.config.updated({"logprobs": 3}), 10), mode)
+        asked = replace(asked, config=asked.config.updated({"logprobs": 3}))
+        sequence = models.served().one(asked, mode)
         assert len(sequence.logprobs) == sequence.num_new
         for place, found in enumerate(sequence.logprobs):
             expected = reference.logprobs(logits([*asked.prompt, *sequence.new_tokens[:place]]))
@@ -61,10 +63,4 @@ def test_a_piece_has_those_of_its_own_tokens(pipeline: LLMPipeline, mode):
         assert tuple(each.token for each in piece.logprobs) == piece.token_ids
     assert tuple(each for piece in pieces for each in piece.logprobs) == whole.logprobs
     assert tuple(each.token for each in whole.logprobs) == whole.token_ids
-    assert len(pieces) > 3
-
-
-@pytest.mark.parametrize("value", [-1, 21, 1.0, True, None])
-def test_only_so_many_can_be_had(value):
-    with pytest.raises(InvalidOption, match=r"logprobs=.*from 0 to 20"):
-        GenerationConfig(logprobs=value)
+    assert len(pieces) > 1
