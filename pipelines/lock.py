@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import RLock, get_ident
+from threading import RLock
 
 
 class FairLock:
@@ -16,21 +16,16 @@ class FairLock:
     def __init__(self) -> None:
         self._turnstile = RLock()
         self._lock = RLock()
-        self._owner: int | None = None
-        self._depth = 0
 
     def __enter__(self) -> FairLock:
-        if self._owner == get_ident():  # who holds the lock must not wait in the turnstile
+        # Who holds the lock must not wait in the turnstile. A stream that is dropped can ask for it at any moment, also
+        # between two lines of this file, so nothing that is noted here could tell as surely as the lock itself.
+        if self._lock._is_owned():  # type: ignore[attr-defined]
             self._lock.acquire()
         else:
             with self._turnstile:
                 self._lock.acquire()
-        self._owner = get_ident()
-        self._depth += 1
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
         self._lock.release()
