@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,14 +63,19 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
             return ApiError(400, message, prompt_field, "context_length_exceeded")
         case CacheTooSmall():
             return ApiError(400, message, "max_tokens", "context_length_exceeded")
+        case InvalidOption() if "no chat template" in message:
+            return ApiError(400, message, prompt_field)
         case InvalidOption() if "chat template" in message:  # what follows is the template engine's own
             return ApiError(400, "The chat template of this model cannot take these messages.", prompt_field)
         case InvalidOption() if "structured_output_config" in message:
             reason = message.partition(": ")[2] or message
             return ApiError(400, f"response_format is not possible: {reason}", "response_format")
         case InvalidOption():
-            name = re.match(r"\w+(?==)", message)
-            return ApiError(400, message, name and FIELDS.get(name[0], name[0]))
+            name, _, rest = message.partition("=")
+            if not name.isidentifier():
+                return ApiError(400, message)
+            field = FIELDS.get(name, name)
+            return ApiError(400, f"{field}={rest}", field)
         case DeviceFailed():
             return ApiError(500, message, code="device_failed")
         case OutriderError():

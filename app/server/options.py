@@ -11,7 +11,7 @@ from .errors import ApiError
 from .schema import GenerationRequest
 
 UNCHANGED = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-SEEDS = 2**53  # drawn ones: larger ones JavaScript's clients could not send back
+SEEDS = 2**32  # drawn ones: every device takes these
 TEMPERATURE = 1.0  # OpenAI's, where neither the request nor the model names one
 
 
