@@ -31,7 +31,7 @@ def constraint(models: Models, form: StructuredOutputConfig, **options: object) 
 def answers(asked: Constraint, beginning: list[int]) -> tuple[object, ...]:
     allowed = asked.allowed(beginning)
     ids = () if allowed is None else tuple(np.flatnonzero(allowed).tolist())
-    return ids, asked.is_complete(beginning), tuple(asked.forced(beginning))
+    return ids, asked.is_complete(beginning), asked.forced(beginning)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -83,7 +83,7 @@ def test_only_ends_without_text_end_an_answer_and_nothing_follows_them(models: M
     for over in ([a, END], [a, END, b], [a, 2, a, a]):
         assert asked.is_complete(over)
         assert asked.allowed(over) is None
-        assert asked.forced(over) == []
+        assert asked.forced(over) is None
         assert not asked.allows(over, a)
     assert not asked.is_complete([a, b])
     endless = constraint(models, form, ignore_eos=True)
@@ -96,28 +96,32 @@ def test_what_is_forced_is_written_as_the_model_writes_it(models: Models):
     encode = models.tokenizer.encode
     asked = constraint(models, StructuredOutputConfig(regex=f"(yes|no),{text}"))
     beginning = encode("yes,")
-    forced = asked.forced(beginning)
-    assert forced == encode(text)
-    for i in range(len(forced)):
-        allowed = asked.allowed([*beginning, *forced[:i]])
+    for token in encode(text):
+        assert asked.forced(beginning) == token
+        allowed = asked.allowed(beginning)
         assert allowed is not None
-        assert np.flatnonzero(allowed).tolist() == [forced[i]], "all that is allowed"
+        assert np.flatnonzero(allowed).tolist() == [token]
+        beginning.append(token)
+    assert asked.forced(beginning) is None
+    assert asked.is_complete(beginning)
 
 
 def test_a_long_text_is_forced_piece_by_piece_to_the_same_tokens(models: Models, monkeypatch):
-    rng = random.Random(3)
-    text = "".join(rng.choices(["hello ", "x = 1, ", "foo(bar)", "; ", "naïve ☕ "], k=300))
-    asked = constraint(models, of_schema({"const": text}))
-    written: list[int] = []
-    while not asked.is_complete(written):
-        allowed = asked.allowed(written)
-        assert allowed is not None
-        (token,) = np.flatnonzero(allowed).tolist()
-        assert asked.forced(written)[0] == token
-        written.append(token)
-    assert json.loads(models.tokenizer.decode(written)) == text
+    text = "".join(random.Random(3).choices(["hello ", "x = 1, ", "foo(bar)", "; ", "naïve ☕ "], k=120))
+
+    def forced() -> list[int]:
+        asked = constraint(models, of_schema({"const": text}))
+        written: list[int] = []
+        while not asked.is_complete(written):
+            token = asked.forced(written)
+            assert token is not None
+            written.append(token)
+        return written
+
+    by_pieces = forced()
+    assert json.loads(models.tokenizer.decode(by_pieces)) == text
     monkeypatch.setattr(grammars, "LONGEST_FORCED", 10**6)
-    assert constraint(models, of_schema({"const": text})).forced([])[:200] == written[:200]
+    assert forced() == by_pieces
 
 
 def test_the_vocabulary_is_read_once_however_many_ask(models: Models, monkeypatch):

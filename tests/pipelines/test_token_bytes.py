@@ -108,6 +108,8 @@ def test_forced_text_has_no_space_that_the_tokenizer_puts_first(sentencepiece: T
     assert constraint is not None
     written: list[int] = []
     while not constraint.is_complete(written):
-        written += constraint.forced(written)[:1]
+        token = constraint.forced(written)
+        assert token is not None
+        written.append(token)
     assert b"".join(read.of[i] for i in written).decode() == text
     assert len(written) < len(text), "longer tokens than single characters"
