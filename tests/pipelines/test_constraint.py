@@ -68,7 +68,8 @@ def test_what_is_allowed_is_what_can_still_match(models: Models, seed):
         may_follow, may_end = expected(beginning)
         allowed = asked.allowed(beginning)
         assert allowed is not None
-        assert set(np.flatnonzero(allowed).tolist()) == may_follow | ({END} if may_end else set()), (pattern, beginning)
+        ends = {END} if may_end else set()
+        assert set(np.flatnonzero(allowed).tolist()) == may_follow | ends, (pattern, beginning)
         for token in rng.sample(range(len(tokens)), 20):
             assert asked.allows(beginning, token) == bool(allowed[token])
         beginning.append(rng.choice(sorted(may_follow)))
