@@ -60,13 +60,13 @@ class Constraint:
         """Whether the answer is over: an end was written, or nothing can follow that the grammar allows."""
         return not self._go_to(answer) or self._is_over()
 
-    def forced(self, answer: Sequence[int]) -> list[int]:
-        """The tokens that must follow, as far as the grammar can tell."""
+    def forced(self, answer: Sequence[int]) -> int | None:
+        """The only token that may follow, if there is but one."""
         if not self._go_to(answer):
-            return []
-        tokens = self._matcher.compute_ff_tokens()
-        self._check()
-        return tokens
+            return None
+        mask = int.from_bytes(self._mask(), "little")
+        token = mask.bit_length() - 1
+        return token if mask.bit_count() == 1 and token != self._end else None
 
     def _go_to(self, answer: Sequence[int]) -> bool:
         """Bring the matcher behind a beginning; False where the answer is over before that."""

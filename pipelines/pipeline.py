@@ -27,6 +27,10 @@ Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
 
 WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
+REFUSED_ELSEWHERE = {
+    "logprobs": "hands out tokens alone",
+    "structured_output_config": "passes over keywords of a schema that it does not know",
+}
 
 
 class LLMPipeline:
@@ -203,11 +207,11 @@ class LLMPipeline:
                 f"mode={chosen.mode!r} is not possible on {self.device}, where nothing is drafted: leave it out, or "
                 "load the pair with device='CPU'."
             )
-        for name in ("logprobs", "structured_output_config"):
-            if self.device != CPU and getattr(chosen, name):
+        for name, reason in REFUSED_ELSEWHERE.items():
+            if self.device != CPU and (value := getattr(chosen, name)):
                 raise InvalidOption(
-                    f"{name} is not possible on {self.device}, where OpenVINO GenAI decodes and cannot keep what it "
-                    "promises: leave it out, or load the pair with device='CPU'."
+                    f"{name}={value!r} is not possible on {self.device}, where OpenVINO GenAI {reason}: leave it out, "
+                    "or load the pair with device='CPU'."
                 )
         if chosen.mode not in self.modes:
             raise InvalidOption(

@@ -12,7 +12,10 @@ import openvino_genai
 import pytest
 
 from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline, StructuredOutputConfig
+from outrider.pipelines.block_pool import BlockPool
 from outrider.pipelines.config import MODES
+from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.paged_model import BLOCK_SIZE
 
 from .drafters import SABOTAGE, BrokenDrafter
 from .real import Models
@@ -38,10 +41,10 @@ def text_of(models: Models, sequence) -> str:
     return models.tokenizer.decode(sequence.new_tokens)
 
 
-@pytest.mark.parametrize("seed", range(400, 404))
+@pytest.mark.parametrize("seed", range(400, 403))
 def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models, seed):
     rng, asking, structures = random.Random(seed), Asking(models.tokenizer, seed), Structures(seed)
-    asked = [structures.request(asking, 50) if i % 4 else asking.request() for i in range(20)]
+    asked = [structures.request(asking, 40) if i % 4 else asking.request(20) for i in range(16)]
     asked = [replace(a, config=a.config.updated({"logprobs": rng.choice([0, 0, 2])})) for a in asked]
     plain = [models.served().one(request) for request in asked]
     drafted: Counter[str] = Counter()
@@ -68,11 +71,11 @@ def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models
     assert accepted["grammar"] >= 0.9 * drafted["grammar"]
 
 
-@pytest.mark.parametrize("seed", range(500, 503))
+@pytest.mark.parametrize("seed", range(500, 502))
 def test_the_answer_is_that_of_a_decoder_that_tries_every_token(models: Models, seed):
     asking, structures = Asking(models.tokenizer, seed), Structures(seed)
-    forms = [StructuredOutputConfig(regex=structures.open_regex()) for _ in range(6)]
-    asked = [structures.request(asking, 12, form) for form in forms]
+    forms = [StructuredOutputConfig(regex=structures.open_regex()) for _ in range(5)]
+    asked = [structures.request(asking, 10, form) for form in forms]
     served = models.served()
     fast = served.all(asked, [MODES[i % len(MODES)] for i in range(len(asked))])
     for sequence, request in zip(fast, asked, strict=True):
@@ -122,6 +125,23 @@ def test_a_draft_that_breaks_the_form_costs_no_row(models: Models):
     assert written.statistics.accepted_by["grammar"] >= 5
 
 
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "rng_seed": 5}], ids=str)
+def test_the_draft_model_keeps_to_the_form_too(models: Models, options):
+    """The target as its own draft model is nearly always right, so it must choose among the same tokens."""
+    pool = BlockPool(64, BLOCK_SIZE)
+    served = models.served(drafters={"draft": DraftModel(models.target, pool, 512)})
+    form = StructuredOutputConfig(regex="[0-9a-f]{4}(, [0-9a-f]{4}){5}\\.")
+    config = GenerationConfig(structured_output_config=form, num_assistant_tokens=6, **options)
+    asked = Asked(tuple(models.tokenizer.encode("Name six numbers.")), config, 60)
+    written = served.one(asked, "draft")
+    assert written.new_tokens == models.served().one(asked).new_tokens
+    assert re.fullmatch(str(form.regex), text_of(models, written))
+    statistics = written.statistics
+    assert statistics.drafted_by["draft_model"] > 10
+    assert statistics.accepted >= 0.9 * statistics.drafted
+    assert pool.num_free == pool.num_blocks
+
+
 def test_what_is_forced_is_drafted_in_every_mode_but_off(pipeline: LLMPipeline):
     form = StructuredOutputConfig(regex="(yes|no), because the quick brown fox jumps over the lazy dog")
     expected = pipeline.generate("Is it so?", mode="off", structured_output_config=form).generations[0]
@@ -149,9 +169,9 @@ def test_an_end_is_written_only_where_the_form_may_end(pipeline: LLMPipeline):
     """At a high temperature the model would end anywhere."""
     end = pipeline.tokenizer.eos_token_id
     ended = 0
-    for seed in range(30):
+    for seed in range(12):
         form = StructuredOutputConfig(regex="[ab]{3}( [cd]{3})*")
-        options = {"do_sample": True, "temperature": 3.0, "rng_seed": seed, "max_new_tokens": 30}
+        options = {"do_sample": True, "temperature": 3.0, "rng_seed": seed, "max_new_tokens": 20}
         found = pipeline.generate("x", structured_output_config=form, **options).generations[0]
         if found.finish_reason == "stop":
             assert found.token_ids[-1] == end
@@ -160,7 +180,7 @@ def test_an_end_is_written_only_where_the_form_may_end(pipeline: LLMPipeline):
         forever = pipeline.generate("x", structured_output_config=form, ignore_eos=True, **options).generations[0]
         assert forever.finish_reason == "length"
         assert end not in forever.token_ids
-    assert ended > 3
+    assert ended > 1
 
 
 def test_stop_strings_and_tokens_cut_a_form_off(pipeline: LLMPipeline):
