@@ -21,10 +21,12 @@ from outrider.pipelines import LLMPipeline
 from outrider.pipelines.prompt import Inputs
 
 from .access import Access, Gate
-from .chat import ChatReply, history_of, reader_of, structure_of
+from .chat import ChatReply
 from .completions import CompletionReply
+from .conversation import history_of
 from .errors import ApiError, add_error_handlers
 from .events import EventStream, while_connected
+from .form import Form
 from .likelihood import Likelihood
 from .limits import Limits
 from .metrics import Metrics
@@ -67,13 +69,14 @@ class Server:
 
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
         self.check_model(asked.model)
-        template = self.pipeline.tokenizer.chat_template
         limit = asked.max_completion_tokens or asked.max_tokens
         options = options_of(asked, self.pipeline, limit, asked.num_logprobs)
-        if (structure := structure_of(asked)) is not None:
-            options["structured_output_config"] = structure
-        reply = ChatReply(self._terms(asked, options, 1, asked.num_logprobs), reader_of(asked, template))
-        return await self._answer(asked, request, history_of(asked, template), options, reply, "messages")
+        form = Form.of(asked, self.pipeline.tokenizer.chat_template)
+        if form.structure is not None:
+            options["structured_output_config"] = form.structure
+        reply = ChatReply(self._terms(asked, options, 1, asked.num_logprobs), form.reader)
+        history = history_of(asked.messages, form.tools)
+        return await self._answer(asked, request, history, options, reply, "messages")
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
         self.check_model(asked.model)

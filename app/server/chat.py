@@ -1,16 +1,11 @@
-"""/v1/chat/completions: conversations and tools."""
+"""/v1/chat/completions: the answers of a conversation, and the calls of tools in them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from typing import Any
 
-import openvino_genai
+from outrider.pipelines import Piece, TokenLogprobs
 
-from outrider.pipelines import Piece, StructuredOutputConfig, TokenLogprobs
-
-from .errors import ApiError
 from .likelihood import Likelihood
 from .reply import Reply, Terms
 from .responses import (
@@ -27,48 +22,7 @@ from .responses import (
     SpeculationFigures,
     Usage,
 )
-from .schema import AssistantMessage, ChatRequest, Content, Message, ObjectFormat, TextFormat, ToolMessage
-from .tools import Call, Parsed, Reader, TextReader, reader_for
-
-SPACE = r"( |\n {0,16})?"  # between the parts of JSON: without a bound, small models go on with it until max_tokens
-
-
-def history_of(request: ChatRequest, template: str) -> openvino_genai.ChatHistory:
-    """The conversation as the model's chat template takes it. Raises ApiError."""
-    history = openvino_genai.ChatHistory([_message(i, message) for i, message in enumerate(request.messages)])
-    if reader_of(request, template) is not TextReader:
-        tools = [tool.model_dump(exclude_none=True) for tool in request.tools or ()]
-        history.set_tools(tools)
-    return history
-
-
-def structure_of(request: ChatRequest) -> StructuredOutputConfig | None:
-    """What the answer has to keep to. Raises ApiError."""
-    form = request.response_format
-    if form is None or isinstance(form, TextFormat):
-        return None
-    if request.tools and request.tool_choice != "none":
-        raise ApiError(
-            400,
-            "response_format leaves no room for calls of tools: set tool_choice to none, or leave one of them out.",
-            "response_format",
-        )
-    schema = {"type": "object"} if isinstance(form, ObjectFormat) else form.json_schema.schema_
-    return StructuredOutputConfig(json_schema=json.dumps({"x-guidance": {"whitespace_pattern": SPACE}, **schema}))
-
-
-def reader_of(request: ChatRequest, template: str) -> type[Reader]:
-    """Who reads the answers. Raises ApiError where tools are offered to a model that cannot call them."""
-    if not request.tools and request.tool_choice is not None:
-        raise ApiError(400, "tool_choice chooses among tools: give tools as well, or leave it out.", "tool_choice")
-    if not request.tools or request.tool_choice == "none":
-        return TextReader
-    reader = reader_for(template)
-    if reader is None:
-        raise ApiError(
-            400, "tools cannot be offered: the chat template of this model has none that could be read back.", "tools"
-        )
-    return reader
+from .tools import Call, Parsed, Reader
 
 
 class ChatReply(Reply):
@@ -167,30 +121,3 @@ class _Choice:
 
 def _called(call: Call) -> CalledTool:
     return CalledTool(id=call.id, type="function", function=CalledFunction(name=call.name, arguments=call.arguments))
-
-
-def _message(index: int, message: Message) -> dict[str, Any]:
-    """A message as templates take it: its text in one string, the arguments of calls as objects."""
-    role = "system" if message.role == "developer" else message.role  # templates know the older name
-    result: dict[str, Any] = {"role": role, "content": _text(message.content)}
-    if message.name is not None:
-        result["name"] = message.name
-    if isinstance(message, ToolMessage):
-        result["tool_call_id"] = message.tool_call_id
-    if isinstance(message, AssistantMessage) and message.tool_calls:
-        calls = []
-        for number, call in enumerate(message.tool_calls):
-            try:
-                function = {"name": call.function.name, "arguments": call.function.parsed}
-            except ValueError:
-                field = f"messages[{index}].tool_calls[{number}].function.arguments"
-                raise ApiError(400, f"{field} is no JSON object: send what the model wrote.", field) from None
-            calls.append({"id": call.id, "type": "function", "function": function})
-        result["tool_calls"] = calls
-    return result
-
-
-def _text(content: Content | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(part.text for part in content)

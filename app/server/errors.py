@@ -68,8 +68,9 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
         case InvalidOption() if "chat template" in message:  # what follows is the template engine's own
             return ApiError(400, "The chat template of this model cannot take these messages.", prompt_field)
         case InvalidOption() if "structured_output_config" in message:
-            reason = message.partition(": ")[2] or message
-            return ApiError(400, f"response_format is not possible: {reason}", "response_format")
+            field = "response_format"
+            return ApiError(400, message.replace("structured_output_config.json_schema", field).replace(
+                "structured_output_config", field), field)  # fmt: skip
         case InvalidOption():
             name, _, rest = message.partition("=")
             if not name.isidentifier():

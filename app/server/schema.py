@@ -141,12 +141,21 @@ class Function(Strict):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
     parameters: dict[str, Any] | None = None
-    strict: Literal[False] | None = None  # nothing holds the model to the parameters
+    strict: bool | None = Field(None, description="True only with a tool_choice that makes a call certain.")
 
 
 class Tool(Strict):
     type: Literal["function"]
     function: Function
+
+
+class FunctionName(Strict):
+    name: Text
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: FunctionName
 
 
 class TextFormat(Strict):
@@ -180,7 +189,7 @@ class ChatRequest(GenerationRequest):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: Literal[True] | None = None
     store: Literal[False] | None = None
     response_format: ResponseFormat | None = None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
 
+from outrider.pipelines import StructuredOutputConfig
+
 BEGIN, END = "<tool_call>", "</tool_call>"  # the tags of Hermes, which Qwen and others were trained on
 
 
@@ -27,11 +29,18 @@ class Parsed:
 
 
 class Reader(ABC):
-    """Reads one answer as it comes."""
+    """Reads one answer as it comes. `arguments` is what a call's are named."""
+
+    arguments = "arguments"
 
     @abstractmethod
     def read(self, text: str, is_last: bool) -> Parsed:
         """The next text, and what can be told by now; with the last, all that is left."""
+
+    @classmethod
+    def one_call(cls, schema: dict[str, Any]) -> StructuredOutputConfig:
+        """What makes the model write one call of this JSON schema, and nothing else."""
+        return StructuredOutputConfig(json_schema=json.dumps(schema))
 
 
 class TextReader(Reader):
@@ -58,7 +67,7 @@ class TaggedReader(Reader):
             end = self._held.find(END, begin)
             if end < 0:
                 break
-            call = _call(self._held[begin + len(BEGIN) : end], "arguments")
+            call = _call(self._held[begin + len(BEGIN) : end], self.arguments)
             end += len(END)
             texts.append(self._held[:begin].rstrip() if call else self._held[:end])
             calls += [call] if call else []
@@ -67,6 +76,11 @@ class TaggedReader(Reader):
         texts.append(self._held[:ready])
         self._held = self._held[ready:]
         return Parsed("".join(texts), tuple(calls))
+
+    @classmethod
+    def one_call(cls, schema: dict[str, Any]) -> StructuredOutputConfig:
+        lines = (f'start: "{BEGIN}\\n" call "\\n{END}"', f"call: %json {json.dumps(schema)}")
+        return StructuredOutputConfig(grammar="\n".join(lines))
 
     def _num_ready(self) -> int:
         """Characters that cannot belong to a call, or to the white space before one."""
@@ -80,6 +94,8 @@ class TaggedReader(Reader):
 class BareReader(Reader):
     """The answer as a whole is one call, {"name": ..., "parameters": {...}}, as Llama 3 writes it, or text."""
 
+    arguments = "parameters"
+
     def __init__(self) -> None:
         self._held = ""
         self._is_text = False
@@ -89,7 +105,7 @@ class BareReader(Reader):
             return Parsed(text)
         self._held += text
         begin = self._held.lstrip()
-        if is_last and (call := _call(begin, "parameters")):
+        if is_last and (call := _call(begin, self.arguments)):
             return Parsed(calls=(call,))
         if is_last or (begin and not begin.startswith("{")):
             self._is_text = True

@@ -177,8 +177,8 @@ def test_without_leave_nothing_is_called(client: openai.OpenAI) -> None:
 @pytest.mark.parametrize(
     ("options", "field"),
     [
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"tool_choice": {"type": "function", "function": {"name": "area"}}}, "tool_choice"),
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "volume"}}}, "tool_choice"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"tools": [{"type": "function", "function": {**AREA_TOOL["function"], "strict": True}}]},
          "tools[0].function.strict"),
@@ -196,3 +196,65 @@ def test_a_model_without_tools_refuses_them(served: Served) -> None:
     with served.client() as plain, pytest.raises(openai.BadRequestError) as refused:
         plain.chat.completions.create(model=MODEL, messages=ASK, tools=[AREA_TOOL])  # type: ignore[list-item]
     assert refused.value.param == "tools"
+
+
+STRICT = {
+    "type": "function",
+    "function": {
+        "name": "volume",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"box": {"$ref": "#/$defs/Box"}},
+            "required": ["box"],
+            "additionalProperties": False,
+            "$defs": {
+                "Box": {
+                    "type": "object",
+                    "properties": {"height": {"enum": [1, 2]}, "inner": {"$ref": "#/$defs/Unit"}},
+                    "required": ["height", "inner"],
+                    "additionalProperties": False,
+                },
+                "Unit": {"enum": ["cm", "inch"]},
+            },
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "volume"}}], ids=str)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_call_that_is_demanded_is_made_and_keeps_to_its_parameters(
+    client: openai.OpenAI, choice: Any, temperature: float
+) -> None:
+    tools = [STRICT] if choice == "required" else [AREA_TOOL, STRICT]
+    answer: Any = client.chat.completions.create(
+        model=MODEL, messages=user("Hello."), tools=tools, tool_choice=choice, temperature=temperature, seed=1,
+        max_tokens=300,
+    )  # fmt: skip
+    message = answer.choices[0].message
+    assert message.content is None
+    (call,) = message.tool_calls
+    assert call.function.name == "volume"
+    (box,) = json.loads(call.function.arguments).values()
+    assert (set(box), box["height"] in (1, 2), box["inner"] in ("cm", "inch")) == ({"height", "inner"}, True, True)
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_a_demanded_call_is_one_of_those_offered(client: openai.OpenAI) -> None:
+    names = set()
+    for seed in range(6):
+        answer: Any = client.chat.completions.create(
+            model=MODEL, messages=user("Hello."), tools=[STRICT, {**STRICT, "function": {**STRICT["function"],
+            "name": "size"}}], tool_choice="required", temperature=2, seed=seed, max_tokens=300,
+        )  # fmt: skip
+        names.add(answer.choices[0].message.tool_calls[0].function.name)
+    assert names <= {"volume", "size"}
+
+
+def test_a_bare_call_can_be_demanded_too(served: Served) -> None:
+    schema = {"type": "object", "properties": {"name": {"const": "f"}, "parameters": {"enum": [{}]}},
+              "required": ["name", "parameters"], "additionalProperties": False}  # fmt: skip
+    options = {"structured_output_config": BareReader.one_call(schema), "max_new_tokens": 60}
+    text = str(served.pipeline.generate("Hello.", **options))
+    assert read(BareReader(), [text]) == ("", [("f", {})])
