@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -11,7 +13,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from outrider.pipelines import CacheTooSmall, DeviceFailed, EmptyPrompt, InvalidOption, OutriderError, PromptTooLong
+from outrider.pipelines import (
+    CacheTooSmall,
+    DeviceFailed,
+    EmptyPrompt,
+    GenerationConfig,
+    InvalidOption,
+    OutriderError,
+    PromptTooLong,
+)
 
 from .metrics import FAILED, REFUSED, Metrics
 
@@ -21,6 +31,7 @@ MESSAGES = {
     404: "There is nothing at this address.",
     405: "This address does not take that method.",
 }
+OPTIONS = frozenset(option.name for option in fields(GenerationConfig))
 FIELDS = {"rng_seed": "seed", "max_new_tokens": "max_tokens", "max_length": "max_tokens", "mode": "speculation"}
 ADDED = ("missing", "extra_forbidden")  # errors whose field is named though the request has no value for it
 NO_KIND = ("union_tag_not_found", "union_tag_invalid")  # errors of the field that tells what kind of value it is
@@ -69,14 +80,14 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
             return ApiError(400, "The chat template of this model cannot take these messages.", prompt_field)
         case InvalidOption() if "structured_output_config" in message:
             field = "response_format"
-            return ApiError(400, message.replace("structured_output_config.json_schema", field).replace(
-                "structured_output_config", field), field)  # fmt: skip
+            message = message.replace("structured_output_config.json_schema", field)
+            return ApiError(400, message.replace("structured_output_config", field), field)
         case InvalidOption():
-            name, _, rest = message.partition("=")
-            if not name.isidentifier():
+            name = re.split(r"\W", message, maxsplit=1)[0]
+            if name not in OPTIONS:
                 return ApiError(400, message)
             field = FIELDS.get(name, name)
-            return ApiError(400, f"{field}={rest}", field)
+            return ApiError(400, field + message.removeprefix(name), field)
         case DeviceFailed():
             return ApiError(500, message, code="device_failed")
         case OutriderError():

@@ -50,7 +50,7 @@ class GenerationRequest(Strict):
     speculation: Speculation | None = Field(None, description="Who drafts. It changes the speed and no token.")
     top_k: int | None = Field(None, ge=1)
     min_p: float | None = Field(None, ge=0, lt=1)
-    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
 
     @field_validator("stream_options")
     @classmethod

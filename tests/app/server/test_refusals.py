@@ -77,6 +77,7 @@ def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
         ({"speculation": "warp"}, "speculation"),
         ({"top_k": 0}, "top_k"),
+        ({"repetition_penalty": 5e-324}, "repetition_penalty"),
         ({"store": True}, "store"),
         ({"reasoning_effort": "low"}, "reasoning_effort"),
         ({"tools": [{"type": "function", "function": {"name": "two words"}}]}, "tools[0].function.name"),
