@@ -38,7 +38,8 @@ from .worker import Answers, Worker
 
 COMPLETION_TOKENS = 16  # OpenAI's limit where /v1/completions names none
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
-STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+STREAM = {"content": {"text/event-stream": {"schema": EVENT}}}
 
 
 @dataclass(frozen=True, slots=True)
