@@ -38,7 +38,7 @@ class Constraint:
 
         Raises InvalidOption where no token can write what the grammar wants.
         """
-        if not self._go_to(answer) or self._is_over():
+        if self.is_complete(answer):
             return None
         bits = np.unpackbits(np.frombuffer(self._mask(), np.uint8), count=self._end + 1, bitorder="little")
         allowed = bits[: self._end].astype(np.bool_)
@@ -52,7 +52,7 @@ class Constraint:
 
     def allows(self, answer: Sequence[int], token: int) -> bool:
         """Whether one token may follow."""
-        if not self._go_to(answer):
+        if self.is_complete(answer):
             return False
         asked = self._end if token in self._ends else token
         return asked <= self._end and bool(self._mask()[asked // 8] >> asked % 8 & 1)
@@ -63,11 +63,10 @@ class Constraint:
 
     def forced(self, answer: Sequence[int]) -> int | None:
         """The only token that may follow, if there is but one."""
-        if not self._go_to(answer):
+        if self.is_complete(answer):
             return None
         mask = int.from_bytes(self._mask(), "little")
-        token = mask.bit_length() - 1
-        return token if mask.bit_count() == 1 and token != self._end else None
+        return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _go_to(self, answer: Sequence[int]) -> bool:
         """Bring the matcher behind a beginning; False where the answer is over before that."""
@@ -96,15 +95,13 @@ class Constraint:
     def _mask(self) -> bytes:
         """A bit for each token, and one for the end."""
         if self._at not in self._masks:
+            if len(self._masks) == REMEMBERED:
+                del self._masks[min(self._masks)]
             self._masks[self._at] = self._matcher.compute_bitmask()
             self._check()
-            if len(self._masks) > REMEMBERED:
-                del self._masks[min(self._masks)]
         return self._masks[self._at]
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise InvalidOption(
-                f"structured_output_config cannot be followed any further ({self._matcher.get_error().strip()}): make "
-                "it simpler."
-            )
+            reason = self._matcher.get_error().splitlines()[0]
+            raise InvalidOption(f"structured_output_config cannot be followed any further ({reason}): make it simpler.")

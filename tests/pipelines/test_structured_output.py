@@ -243,6 +243,12 @@ def test_what_is_no_form_is_refused_before_anything_runs(pipeline: LLMPipeline, 
     assert not pipeline.speculation.engine._waiting
 
 
+def test_a_form_too_complex_to_follow_is_refused(pipeline: LLMPipeline):
+    for ask in (pipeline.generate, pipeline.stream):
+        with pytest.raises(InvalidOption, match=r"cannot be followed any further \(.+\): make it simpler"):
+            ask("x", structured_output_config=StructuredOutputConfig(regex="(a{1000}){1000}"))
+
+
 @pytest.mark.parametrize("given", [{}, {"regex": "a", "grammar": "b"}, {"regex": 7}, {"json_schema": {"type": "null"}}])
 def test_exactly_one_form_is_taken_as_text(given):
     with pytest.raises(InvalidOption, match="structured_output_config"):
