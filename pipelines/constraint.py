@@ -29,15 +29,16 @@ class Constraint:
         self._matcher = matcher
         self._end = end
         self._ends = ends
-        self._behind: list[int] = []  # the tokens that brought the matcher to its state
-        self._masks: dict[int, bytes] = {}  # by the number of tokens before
+        self._known: list[int] = []  # the beginning that was asked for last, or one that goes on behind it
+        self._at = 0  # how many tokens of it the matcher has read
+        self._masks: dict[int, bytes] = {}  # behind so many tokens of it
 
     def allowed(self, answer: Sequence[int]) -> Allowed | None:
         """Whether each token of the vocabulary may follow; None where the answer is over, so that nothing does.
 
         Raises InvalidOption where no token can write what the grammar wants.
         """
-        if not self._go_to(answer) or self._is_over():
+        if self.is_complete(answer):
             return None
         bits = np.unpackbits(np.frombuffer(self._mask(), np.uint8), count=self._end + 1, bitorder="little")
         allowed = bits[: self._end].astype(np.bool_)
@@ -51,7 +52,7 @@ class Constraint:
 
     def allows(self, answer: Sequence[int], token: int) -> bool:
         """Whether one token may follow."""
-        if not self._go_to(answer):
+        if self.is_complete(answer):
             return False
         asked = self._end if token in self._ends else token
         return asked <= self._end and bool(self._mask()[asked // 8] >> asked % 8 & 1)
@@ -62,30 +63,30 @@ class Constraint:
 
     def forced(self, answer: Sequence[int]) -> int | None:
         """The only token that may follow, if there is but one."""
-        if not self._go_to(answer):
+        if self.is_complete(answer):
             return None
         mask = int.from_bytes(self._mask(), "little")
-        token = mask.bit_length() - 1
-        return token if mask.bit_count() == 1 and token != self._end else None
+        return mask.bit_length() - 1 if mask.bit_count() == 1 else None
 
     def _go_to(self, answer: Sequence[int]) -> bool:
         """Bring the matcher behind a beginning; False where the answer is over before that."""
         answer = list(answer)
-        same = min(len(answer), len(self._behind))
-        while self._behind[:same] != answer[:same]:
+        same = min(len(answer), self._at)
+        while self._known[:same] != answer[:same]:
             same -= 1
-        if same < len(self._behind):
-            self._matcher.rollback(len(self._behind) - same)
+        if same < self._at:
+            self._matcher.rollback(self._at - same)
             self._check()
-            for position in range(same + 1, len(self._behind) + 1):
-                self._masks.pop(position, None)
-            del self._behind[same:]
+            self._at = same
         for token in answer[same:]:
             if token in self._ends or self._is_over():
                 return False
             self._matcher.consume_token(token)
             self._check()
-            self._behind.append(token)
+            if self._known[self._at : self._at + 1] != [token]:
+                self._known[self._at :] = [token]
+                self._masks = {at: mask for at, mask in self._masks.items() if at <= self._at}
+            self._at += 1
         return True
 
     def _is_over(self) -> bool:
@@ -93,16 +94,14 @@ class Constraint:
 
     def _mask(self) -> bytes:
         """A bit for each token, and one for the end."""
-        position = len(self._behind)
-        if position not in self._masks:
-            self._masks[position] = self._matcher.compute_bitmask()
+        if self._at not in self._masks:
+            if len(self._masks) == REMEMBERED:
+                del self._masks[min(self._masks)]
+            self._masks[self._at] = self._matcher.compute_bitmask()
             self._check()
-            self._masks.pop(position - REMEMBERED, None)
-        return self._masks[position]
+        return self._masks[self._at]
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise InvalidOption(
-                f"structured_output_config cannot be followed any further ({self._matcher.get_error().strip()}): make "
-                "it simpler."
-            )
+            reason = self._matcher.get_error().splitlines()[0]
+            raise InvalidOption(f"structured_output_config cannot be followed any further ({reason}): make it simpler.")

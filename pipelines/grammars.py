@@ -27,7 +27,7 @@ AT_A_CUT = 4  # tokens at the end of a text that would be others if it went on
 
 
 class Grammars:
-    """The vocabulary is read when the first request needs it, which takes up to a second, and once only."""
+    """The vocabulary is read when the first request needs it, which takes seconds where it is large, and once only."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -51,7 +51,7 @@ class Grammars:
         if matcher.is_error():
             raise _impossible(name, text, matcher.get_error())
         constraint = Constraint(matcher, vocabulary.end, config.stop_ids & vocabulary.special)
-        if constraint.is_complete(()):
+        if constraint.allowed(()) is None:
             raise _impossible(name, text, "it allows nothing but an empty answer")
         return constraint
 

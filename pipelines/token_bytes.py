@@ -10,6 +10,7 @@ import regex
 from .text import INCOMPLETE, Tokenizer
 
 SPACE = "▁".encode()  # what SentencePiece writes for a space
+SIGNS = regex.compile(f"{INCOMPLETE}+")
 BYTE = regex.compile(rb"<0x([0-9A-F]{2})>")  # and for a byte that is no character of its vocabulary
 
 
@@ -60,4 +61,4 @@ def _shown(form: bytes) -> str:
 
 def _merged(text: str) -> str:
     """Decoders differ in how many signs they put for bytes that are no character."""
-    return regex.sub(f"{INCOMPLETE}+", INCOMPLETE, text)
+    return SIGNS.sub(INCOMPLETE, text) if INCOMPLETE in text else text

@@ -243,6 +243,14 @@ def test_what_is_no_form_is_refused_before_anything_runs(pipeline: LLMPipeline, 
     assert not pipeline.speculation.engine._waiting
 
 
+def test_a_form_that_proves_too_complex_ends_the_answer_with_the_reason(pipeline: LLMPipeline):
+    form = StructuredOutputConfig(regex="(a{1000}){1000}")
+    for mode in ("off", "auto"):
+        with pytest.raises(InvalidOption, match=r"cannot be followed any further \(.+\): make it simpler"):
+            pipeline.generate("x", structured_output_config=form, mode=mode)
+    assert pipeline.generate("x", max_new_tokens=3).stats[0].new_tokens == 3
+
+
 @pytest.mark.parametrize("given", [{}, {"regex": "a", "grammar": "b"}, {"regex": 7}, {"json_schema": {"type": "null"}}])
 def test_exactly_one_form_is_taken_as_text(given):
     with pytest.raises(InvalidOption, match="structured_output_config"):
