@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from outrider.models.pulled import find_pair
 from outrider.pipelines.errors import OutriderError
 from outrider.pipelines.privacy import keep_private
 
@@ -25,13 +26,6 @@ app = typer.Typer(
 )
 
 app.add_typer(models_app, name="models")
-
-
-def find_pair(text: str) -> Path:
-    """The folder that a user means: a path, or the name of a pulled pair."""
-    from outrider.models.pulled import find_pair
-
-    return find_pair(text)
 
 
 PairFolder = Annotated[

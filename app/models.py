@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,8 +59,6 @@ def pull(
     without_draft: Annotated[bool, typer.Option("--without-draft", help="Take the target model alone.")] = False,
 ) -> None:
     """Download a pair, check it, and measure it on this machine. Interrupted, it goes on when run again."""
-    # Xet transfers, the hub library's own way, cannot go on in the middle of a file.
-    os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     keep_private(network=True)
     from rich.console import Console
 

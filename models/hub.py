@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -94,8 +95,8 @@ def fetch(repository: Repository, folder: Path, advance: Callable[[int], None]) 
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {name for file in repository.files for name in (file.name, file.part)}
     for stranger in set(folder.iterdir()):
-        if stranger.name not in wanted:
-            stranger.unlink()
+        if stranger.name not in wanted or not stranger.is_file():
+            shutil.rmtree(stranger) if stranger.is_dir() else stranger.unlink()
     for file in repository.files:
         if file.is_at(folder / file.name):
             advance(file.size)

@@ -14,7 +14,7 @@ from outrider.pipelines.vocabulary import check_same_vocabulary
 
 from . import pair_folder
 from .catalogue import Entry, Model
-from .errors import IncompleteModel, OutputExists
+from .errors import HubUnreachable, IncompleteModel, OutputExists
 from .hub import Repository, fetch, list_repository
 from .room import blaming_full_disk, in_words, require_room
 from .staging import Staging
@@ -60,7 +60,10 @@ def pull(
         advance = begin(sum(file.size for repository in repositories.values() for file in repository.files))
         for role, repository in repositories.items():
             announce(f"Fetching the {role}, {repository.name} at {repository.revision[:12]}")
-            fetch(repository, staging.path / role, advance)
+            try:
+                fetch(repository, staging.path / role, advance)
+            except HubUnreachable as error:
+                raise HubUnreachable(f"{error} What was downloaded is kept.") from error
         if "draft" in models:
             announce("Comparing the vocabularies")
         num_tokens = _check_vocabularies(entry.name, staging.path, tuple(models))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 from outrider.models import pulled
 from outrider.models.catalogue import Catalogue
-from outrider.models.errors import InProgress, NoRoom, NotWritable, UnknownName
+from outrider.models.errors import HubUnreachable, InProgress, NoRoom, NotWritable, UnknownName
 from outrider.models.hub import RemoteFile, Repository
 from outrider.models.pull import pull
 from outrider.models.staging import Claim, Staging
@@ -78,6 +79,30 @@ def test_a_full_disk_is_found_out_before_anything_is_fetched(tmp_path: Path, mon
     with pytest.raises(NoRoom, match="Pulling qwen3-8b needs about"):
         pull(Catalogue.shipped().entry("qwen3-8b"), tmp_path)
     assert pulled.pulled_pairs(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("error", "expected", "words"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), NoRoom, "is full"),
+        (HubUnreachable("org/a cannot be downloaded: the hub cannot be reached."), HubUnreachable, "is kept"),
+    ],
+)
+def test_what_ends_a_pull_in_the_middle_is_said_and_nothing_is_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: type[Exception], words: str
+) -> None:
+    def fetch(repository: Repository, folder: Path, advance: object) -> None:
+        folder.mkdir()
+        (folder / "half").write_text("half")
+        raise error
+
+    files = tuple(RemoteFile(name, 5, "0" * 64, None) for name in MODEL_FILES)
+    monkeypatch.setattr("outrider.models.pull.list_repository", lambda name: Repository(name, "0" * 40, files))
+    monkeypatch.setattr("outrider.models.pull.fetch", fetch)
+    with pytest.raises(expected, match=words):
+        pull(Catalogue.shipped().entry("qwen3-8b"), tmp_path)
+    assert pulled.pulled_pairs(tmp_path) == []
+    assert pulled.unfinished(tmp_path, "qwen3-8b") == len("half")
 
 
 def test_two_pulls_of_one_pair_do_not_meet(tmp_path: Path) -> None:
