@@ -28,7 +28,7 @@ def serve(
     """Load the pair and serve its page until interrupted. Raises AddressTaken, and what LLMPipeline raises."""
     _check_address(host, port)
     pipeline = LLMPipeline(pair, device, reference=reference)
-    page = open_page(Assistant(pipeline, pipeline.pair.name), host, port, open_browser)
+    page = open_page(Assistant(pipeline, name_of(pair)), host, port, open_browser)
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
     print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
     try:
@@ -63,6 +63,12 @@ def open_page(assistant: Assistant, host: str, port: int, open_browser: bool = F
     )
     assistant.warm_up_in_background()
     return page
+
+
+def name_of(pair: Path) -> str:
+    """What people call a pair: its folder's name, or its parent's where that is just called "pair"."""
+    folder = pair.resolve()
+    return folder.parent.name if folder.name == "pair" else folder.name
 
 
 def _check_address(host: str, port: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from outrider.app.assistant import Assistant
-from outrider.app.chat import open_page
+from outrider.app.chat import name_of, open_page
 from outrider.app.examples import EXAMPLES
 from outrider.pipelines import LLMPipeline
 
@@ -22,7 +22,7 @@ expect.set_options(timeout=60_000)
 @pytest.fixture(scope="module")
 def address(embedded_pair: Path) -> Iterator[str]:
     port = free_port()
-    page = open_page(Assistant(LLMPipeline(embedded_pair), "pyscout"), "127.0.0.1", port)
+    page = open_page(Assistant(LLMPipeline(embedded_pair), name_of(embedded_pair)), "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}"
     page.assistant.close()
     page.blocks.close(verbose=False)
