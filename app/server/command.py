@@ -44,14 +44,14 @@ def serve(pair: Path, device: str, reference: Path | None, access: Access, port:
             _say(f"Ready after {time.perf_counter() - began:.1f} s. {_promise(pipeline)} Ctrl-C ends it.")
 
         server.worker.on_warm = on_warm
-        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn ends, then raises the signal again
-            signal.signal(number, _ignore)
+        for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens, and when it raises them again
+            signal.signal(number, web.end)
         web.run([bound])
     if server.worker.failure is not None:
         raise FailedToStart(
             f"{name} failed while it was warming up; what is printed above says how. `outrider doctor` may tell more."
         )
-    _say("Ended.")
+    _say("\nEnded.")  # behind the ^C that terminals show
 
 
 class _Web(uvicorn.Server):
@@ -73,13 +73,13 @@ class _Web(uvicorn.Server):
         )
         self._worker = worker
 
+    def end(self, sig: int, frame: FrameType | None) -> None:
+        self._worker.end_answers()
+        self.should_exit = True
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._worker.end_answers()
         super().handle_exit(sig, frame)
-
-
-def _ignore(sig: int, frame: FrameType | None) -> None:
-    pass
 
 
 def _say(line: str) -> None:

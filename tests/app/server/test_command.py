@@ -66,6 +66,22 @@ def test_it_says_where_it_is_and_ends_cleanly_when_told_to(number: signal.Signal
     assert process.returncode == 0
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single process")
+def test_it_can_be_ended_while_it_warms_up() -> None:
+    command = [*SERVE, "--port", str(free_port())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            while not process.stdout.readline().startswith("Warming up"):
+                assert process.poll() is None
+            process.send_signal(signal.SIGINT)
+            output, errors = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    assert output.endswith("Ended.\n")
+    assert (errors, process.returncode) == ("", 0)
+
+
 def test_what_is_loaded_goes_on_when_the_pair_is_deleted(embedded_pair: Path, tmp_path: Path) -> None:
     pair = tmp_path / "mine"
     shutil.copytree(embedded_pair, pair)
