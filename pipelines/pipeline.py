@@ -44,9 +44,10 @@ class LLMPipeline:
 
     On a `device` other than the CPU ("GPU", "GPU.1", "NPU") OpenVINO GenAI's pipeline decodes. There `exact` is False
     and `modes` is ("off",): nothing is drafted, in mode "auto" either, and the same seed may give another text (see
-    `GenaiEngine`). Requests are served one after the other. `exact=False` makes GenAI keep what it computed, so that
-    the next turn of a chat begins sooner and its text depends on what was asked before. Without `cache_tokens` the
-    cache grows as needed; an NPU takes the properties MAX_PROMPT_LEN and MIN_RESPONSE_LEN instead.
+    `GenaiEngine`). `logprobs` and `structured_output_config` are refused there. Requests are served one after the
+    other. `exact=False` makes GenAI keep what it computed, so that the next turn of a chat begins sooner and its text
+    depends on what was asked before. Without `cache_tokens` the cache grows as needed; an NPU takes the properties
+    MAX_PROMPT_LEN and MIN_RESPONSE_LEN instead.
 
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """

@@ -17,7 +17,6 @@ from .cost import CONTEXTS, CostModel, Run
 from .drafters import draft_model, grammar, retrieval, suffix
 from .drafters.base import Chain, Drafter
 from .drafters.draft_model import DraftModel
-from .drafters.grammar import Grammar
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
@@ -76,18 +75,17 @@ class Speculation:
         self._draft: PagedModel | None = None
         kinds = (grammar, suffix, retrieval, draft_model, consultant)
         calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
-        forced: tuple[Drafter, ...] = (Grammar(),)
-        copying = (*forced, Suffix(calibration))
+        copying: tuple[Drafter, ...] = (Suffix(calibration),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
-        modes = {"off": Chain(), "lookup": Chain((*forced, PromptLookup())), "suffix": Chain(copying)}
+        modes = {"off": Chain(), "lookup": Chain((PromptLookup(),)), "suffix": Chain(copying)}
         if pair.draft is not None:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
             self._draft = PagedModel(pair.draft, num_blocks, DRAFT_PROPERTIES)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
-            modes |= {"draft": Chain(forced, writing), "chained": Chain(copying, writing)}
+            modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
         self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)

@@ -45,8 +45,8 @@ class TokenBytes:
 
 def _anchor(vocabulary: Mapping[bytes, int], tokenizer: Tokenizer) -> int:
     """A token to put before others, whose first space some detokenizers take away."""
-    letters = [token_id for name, token_id in sorted(vocabulary.items()) if name.isalpha()]
-    return next(token_id for token_id in letters if tokenizer.decode([token_id]))
+    letters = (token_id for name, token_id in sorted(vocabulary.items()) if name.isalpha())
+    return next((token_id for token_id in letters if tokenizer.decode([token_id])), min(vocabulary.values()))
 
 
 def _forms(name: bytes) -> Sequence[bytes]:

@@ -85,19 +85,18 @@ class DraftModel:
             windows[i] = Window(tokens[start:], start, progress.table.blocks, rows)
         if not windows:
             return [None] * len(wanted)
-        logits: dict[int, list[Logits]] = {}
-        for i, found in zip(windows, self._model.forward(list(windows.values())), strict=True):
+        logits = dict(zip(windows, self._model.forward(list(windows.values())), strict=True))
+        for i in windows:
             sequence, ahead = wanted[i]
-            first = 1 + len(ahead) - len(found)
-            logits[i] = [sequence.restricted(row, ahead[:place]) for place, row in enumerate(found, first)]
             progress = self._progress[sequence]
             progress.tokens = [*sequence.tokens, *ahead]
             self._pool.publish(progress.table, sequence.tokens, len(sequence.tokens))
-        return [logits.get(i) for i in range(len(wanted))]
+        return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
 
     def _opinion(self, sequence: Sequence, ahead: SequenceOf[int], there: int | None, logits: Logits) -> Opinion:
         """On the token that is there, or where none is, on its own."""
         tokens, config = [*sequence.tokens, *ahead], sequence.config
+        logits = sequence.restricted(logits, ahead)
         own = choose_token(logits, tokens, sequence.num_prompt_tokens, config, sequence.answer)
         odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
         kind = self.name if config.greedy else f"{self.name} sampled"

@@ -22,10 +22,8 @@ class Grammar:
     name = "grammar"
 
     def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
-        if sequence.constraint is None:
-            return
         answer = [*sequence.new_tokens, *ahead]
-        while (token := sequence.constraint.forced(answer)) is not None:
+        while sequence.constraint is not None and (token := sequence.constraint.forced(answer)) is not None:
             yield Proposal(token, self.name, Evidence(self.name))
             answer.append(token)
 

@@ -15,7 +15,6 @@ from outrider.pipelines.cost import CostModel
 from outrider.pipelines.drafters import draft_model, grammar, suffix
 from outrider.pipelines.drafters.base import Chain, Drafter
 from outrider.pipelines.drafters.draft_model import DraftModel
-from outrider.pipelines.drafters.grammar import Grammar
 from outrider.pipelines.drafting import Drafting
 from outrider.pipelines.engine import Engine
 from outrider.pipelines.paged_model import Window
@@ -105,13 +104,12 @@ def calibration() -> Calibration:
 
 
 def chains(drafters: Mapping[str, Drafter]) -> dict[str, Chain]:
-    """Every mode's drafters, of those that are there, by the mode that runs one alone, behind what a grammar forces."""
-    forced = Grammar()
+    """Every mode's drafters, of those that are there, by the mode that runs one alone."""
 
     def chain(*modes: str) -> Chain:
         chosen = [drafters[mode] for mode in modes if mode in drafters]
         texts = tuple(drafter for drafter in chosen if not isinstance(drafter, DraftModel))
-        return Chain((forced, *texts), next((drafter for drafter in chosen if isinstance(drafter, DraftModel)), None))
+        return Chain(texts, next((drafter for drafter in chosen if isinstance(drafter, DraftModel)), None))
 
     alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft")}
     return {"off": Chain(), **alone, "chained": chain("suffix", "draft"), "auto": chain("suffix", "draft")}
