@@ -45,6 +45,7 @@ Device = Annotated[
     str, typer.Option(help="Where the model runs: CPU, or GPU, GPU.1, NPU, which OpenVINO GenAI serves without drafts.")
 ]  # fmt: skip
 
+LOCAL = "127.0.0.1"
 Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
 
 
@@ -67,7 +68,7 @@ def outrider(
 def chat(
     pair: PairFolder = None,
     device: Device = "CPU",
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = LOCAL,
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     reference: Reference = None,
@@ -77,6 +78,35 @@ def chat(
     from .chat import serve
 
     serve(pair or _embedded_pair(), device, host, port, open_browser, reference)
+
+
+@app.command()
+def serve(
+    pair: PairFolder = None,
+    device: Device = "CPU",
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a key.")] = LOCAL,
+    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="A file of keys, one a line; each request then has to carry one of them.")
+    ] = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="A web page's origin that may ask, or *; can be repeated.")
+    ] = None,
+    reference: Reference = None,
+    max_answers: Annotated[int, typer.Option(help="Answers waiting or being written at a time.", min=1)] = 256,
+    max_body_mib: Annotated[int, typer.Option(help="The largest request that is read.", min=1)] = 8,
+    request_seconds: Annotated[float, typer.Option(help="An answer that takes longer is ended.", min=1)] = 600,
+) -> None:
+    """Serve OpenAI's API to programs on this machine."""
+    keep_private()
+    from .server.access import Access, read_keys
+    from .server.command import serve as run_server
+    from .server.limits import MIB, Limits
+
+    keys = () if api_key_file is None else read_keys(api_key_file)
+    access = Access(host, keys, tuple(cors_origin or ()))
+    limits = Limits(max_answers, max_body_mib * MIB, request_seconds)
+    run_server(pair or _embedded_pair(), device, reference, access, port, limits)
 
 
 @app.command()

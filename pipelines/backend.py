@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from threading import RLock
+from dataclasses import dataclass
 
+from .lock import FairLock
 from .sequence import CANCELLED, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a backend has to do at this moment.
+
+    cache_used: the share of the cache's blocks that running requests hold; None where nobody can tell.
+    passes: of the target, for warming up and for requests, since it was loaded.
+    """
+
+    waiting: int
+    running: int
+    cache_used: float | None
+    passes: int
 
 
 class Backend(ABC):
@@ -17,21 +32,28 @@ class Backend(ABC):
     """
 
     def __init__(self) -> None:
+        self._arrived: deque[Sequence] = deque()  # whoever adds a request must not wait for the pass that is on
         self._waiting: deque[Sequence] = deque()
-        self.lock = RLock()
+        self._num_passes = 0
+        self.lock = FairLock()
 
     def add(self, sequence: Sequence) -> None:
         """Queue a request. Raises CacheTooSmall and whatever else could not run even alone."""
         self._check(sequence)
-        with self.lock:
-            self._waiting.append(sequence)
+        self._arrived.append(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence at once and free what it holds; a finished one is left as it is."""
         with self.lock:
             if not sequence.finished:
+                self._queue_arrived()
                 sequence.finish_reason = CANCELLED
                 self._retire(sequence)
+
+    @property
+    @abstractmethod
+    def load(self) -> Load:
+        """Read without waiting for the pass that is on."""
 
     @abstractmethod
     def step(self) -> None:
@@ -44,3 +66,7 @@ class Backend(ABC):
     @abstractmethod
     def _retire(self, sequence: Sequence) -> None:
         """Let go of a sequence that has ended, waiting or running."""
+
+    def _queue_arrived(self) -> None:
+        while self._arrived:
+            self._waiting.append(self._arrived.popleft())

@@ -200,7 +200,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "top_k": (_optional(_whole(1)), "a whole number from 1 up, or None for no limit"),
     "top_p": (_number(lambda v: 0 < v <= 1), "a number above 0, at most 1"),
     "min_p": (_number(lambda v: 0 <= v < 1), "a number from 0 up, below 1"),
-    "repetition_penalty": (_number(lambda v: 0 < v < float("inf")), "a number above 0, 1 for none"),
+    "repetition_penalty": (_number(lambda v: 1e-6 <= v <= 1e6), "a number from 1e-6 to 1e6, 1 for none"),
     "presence_penalty": (_number(lambda v: -float("inf") < v < float("inf")), "a finite number, 0 for none"),
     "frequency_penalty": (_number(lambda v: -float("inf") < v < float("inf")), "a finite number, 0 for none"),
     "rng_seed": (_whole(0, UNLIMITED), "a whole number from 0 up to 2**64 - 1"),

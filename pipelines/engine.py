@@ -11,7 +11,7 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from .backend import Backend
+from .backend import Backend, Load
 from .block_pool import BlockPool, OutOfBlocks, Table
 from .errors import CacheTooSmall
 from .paged_model import PREFILL_ROWS, PagedModel, Window
@@ -66,6 +66,11 @@ class Engine(Backend):
                 f"shorten the prompt, or load the pair with cache_tokens={sequence.num_slots} or more."
             )
 
+    @property
+    def load(self) -> Load:
+        used = 1 - self._pool.num_free / self._pool.num_blocks
+        return Load(len(self._arrived) + len(self._waiting), len(self._running), used, self._num_passes)
+
     def step(self) -> None:
         """Admit what fits, draft, run one pass, keep what the target confirms."""
         with self.lock:
@@ -82,6 +87,7 @@ class Engine(Backend):
                     self._fail(plan.sequence, error)
                 return
             target_s = time.perf_counter() - fed
+            self._num_passes += 1
             draft_s = self._planner.model_s - draft_s
             self._settle(plans, logits, PassRecord(began, fed + target_s, target_s, draft_s))
 
@@ -105,6 +111,7 @@ class Engine(Backend):
                 return
 
     def _admit(self) -> None:
+        self._queue_arrived()
         while self._waiting:
             sequence = self._waiting[0]
             spare = len(self._running)  # each will soon need a block more

@@ -12,7 +12,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from .backend import Backend
+from .backend import Backend, Load
 from .devices import Room
 from .errors import CacheTooSmall, DeviceFailed, PromptTooLong, reason_of
 from .genai_config import to_genai
@@ -56,9 +56,16 @@ class GenaiEngine(Backend):
             )
         to_genai(sequence.config, new, sequence.answer)
 
+    @property
+    def load(self) -> Load:
+        """A pass for each token, as far as GenAI tells."""
+        num_running = int(self._running is not None)
+        return Load(len(self._arrived) + len(self._waiting), num_running, None, self._num_passes)
+
     def step(self) -> None:
         """Wait for the next token of the request that runs, or of the next one."""
         with self.lock:
+            self._queue_arrived()
             if self._running is None:
                 if not self._waiting:
                     return
@@ -69,6 +76,7 @@ class GenaiEngine(Backend):
             answer = self._running
             try:
                 answer.advance()
+                self._num_passes += 1
             except Exception as error:
                 answer.sequence.error = error
             if answer.sequence.finished:

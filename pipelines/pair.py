@@ -49,6 +49,12 @@ class Pair:
         return pair
 
     @property
+    def name(self) -> str:
+        """What people call it: its folder's name, or its parent's where that is just called "pair"."""
+        folder = self.path.resolve()
+        return folder.parent.name if folder.name == "pair" else folder.name
+
+    @property
     def properties(self) -> dict[str, str | int]:
         """OpenVINO properties that the target is to run with. They can change its text, so they belong to the pair.
 

@@ -105,6 +105,11 @@ class LLMPipeline:
             raise UnsupportedDevice(f"Nothing is drafted on {self.device}: load the pair with device='CPU'.")
         return self._speculation
 
+    @property
+    def backend(self) -> Backend:
+        """What runs the requests; a program that serves many steps it from a thread of its own."""
+        return self._engine
+
     def warm_up(self) -> None:
         """Run the first passes, which pack the weights and can take seconds, check the promise on this device and, once
         for each pair and machine, measure what passes cost.
@@ -172,6 +177,15 @@ class LLMPipeline:
         if len(prompts) * config.num_return_sequences > 1:
             raise InvalidOption("stream() follows one answer: give one prompt and num_return_sequences=1.")
         return self._open(prompts[0], config)
+
+    def streams(self, inputs: Inputs, generation_config: Config | None = None, **options: Any) -> list[Stream]:
+        """Begin all answers of a call to `generate`, in its order: they share passes, whichever is iterated.
+
+        Nothing is run and nobody who runs something is waited for, once `warm_up` has been called.
+        """
+        config = self._configured(generation_config, options)
+        answers = range(config.num_return_sequences)
+        return [self._open(prompt, config, answer) for prompt in prompts_of(inputs) for answer in answers]
 
     def start_chat(self, system_message: str = "") -> None:
         """From now on each prompt is a message of one conversation, and its answer is remembered."""

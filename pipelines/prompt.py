@@ -57,7 +57,11 @@ def encode_prompt(
     if messages is None:
         tokens = tokenizer.encode(str(prompt))
     elif tokenizer.has_chat_template:
-        tokens = tokenizer.encode(tokenizer.apply_chat_template(messages), add_special_tokens=False)
+        tools, context = (), {}
+        if isinstance(prompt, openvino_genai.ChatHistory):
+            tools, context = prompt.get_tools(), prompt.get_extra_context()
+        text = tokenizer.apply_chat_template(messages, tools=tools, extra_context=context)
+        tokens = tokenizer.encode(text, add_special_tokens=False)
     else:
         raise InvalidOption("This model has no chat template, so it takes no messages: give the prompt as a string.")
     if not tokens:

@@ -9,12 +9,14 @@ from .backend import Backend
 from .results import Generation, Piece
 from .sequence import Sequence
 from .text import Span, TextStream
+from .trace import Statistics
 
 
 class Stream(Iterator[Piece]):
     """Iterate to run the request. `cancel` lets it end with a last piece; `close`, or dropping it, just ends it.
 
     Either way the request's blocks are free at once. An error of the request is raised where it would have gone on.
+    Where another thread steps the backend, `take` gives what there is without running anything.
     """
 
     def __init__(
@@ -39,17 +41,35 @@ class Stream(Iterator[Piece]):
             with self._engine.lock:  # a pass that another thread runs writes into this answer too
                 if not self._sequence.finished:
                     self._engine.step()
-                if self._sequence.error is not None:
-                    self._ended = True
-                    raise self._sequence.error
-                self._ended = self._sequence.finished
-                spans = self._text.take(final=self._ended)
-                self._spans += spans
-                if self._ended:
-                    self._on_end("".join(span.text for span in self._spans))
-                if spans or self._ended:
-                    return self._piece(spans)
+                if (piece := self.take()) is not None:
+                    return piece
         raise StopIteration
+
+    def take(self) -> Piece | None:
+        """The next piece if it is written already. Raises the request's error."""
+        with self._engine.lock:
+            if self._ended:
+                return None
+            if self._sequence.error is not None:
+                self._ended = True
+                raise self._sequence.error
+            self._ended = self._sequence.finished
+            spans = self._text.take(final=self._ended)
+            self._spans += spans
+            if self._ended:
+                self._on_end("".join(span.text for span in self._spans))
+            return self._piece(spans) if spans or self._ended else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing more to come."""
+        return self._ended
+
+    @property
+    def stats(self) -> Statistics:
+        """The figures of the request so far."""
+        with self._engine.lock:
+            return self._sequence.statistics
 
     def cancel(self) -> None:
         """End the answer here; the next piece is the last."""

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import openvino_genai
 import regex
@@ -48,10 +50,27 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return bool(self._tokenizer.chat_template)
 
-    def apply_chat_template(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool = True) -> str:
-        """The prompt for a conversation. Raises InvalidOption for messages that the template cannot take."""
+    @property
+    def chat_template(self) -> str:
+        """The template's text; empty where there is none."""
+        return self._tokenizer.chat_template
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+        extra_context: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """The prompt for a conversation, with the tools that the model may call and further variables of the template.
+
+        Raises InvalidOption for messages that the template cannot take.
+        """
+        given: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
+        if extra_context:
+            given["extra_context"] = dict(extra_context)
         try:
-            return self._tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt)
+            return self._tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt, **given)
         except RuntimeError as error:
             raise InvalidOption(f"The chat template of this model refuses these messages: {error}") from error
 

@@ -32,7 +32,7 @@ def test_names_and_defaults_are_those_of_openvino_genai(name):
         ("do_sample", 1), ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")),
         ("temperature", "hot"), ("top_k", 0), ("top_k", 2.0), ("top_p", 0.0), ("top_p", 1.01), ("top_p", float("nan")),
         ("min_p", 1.0), ("min_p", -0.1), ("repetition_penalty", 0), ("repetition_penalty", -1),
-        ("repetition_penalty", float("inf")),
+        ("repetition_penalty", float("inf")), ("repetition_penalty", 5e-324),
         ("presence_penalty", float("nan")), ("frequency_penalty", float("inf")), ("frequency_penalty", None),
         ("rng_seed", -1), ("rng_seed", 2**64), ("rng_seed", 0.5), ("num_return_sequences", 0),
         ("logprobs", -1), ("logprobs", 21), ("logprobs", True), ("logprobs", None),

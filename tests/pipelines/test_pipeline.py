@@ -276,3 +276,37 @@ def test_an_answer_tells_what_happened_in_each_pass(pipeline: LLMPipeline):
     (generation,) = pipeline.generate(RENAME, max_new_tokens=24, mode="lookup").generations
     assert len(generation.trace) == generation.stats.passes
     assert tuple(source for record in generation.trace for source in record.sources) == generation.sources
+
+
+def test_streams_are_the_answers_of_generate_in_its_order(pipeline: LLMPipeline):
+    options = {**SAMPLED, "max_new_tokens": 12, "num_return_sequences": 2, "mode": "suffix"}
+    prompts = [RENAME, CODE]
+    streams = pipeline.streams(prompts, **options)
+    pieces = {id(stream): "" for stream in streams}
+    while not all(stream.ended for stream in streams):
+        pipeline.backend.step()
+        for stream in streams:
+            if (piece := stream.take()) is not None:
+                pieces[id(stream)] += piece.text
+    assert list(pieces.values()) == pipeline.generate(prompts, **options).texts
+
+
+def test_a_request_can_be_added_while_a_pass_is_on(pipeline: LLMPipeline):
+    """Nobody waits for the pass: here it only ends when the request has been added."""
+    with pipeline.backend.lock, ThreadPoolExecutor(1) as other:
+        (stream,) = other.submit(pipeline.streams, RENAME, max_new_tokens=4, mode="off").result(timeout=60)
+    assert stream.finish().text == str(pipeline.generate(RENAME, max_new_tokens=4, mode="off"))
+
+
+def test_the_tools_and_variables_of_a_history_reach_the_template(pipeline: LLMPipeline):
+    """OpenVINO GenAI tells of tools itself where a template does not."""
+    messages = [{"role": "user", "content": "Use a tool."}]
+    tool = {"type": "function", "function": {"name": "area", "description": "Width by height", "parameters": {}}}
+    plain = pipeline.tokenizer.apply_chat_template(messages)
+    prompt = pipeline.tokenizer.apply_chat_template(messages, tools=[tool], extra_context={"colour": "red"})
+    assert "Width by height" in prompt
+    assert "Width by height" not in plain
+    history = openvino_genai.ChatHistory(messages)
+    history.set_tools([tool])
+    stats = pipeline.generate(history, max_new_tokens=2).stats[0]
+    assert stats.prompt_tokens == len(pipeline.tokenizer.encode(prompt, False))

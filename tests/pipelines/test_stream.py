@@ -161,3 +161,38 @@ def test_threads_that_read_at_once_get_what_each_would_get_alone(served):
     for pieces, answer in zip(read, answers, strict=True):
         check(pieces, answer)
     assert pool.num_free == pool.num_blocks
+
+
+def test_what_another_thread_has_written_can_be_taken(served):
+    """Whoever steps, the pieces are those that iterating gives, and taking them runs nothing."""
+    engine, _ = served
+    streams = [stream_of(engine, [n], rng_seed=n) for n in range(3)]
+    assert [stream.take() for stream in streams] == [None] * 3
+    pieces: list[list[Piece]] = [[], [], []]
+    while not all(stream.ended for stream in streams):
+        passes = engine.load.passes
+        engine.step()
+        assert engine.load.passes == passes + 1
+        for taken, stream in zip(pieces, streams, strict=True):
+            while (piece := stream.take()) is not None:
+                taken.append(piece)
+        assert engine.load.passes == passes + 1
+    for n, taken in enumerate(pieces):
+        check(taken, expected([n], rng_seed=n))
+        assert streams[n].take() is None
+        assert list(streams[n]) == []
+        assert streams[n].stats == taken[-1].stats
+
+
+def test_the_load_tells_who_waits_who_runs_and_what_is_held(served):
+    engine, pool = served
+    assert (engine.load.waiting, engine.load.running, engine.load.cache_used) == (0, 0, 0)
+    first, second = stream_of(engine, [1, 2]), stream_of(engine, [3])
+    assert (engine.load.waiting, engine.load.running) == (2, 0)
+    next(first)
+    assert (engine.load.waiting, engine.load.running) == (0, 2)
+    assert engine.load.cache_used == 1 - pool.num_free / pool.num_blocks > 0
+    first.close()
+    assert engine.load.running == 1
+    second.close()
+    assert (engine.load.waiting, engine.load.running, engine.load.cache_used) == (0, 0, 0)

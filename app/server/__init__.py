@@ -1,0 +1,1 @@
+"""The local server: OpenAI's API over one pipeline."""

@@ -1,0 +1,54 @@
+"""Where the server listens."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sys
+
+from outrider.pipelines import OutriderError
+
+
+class CannotListen(OutriderError):
+    """The server cannot have the address that it was told to listen on."""
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket that nobody else can take while the model is loaded. Raises CannotListen."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            if sys.platform == "win32":  # where SO_REUSEADDR would let two programs have it
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+            else:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(0)  # two may bind a port that nobody listens on yet
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise CannotListen(
+            f"The server cannot listen on {_shown(host)}:{port} ({error.strerror}): {_advice(error, port)}"
+        ) from error
+    return bound
+
+
+def url_of(host: str, port: int) -> str:
+    """How programs on this machine reach the server."""
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+    return f"http://{_shown(everywhere.get(host, host))}:{port}"
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _advice(error: OSError, port: int) -> str:
+    other = f"choose another port, such as --port {port + 1 if port < 65535 else port - 1}."
+    if error.errno == errno.EADDRINUSE:
+        return f"stop what uses it, or {other}"
+    if error.errno == errno.EACCES:
+        return other
+    return "give --host an address of this machine, such as 127.0.0.1."

@@ -1,0 +1,198 @@
+"""The routes of the server, and how a request becomes its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request, Response, Security
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST
+from pydantic import BaseModel
+
+from outrider.pipelines import LLMPipeline
+from outrider.pipelines.prompt import Inputs
+
+from .access import Access, Gate
+from .chat import ChatReply
+from .completions import CompletionReply
+from .conversation import history_of
+from .errors import ApiError, add_error_handlers
+from .events import EventStream, while_connected
+from .form import Form
+from .likelihood import Likelihood
+from .limits import Limits
+from .metrics import Metrics
+from .options import options_of
+from .reply import Reply, Terms
+from .responses import ChatCompletion, Completion, ErrorBody, Health, Model, ModelList
+from .schema import ChatRequest, CompletionRequest, GenerationRequest
+from .worker import Answers, Worker
+
+COMPLETION_TOKENS = 16  # OpenAI's limit where /v1/completions names none
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
+EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
+STREAM = {"content": {"text/event-stream": {"schema": EVENT}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What answers: a pipeline and the name that clients know it by, the thread that runs it, and its figures."""
+
+    pipeline: LLMPipeline
+    name: str
+    worker: Worker
+    metrics: Metrics
+    began: int
+
+    @classmethod
+    def of(cls, pipeline: LLMPipeline, name: str, limits: Limits) -> Server:
+        metrics = Metrics(pipeline.backend)
+        return cls(pipeline, name, Worker(pipeline, limits, metrics), metrics, int(time.time()))
+
+    @property
+    def model(self) -> Model:
+        return Model(
+            id=self.name,
+            object="model",
+            created=self.began,
+            owned_by="outrider",
+            max_context=self.pipeline.max_context,
+            modes=list(self.pipeline.modes),
+        )
+
+    async def chat(self, asked: ChatRequest, request: Request) -> Response:
+        self.check_model(asked.model)
+        limit = asked.max_completion_tokens or asked.max_tokens
+        options = options_of(asked, self.pipeline, limit, asked.num_logprobs)
+        form = Form.of(asked, self.pipeline.tokenizer.chat_template)
+        if form.structure is not None:
+            options["structured_output_config"] = form.structure
+        reply = ChatReply(self._terms(asked, options, 1, asked.num_logprobs), form.reader)
+        history = history_of(asked.messages, form.tools)
+        return await self._answer(asked, request, history, options, reply, "messages")
+
+    async def complete(self, asked: CompletionRequest, request: Request) -> Response:
+        self.check_model(asked.model)
+        options = options_of(asked, self.pipeline, asked.max_tokens or COMPLETION_TOKENS, asked.num_logprobs)
+        options["apply_chat_template"] = False
+        reply = CompletionReply(self._terms(asked, options, len(asked.prompts), asked.num_logprobs))
+        return await self._answer(asked, request, asked.prompts, options, reply, "prompt")
+
+    def check_model(self, name: str, param: str | None = "model") -> None:
+        if name != self.name:
+            raise ApiError(404, f"There is no such model here: ask for {self.name!r}.", param, "model_not_found")
+
+    def _terms(
+        self, asked: GenerationRequest, options: dict[str, Any], num_prompts: int, num_logprobs: int | None
+    ) -> Terms:
+        return Terms(
+            model=self.name,
+            seed=options["rng_seed"],
+            mode=options["mode"],
+            num_prompts=num_prompts,
+            answers_each=options["num_return_sequences"],
+            tells_usage=asked.includes_usage,
+            likelihood=None if num_logprobs is None else Likelihood(self.pipeline.tokenizer, num_logprobs),
+        )
+
+    async def _answer(
+        self,
+        asked: GenerationRequest,
+        request: Request,
+        inputs: Inputs,
+        options: dict[str, Any],
+        reply: Reply,
+        prompt_field: str,
+    ) -> Response:
+        answers = await self.worker.open(inputs, options, reply.num_answers, prompt_field)
+        if asked.stream:
+            return EventStream(_chunks(reply, answers), answers.close)
+        try:
+            whole = await while_connected(request.receive, _whole(reply, answers))
+        finally:
+            answers.close()
+        return Response() if whole is None else _json(whole)  # where nobody listens any more, nothing is sent
+
+
+def create_api(server: Server, access: Access) -> FastAPI:
+    """The application, for an ASGI server. It has no pages of its own: FastAPI's load scripts from other hosts."""
+    worker = server.worker
+
+    @asynccontextmanager
+    async def lifespan(api: FastAPI) -> AsyncIterator[None]:
+        worker.start()
+        yield
+        await asyncio.to_thread(worker.close)
+
+    api = FastAPI(
+        title="Outrider", version=version("outrider"), lifespan=lifespan, docs_url=None, redoc_url=None,
+    )  # fmt: skip
+    add_error_handlers(api, server.metrics)
+    api.add_middleware(Gate, access=access, limits=worker.limits, metrics=server.metrics)
+    if access.origins:
+        api.add_middleware(
+            CORSMiddleware, allow_origins=access.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+        )
+    routes = APIRouter(responses=ERRORS, dependencies=[Security(HTTPBearer(auto_error=False))] if access.keys else [])
+
+    @routes.post("/v1/chat/completions", responses={200: {"model": ChatCompletion, **STREAM}})
+    async def chat_completions(asked: ChatRequest, request: Request) -> Response:
+        """Answer a conversation."""
+        return await server.chat(asked, request)
+
+    @routes.post("/v1/completions", responses={200: {"model": Completion, **STREAM}})
+    async def completions(asked: CompletionRequest, request: Request) -> Response:
+        """Go on with a text."""
+        return await server.complete(asked, request)
+
+    @routes.get("/v1/models")
+    async def models() -> ModelList:
+        """The models that can be asked."""
+        return ModelList(object="list", data=[server.model])
+
+    @routes.get("/v1/models/{model_id}")
+    async def model(model_id: str) -> Model:
+        """One model."""
+        server.check_model(model_id, None)
+        return server.model
+
+    @routes.get("/metrics", responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}})
+    async def metrics() -> Response:
+        """Figures in Prometheus' form."""
+        return Response(server.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+
+    api.include_router(routes)
+
+    @api.get("/health", response_model=Health, responses={503: {"model": Health}, "4XX": {"model": ErrorBody}})
+    async def health() -> JSONResponse:
+        """Whether the model is warmed up."""
+        state = "failed" if worker.failure else "ok" if worker.ready else "warming up"
+        return JSONResponse({"status": state}, 200 if worker.ready else 503)
+
+    return api
+
+
+async def _chunks(reply: Reply, answers: Answers) -> AsyncIterator[BaseModel]:
+    for chunk in reply.first_chunks():
+        yield chunk
+    async for index, piece in answers:
+        for chunk in reply.chunks(index, piece):
+            yield chunk
+
+
+async def _whole(reply: Reply, answers: Answers) -> BaseModel:
+    async for index, piece in answers:
+        reply.add(index, piece)
+    return reply.whole()
+
+
+def _json(body: BaseModel) -> Response:
+    return Response(body.model_dump_json(exclude_unset=True), media_type="application/json")

@@ -1,0 +1,123 @@
+"""/v1/chat/completions: the answers of a conversation, and the calls of tools in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from outrider.pipelines import Piece, TokenLogprobs
+
+from .likelihood import Likelihood
+from .reply import Reply, Terms
+from .responses import (
+    CalledFunction,
+    CalledTool,
+    CalledToolDelta,
+    ChatChoice,
+    ChatChunk,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatDelta,
+    ChatMessage,
+    Finish,
+    SpeculationFigures,
+    Usage,
+)
+from .tools import Call, Parsed, Reader
+
+
+class ChatReply(Reply):
+    id_prefix = "chatcmpl"
+
+    def __init__(self, terms: Terms, reader: type[Reader]) -> None:
+        super().__init__(terms)
+        self._choices = [_Choice(reader(), terms.likelihood) for _ in range(self.num_answers)]
+
+    def first_chunks(self) -> Iterator[ChatChunk]:
+        for index in range(len(self._choices)):
+            yield self._chunk(index, ChatDelta(role="assistant", content=""), None)
+
+    def whole(self) -> ChatCompletion:
+        return ChatCompletion(
+            id=self.id,
+            object="chat.completion",
+            created=self.created,
+            model=self.terms.model,
+            seed=self.terms.seed,
+            choices=[choice.whole(index) for index, choice in enumerate(self._choices)],
+            usage=self.usage,
+            speculation=self.figures,
+        )
+
+    def _take(self, index: int, piece: Piece, figures: SpeculationFigures | None) -> Iterator[ChatChunk]:
+        choice = self._choices[index]
+        num_calls = len(choice.calls)
+        parsed = choice.take(piece)
+        delta = ChatDelta()
+        if parsed.text:
+            delta.content = parsed.text
+        if parsed.calls:
+            delta.tool_calls = [
+                CalledToolDelta(index=number, **_called(call).model_dump())
+                for number, call in enumerate(parsed.calls, num_calls)
+            ]
+        if delta.model_fields_set or piece.logprobs or choice.finish is not None:
+            chunk = self._chunk(index, delta, choice.finish)
+            if self.terms.likelihood is not None:
+                chunk.choices[0].logprobs = self.terms.likelihood.of_chat(piece.logprobs)
+            if figures is not None:
+                chunk.speculation = figures
+            yield chunk
+
+    def _figures_chunk(self, usage: Usage, figures: SpeculationFigures) -> ChatChunk:
+        chunk = self._chunk_of([])
+        chunk.usage, chunk.speculation = usage, figures
+        return chunk
+
+    def _chunk(self, index: int, delta: ChatDelta, finish: Finish | None) -> ChatChunk:
+        choice = ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=finish)
+        return self._chunk_of([choice])
+
+    def _chunk_of(self, choices: list[ChatChunkChoice]) -> ChatChunk:
+        return ChatChunk(
+            id=self.id,
+            object="chat.completion.chunk",
+            created=self.created,
+            model=self.terms.model,
+            seed=self.terms.seed,
+            choices=choices,
+        )
+
+
+class _Choice:
+    """One answer so far."""
+
+    def __init__(self, reader: Reader, likelihood: Likelihood | None) -> None:
+        self._reader = reader
+        self._likelihood = likelihood
+        self._tokens: list[TokenLogprobs] = []
+        self._texts: list[str] = []
+        self.calls: list[Call] = []
+        self.finish: Finish | None = None
+
+    def take(self, piece: Piece) -> Parsed:
+        ends = piece.finish_reason is not None
+        parsed = self._reader.read(piece.text, ends)
+        self._texts.append(parsed.text)
+        self._tokens += piece.logprobs
+        self.calls += parsed.calls
+        if ends:
+            self.finish = "length" if piece.finish_reason == "length" else "tool_calls" if self.calls else "stop"
+        return parsed
+
+    def whole(self, index: int) -> ChatChoice:
+        assert self.finish is not None
+        text = "".join(self._texts)
+        message = ChatMessage(role="assistant", content=None if self.calls and not text.strip() else text, refusal=None)
+        if self.calls:
+            message.tool_calls = [_called(call) for call in self.calls]
+        logprobs = self._likelihood.of_chat(self._tokens) if self._likelihood else None
+        return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=self.finish)
+
+
+def _called(call: Call) -> CalledTool:
+    return CalledTool(id=call.id, type="function", function=CalledFunction(name=call.name, arguments=call.arguments))

@@ -1,0 +1,153 @@
+"""What goes wrong, in the shape that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from outrider.pipelines import (
+    CacheTooSmall,
+    DeviceFailed,
+    EmptyPrompt,
+    GenerationConfig,
+    InvalidOption,
+    OutriderError,
+    PromptTooLong,
+)
+
+from .metrics import FAILED, REFUSED, Metrics
+
+TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
+MESSAGES = {
+    400: "The body cannot be read as JSON.",  # whatever else is wrong with a request, `ApiError` says
+    404: "There is nothing at this address.",
+    405: "This address does not take that method.",
+}
+OPTIONS = frozenset(option.name for option in fields(GenerationConfig))
+FIELDS = {"rng_seed": "seed", "max_new_tokens": "max_tokens", "max_length": "max_tokens", "mode": "speculation"}
+ADDED = ("missing", "extra_forbidden")  # errors whose field is named though the request has no value for it
+NO_KIND = ("union_tag_not_found", "union_tag_invalid")  # errors of the field that tells what kind of value it is
+
+
+class ApiError(HTTPException):
+    """A refusal or a failure that the client is told of. `param` names the field that it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.param = param
+        self.code = code
+
+    @property
+    def body(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status_code, "invalid_request_error" if self.status_code < 500 else "server_error")
+        return {"error": {"message": self.detail, "type": kind, "param": self.param, "code": self.code}}
+
+    @property
+    def text(self) -> str:
+        return json.dumps(self.body)
+
+
+def as_api_error(error: Exception, prompt_field: str) -> ApiError:
+    """How a client is told of an error of the pipeline; of one that nobody foresaw it learns nothing but that."""
+    message = str(error)
+    match error:
+        case ApiError():
+            return error
+        case EmptyPrompt():
+            return ApiError(400, message, prompt_field)
+        case PromptTooLong():
+            return ApiError(400, message, prompt_field, "context_length_exceeded")
+        case CacheTooSmall():
+            return ApiError(400, message, "max_tokens", "context_length_exceeded")
+        case InvalidOption() if "no chat template" in message:
+            return ApiError(400, message, prompt_field)
+        case InvalidOption() if "chat template" in message:  # what follows is the template engine's own
+            return ApiError(400, "The chat template of this model cannot take these messages.", prompt_field)
+        case InvalidOption() if "structured_output_config" in message:
+            field = "response_format"
+            message = message.replace("structured_output_config.json_schema", field)
+            return ApiError(400, message.replace("structured_output_config", field), field)
+        case InvalidOption():
+            name = re.split(r"\W", message, maxsplit=1)[0]
+            if name not in OPTIONS:
+                return ApiError(400, message)
+            field = FIELDS.get(name, name)
+            return ApiError(400, field + message.removeprefix(name), field)
+        case DeviceFailed():
+            return ApiError(500, message, code="device_failed")
+        case OutriderError():
+            return ApiError(500, "The model could not answer; the server's own output says why.")
+    return ApiError(500, "The server failed on this request; its own output says how.")
+
+
+def add_error_handlers(api: FastAPI, metrics: Metrics) -> None:
+    """Tell every error in the one shape, and count refusals; failures are counted where they happen."""
+
+    def told(error: ApiError) -> JSONResponse:
+        if error.status_code < 500:
+            metrics.requests.labels(REFUSED).inc()
+        return JSONResponse(error.body, error.status_code, error.headers)
+
+    @api.exception_handler(HTTPException)
+    async def on_http(request: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error, ApiError):
+            return told(error)
+        message = MESSAGES.get(error.status_code, str(error.detail))
+        param = "body" if error.status_code == 400 else None
+        return told(ApiError(error.status_code, message, param, headers=error.headers))
+
+    @api.exception_handler(RequestValidationError)
+    async def on_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        return told(_of_validation(error.errors(), error.body))
+
+    @api.exception_handler(Exception)
+    async def on_failure(request: Request, error: Exception) -> JSONResponse:
+        metrics.requests.labels(FAILED).inc()
+        return told(as_api_error(error, "messages"))
+
+
+def _of_validation(errors: Sequence[Any], body: Any) -> ApiError:
+    """The most exact of pydantic's complaints: a union has one for each kind that a value could have been of."""
+    fields = [_field(error, body) for error in errors]
+    depth, field = max(fields, key=lambda found: found[0])
+    error = errors[fields.index((depth, field))]
+    kind = error["type"]
+    if kind == "json_invalid":
+        return ApiError(400, f"The body is not JSON: {error['ctx']['error']}.", "body")
+    if not depth:
+        return ApiError(400, "The body has to be a JSON object; send it with Content-Type: application/json.", "body")
+    if kind == "extra_forbidden":
+        return ApiError(400, f"{field} is not known here: leave it out.", field, "unknown_parameter")
+    if kind in ("missing", "union_tag_not_found"):
+        return ApiError(400, f"{field} is missing.", field, "missing_required_parameter")
+    message = error["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"{field}: {message}" + ("" if message.endswith(".") else "."), field, "invalid_value")
+
+
+def _field(error: Any, body: Any) -> tuple[int, str]:
+    """How deep in the body an error is, and the name of the place, which leaves out the tags of unions."""
+    depth, field, value, place = 0, "", body, error["loc"][1:]
+    for step in place:
+        is_added = step == place[-1] and error["type"] in ADDED
+        if isinstance(value, dict) and isinstance(step, str) and (step in value or is_added):
+            depth, field, value = depth + 1, f"{field}.{step}" if field else step, value.get(step)
+        elif isinstance(value, list) and isinstance(step, int) and step < len(value):
+            depth, field, value = depth + 1, f"{field}[{step}]", value[step]
+    if error["type"] in NO_KIND:
+        depth, field = depth + 1, f"{field}.{error['ctx']['discriminator'].strip(chr(39))}"
+    return depth, field

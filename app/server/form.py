@@ -1,0 +1,109 @@
+"""Form: what the answers to a conversation may look like, and who reads the calls of tools in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.pipelines import StructuredOutputConfig
+
+from .errors import ApiError
+from .schema import ChatRequest, Function, NamedTool, ObjectFormat, TextFormat, Tool
+from .tools import Reader, TextReader, reader_for
+
+SPACE = r"( |\n {0,16})?"  # between the parts of JSON: without a bound, small models go on with it until max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """tools: those that the model is told of. structure: what the answer has to keep to, if anything."""
+
+    tools: tuple[Tool, ...] = ()
+    reader: type[Reader] = TextReader
+    structure: StructuredOutputConfig | None = None
+
+    @classmethod
+    def of(cls, request: ChatRequest, template: str) -> Form:
+        """What a request asks for, of a model with this chat template. Raises ApiError."""
+        choice, tools = request.tool_choice, tuple(request.tools or ())
+        if not tools and choice is not None:
+            raise ApiError(400, "tool_choice chooses among tools: give tools as well, or leave it out.", "tool_choice")
+        if not tools or choice == "none":
+            return cls(structure=_structure(request))
+        reader = reader_for(template)
+        if reader is None:
+            raise ApiError(
+                400, "tools cannot be offered: this model's chat template knows none that could be read back.", "tools"
+            )
+        if request.response_format is not None and not isinstance(request.response_format, TextFormat):
+            raise ApiError(
+                400,
+                "response_format leaves no room for calls of tools: set tool_choice to none, or leave one of them out.",
+                "response_format",
+            )
+        if choice is None or choice == "auto":
+            _check_not_strict(tools)
+            return cls(tools, reader)
+        return cls(tools, reader, reader.one_call(_schema_of_call(_chosen(tools, choice), reader)))
+
+
+def _structure(request: ChatRequest) -> StructuredOutputConfig | None:
+    form = request.response_format
+    if form is None or isinstance(form, TextFormat):
+        return None
+    schema = {"type": "object"} if isinstance(form, ObjectFormat) else form.json_schema.schema_
+    return StructuredOutputConfig(json_schema=json.dumps({"x-guidance": {"whitespace_pattern": SPACE}, **schema}))
+
+
+def _check_not_strict(tools: Sequence[Tool]) -> None:
+    for number, tool in enumerate(tools):
+        if tool.function.strict:
+            field = f"tools[{number}].function.strict"
+            raise ApiError(
+                400, f"{field} is possible only where a call is certain: set tool_choice to required or to a function.",
+                field,
+            )  # fmt: skip
+
+
+def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> list[Function]:
+    functions = [tool.function for tool in tools]
+    if isinstance(choice, str):
+        return functions
+    named = [function for function in functions if function.name == choice.function.name]
+    if not named:
+        raise ApiError(400, f"tool_choice names {choice.function.name!r}, and no tool is called that.", "tool_choice")
+    return named
+
+
+def _schema_of_call(functions: Sequence[Function], reader: type[Reader]) -> dict[str, Any]:
+    """A JSON schema of a call of one of the functions; their own schemas keep their references."""
+    parameters = [function.parameters or {"type": "object"} for function in functions]
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": function.name}, reader.arguments: {"$ref": f"#/$defs/{number}"}},
+            "required": ["name", reader.arguments],
+            "additionalProperties": False,
+        }
+        for number, function in enumerate(functions)
+    ]
+    return {
+        "x-guidance": {"whitespace_pattern": SPACE},
+        "anyOf": calls,
+        "$defs": {str(number): _moved(schema, f"#/$defs/{number}") for number, schema in enumerate(parameters)},
+    }
+
+
+def _moved(schema: Any, to: str) -> Any:
+    """A schema that has become a part of another, and lies there at `to`."""
+    if isinstance(schema, list):
+        return [_moved(item, to) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {name: _moved(value, to) for name, value in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference.startswith("#"):
+        moved["$ref"] = to + reference[1:]
+    return moved

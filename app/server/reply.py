@@ -1,0 +1,107 @@
+"""Reply: the answers to one request in the form of an endpoint, chunk by chunk or whole."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from secrets import token_hex
+
+from pydantic import BaseModel
+
+from outrider.pipelines import Piece, Statistics
+
+from .likelihood import Likelihood
+from .responses import PromptTokensDetails, SpeculationFigures, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is known of a reply before anything is written.
+
+    answers_each: answers to each prompt.
+    tells_usage: whether a stream ends with a chunk of its own for that.
+    likelihood: puts the tokens' log-probabilities into words, where they are wanted.
+    """
+
+    model: str
+    seed: int
+    mode: str
+    num_prompts: int
+    answers_each: int
+    tells_usage: bool
+    likelihood: Likelihood | None
+
+
+class Reply(ABC):
+    """Gets every piece of every answer; those to the same prompt are next to each other."""
+
+    id_prefix: str
+
+    def __init__(self, terms: Terms) -> None:
+        self.id = f"{self.id_prefix}-{token_hex(12)}"
+        self.created = int(time.time())
+        self.terms = terms
+        self.num_answers = terms.num_prompts * terms.answers_each
+        self._stats: list[Statistics | None] = [None] * self.num_answers
+
+    def chunks(self, index: int, piece: Piece) -> Iterator[BaseModel]:
+        """What a stream sends for the next piece of an answer, and with the last of all also the figures."""
+        self._stats[index] = piece.stats
+        ends = all(stats is not None for stats in self._stats)
+        if ends and self.terms.tells_usage:
+            yield from self._take(index, piece, None)
+            yield self._figures_chunk(self.usage, self.figures)
+        else:
+            yield from self._take(index, piece, self.figures if ends else None)
+
+    def add(self, index: int, piece: Piece) -> None:
+        """Keep a piece for `whole`."""
+        for _ in self.chunks(index, piece):
+            pass
+
+    @abstractmethod
+    def first_chunks(self) -> Iterator[BaseModel]:
+        """What a stream sends before any piece."""
+
+    @abstractmethod
+    def whole(self) -> BaseModel:
+        """The answers, when all have ended."""
+
+    @abstractmethod
+    def _take(self, index: int, piece: Piece, figures: SpeculationFigures | None) -> Iterator[BaseModel]:
+        """Keep the next piece of an answer; the chunk for it, with `figures` where it is the last of all."""
+
+    @abstractmethod
+    def _figures_chunk(self, usage: Usage, figures: SpeculationFigures) -> BaseModel:
+        """A chunk without an answer."""
+
+    @property
+    def _ended(self) -> list[Statistics]:
+        return [stats for stats in self._stats if stats is not None]
+
+    @property
+    def usage(self) -> Usage:
+        first_of_each = self._ended[:: self.terms.answers_each]
+        cached = sum(stats.cached_tokens for stats in first_of_each)
+        prompt = sum(stats.prompt_tokens for stats in first_of_each)
+        written = sum(stats.new_tokens for stats in self._ended)
+        return Usage(
+            prompt_tokens=prompt,
+            completion_tokens=written,
+            total_tokens=prompt + written,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        )
+
+    @property
+    def figures(self) -> SpeculationFigures:
+        return SpeculationFigures(
+            mode=self.terms.mode,
+            passes=sum(stats.passes for stats in self._ended),
+            drafted=sum(stats.drafted for stats in self._ended),
+            accepted=sum(stats.accepted for stats in self._ended),
+            drafted_by=dict(sum((Counter(stats.drafted_by) for stats in self._ended), Counter())),
+            accepted_by=dict(sum((Counter(stats.accepted_by) for stats in self._ended), Counter())),
+        )

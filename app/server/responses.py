@@ -1,0 +1,167 @@
+"""What clients are answered, as OpenAI's API has it; `seed` and `speculation` are ours. Times are Unix seconds."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel
+
+Finish: TypeAlias = Literal["stop", "length", "tool_calls"]
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    error: ErrorDetail
+
+
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
+
+
+class SpeculationFigures(BaseModel):
+    """Of all answers together; `passes` are those that each was part of, added up."""
+
+    mode: str
+    passes: int
+    drafted: int
+    accepted: int
+    drafted_by: dict[str, int]
+    accepted_by: dict[str, int]
+
+
+class Envelope(BaseModel):
+    """`seed` is the one to give for the same answer again."""
+
+    id: str
+    created: int
+    model: str
+    seed: int
+
+
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class CalledTool(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class TopLikelihood(BaseModel):
+    """`logprob` is of the model's own distribution, whatever the request does to it."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class TokenLikelihood(TopLikelihood):
+    top_logprobs: list[TopLikelihood]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[TokenLikelihood]
+    refusal: None
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class ChatMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None = None
+    tool_calls: list[CalledTool] | None = None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish
+
+
+class ChatCompletion(Envelope):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+    speculation: SpeculationFigures
+
+
+class CalledToolDelta(CalledTool):
+    index: int
+
+
+class ChatDelta(BaseModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    tool_calls: list[CalledToolDelta] | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: Finish | None
+
+
+class ChatChunk(Envelope):
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: Usage | None = None
+    speculation: SpeculationFigures | None = None
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: Finish | None
+
+
+class Completion(Envelope):
+    """Also a chunk of one: there, all but the last leave out what `usage` and `speculation` say."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    speculation: SpeculationFigures | None = None
+
+
+class Model(BaseModel):
+    """`max_context` is in tokens, prompt and answer together; `modes` are the values of `speculation`."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_context: int
+    modes: list[str]
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(BaseModel):
+    status: Literal["ok", "warming up", "failed"]

@@ -1,0 +1,234 @@
+"""What clients may ask: the fields of OpenAI's API that can be honoured, and ours. Unknown ones are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair is no character") from None
+    return text
+
+
+Text: TypeAlias = Annotated[str, AfterValidator(_encodable)]
+Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = None
+
+
+class GenerationRequest(Strict):
+    """What both ways of asking have in common. What is left out, or null, is the model's own default."""
+
+    model: Text
+    max_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1, le=128)
+    stop: Annotated[Text, Field(min_length=1)] | list[Annotated[Text, Field(min_length=1)]] | None = None
+    seed: int | None = Field(None, ge=0, lt=SEEDS)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    logit_bias: dict[str, float] | None = Field(None, max_length=0)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Text | None = None
+
+    speculation: Speculation | None = Field(None, description="Who drafts. It changes the speed and no token.")
+    top_k: int | None = Field(None, ge=1)
+    min_p: float | None = Field(None, ge=0, lt=1)
+    repetition_penalty: float | None = Field(None, ge=0.01, le=100)
+
+    @field_validator("stream_options")
+    @classmethod
+    def _are_for_streams(cls, options: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
+        if options is not None and not info.data.get("stream"):
+            raise ValueError("they are for streams: leave them out, or set stream to true.")
+        return options
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def stops(self) -> frozenset[str]:
+        return frozenset([self.stop] if isinstance(self.stop, str) else self.stop or ())
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: Text
+
+
+Content: TypeAlias = Text | Annotated[list[TextPart], Field(min_length=1)]
+
+
+class FunctionCall(Strict):
+    name: Text
+    arguments: Text = Field(description="A JSON object, as text.")
+
+    @property
+    def parsed(self) -> dict[str, Any]:
+        """Raises ValueError where the arguments are no JSON object."""
+        arguments = json.loads(self.arguments)
+        if not isinstance(arguments, dict):
+            raise ValueError("no object")
+        return arguments
+
+
+class ToolCall(Strict):
+    id: Text
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class _Message(Strict):
+    name: Text | None = None
+
+
+class SystemMessage(_Message):
+    role: Literal["system"]
+    content: Content
+
+
+class DeveloperMessage(_Message):
+    role: Literal["developer"]
+    content: Content
+
+
+class UserMessage(_Message):
+    role: Literal["user"]
+    content: Content
+
+
+class AssistantMessage(_Message):
+    """`refusal` and those below are what OpenAI's clients send back of an answer that had none."""
+
+    role: Literal["assistant"]
+    content: Content | None = None
+    tool_calls: list[ToolCall] | None = None
+    refusal: None = None
+    annotations: Annotated[list[Any], Field(max_length=0)] | None = None
+    audio: None = None
+    function_call: None = None
+
+
+class ToolMessage(_Message):
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: Text
+
+
+Message: TypeAlias = Annotated[
+    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+class Function(Strict):
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = Field(None, description="True only with a tool_choice that makes a call certain.")
+
+
+class Tool(Strict):
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Strict):
+    name: Text
+
+
+class NamedTool(Strict):
+    type: Literal["function"]
+    function: FunctionName
+
+
+class TextFormat(Strict):
+    type: Literal["text"]
+
+
+class ObjectFormat(Strict):
+    type: Literal["json_object"]
+
+
+class JsonSchema(Strict):
+    """`strict` may be false, but the answer keeps to the schema in any case."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: Text | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class SchemaFormat(Strict):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat: TypeAlias = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+
+
+class ChatRequest(GenerationRequest):
+    """The body of /v1/chat/completions."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: Literal[True] | None = None
+    store: Literal[False] | None = None
+    response_format: ResponseFormat | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=20)
+
+    @field_validator("top_logprobs")
+    @classmethod
+    def _needs_logprobs(cls, num_top: int | None, info: ValidationInfo) -> int | None:
+        if num_top is not None and not info.data.get("logprobs"):
+            raise ValueError("it goes with logprobs: set that to true as well.")
+        return num_top
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """How many of the likeliest tokens are to be told beside each one; None where none are wanted at all."""
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @field_validator("max_completion_tokens")
+    @classmethod
+    def _is_the_same_limit(cls, limit: int | None, info: ValidationInfo) -> int | None:
+        if limit is not None and info.data.get("max_tokens") not in (None, limit):
+            raise ValueError("it is another name of max_tokens, and they differ: give one of them.")
+        return limit
+
+
+class CompletionRequest(GenerationRequest):
+    """The body of /v1/completions."""
+
+    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=128)]
+    echo: Literal[False] | None = None
+    suffix: None = None
+    logprobs: int | None = Field(None, ge=0, le=5)
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As of `ChatRequest`."""
+        return self.logprobs
+
+    @property
+    def prompts(self) -> list[str]:
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt

@@ -1,0 +1,235 @@
+"""Worker: the one thread that steps the engine while there is work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import Any, TypeAlias
+
+from outrider.pipelines import LLMPipeline, Piece, Stream
+from outrider.pipelines.prompt import Inputs
+
+from .errors import ApiError, as_api_error
+from .limits import Limits
+from .metrics import CANCELLED, COMPLETED, FAILED, TIMED_OUT, Metrics
+
+log = logging.getLogger(__name__)
+
+Event: TypeAlias = "tuple[int, Piece] | ApiError"  # which of the answers goes on, or why all of them end
+
+
+class Answers:
+    """The answers to one request, piece by piece as they are written. `close` it whatever happens."""
+
+    def __init__(self, worker: Worker, num_answers: int, prompt_field: str) -> None:
+        self.num_answers = num_answers
+        self.prompt_field = prompt_field
+        self.deadline = time.monotonic() + worker.limits.request_s
+        self.streams: list[Stream] = []
+        self.dropped = False
+        self.events: asyncio.Queue[Event] = asyncio.Queue()
+        self._worker = worker
+        self._num_open = num_answers
+
+    def __aiter__(self) -> Answers:
+        return self
+
+    async def __anext__(self) -> tuple[int, Piece]:
+        """The next piece and which answer it belongs to, until all have ended. Raises ApiError."""
+        if not self._num_open:
+            raise StopAsyncIteration
+        event = await self.events.get()
+        if isinstance(event, ApiError):
+            raise event
+        self._num_open -= event[1].finish_reason is not None
+        return event
+
+    def close(self) -> None:
+        """Let go of what is not written yet: its blocks are free before the next pass begins."""
+        if not self.dropped:
+            self.dropped = True
+            self._worker.num_open -= self.num_answers
+
+
+class Worker:
+    """Begins answers for an asyncio loop, steps the pipeline's backend in a thread and hands over what it wrote.
+
+    All requests share that thread, and another one that tokenizes prompts. `num_open` answers are waiting or being
+    written.
+    """
+
+    def __init__(self, pipeline: LLMPipeline, limits: Limits, metrics: Metrics) -> None:
+        self.limits = limits
+        self.num_open = 0
+        self.ready = False
+        self.failure: Exception | None = None  # of the warm-up
+        self.on_warm: Callable[[], None] = lambda: None  # called when it has succeeded or failed
+        self._pipeline = pipeline
+        self._metrics = metrics
+        self._arrived: SimpleQueue[Answers | None] = SimpleQueue()  # None: come to an end
+        self._ending = False
+        self._intake = ThreadPoolExecutor(1, "intake")
+        self._thread = Thread(target=self._run, name="worker", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self) -> None:
+        """Warm up, then serve; to be called in the loop that asks for answers."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    def end_answers(self) -> None:
+        """End every answer that is open with an error, and refuse new ones. Safe in a signal handler."""
+        self._ending = True
+
+    def close(self) -> None:
+        """End, and wait for the pass that is on: a process must not exit in the middle of one."""
+        self.end_answers()
+        self._intake.shutdown()
+        self._arrived.put(None)
+        self._thread.join()
+
+    async def open(self, inputs: Inputs, options: dict[str, Any], num_answers: int, prompt_field: str) -> Answers:
+        """Begin the answers to a request. Raises ApiError where it cannot be served, or not now."""
+        if self._ending:
+            raise _shutting_down()
+        if num_answers > self.limits.answers:
+            raise ApiError(
+                400, f"The request asks for {num_answers} answers; {self.limits.answers} is the most here.", "n"
+            )
+        if self.num_open + num_answers > self.limits.answers:
+            raise ApiError(
+                429,
+                f"{self.num_open} answers are waiting or being written, of {self.limits.answers} at most: try again.",
+                code="queue_full",
+                headers={"Retry-After": str(self.limits.retry_after_s)},
+            )
+        answers = Answers(self, num_answers, prompt_field)
+        self.num_open += num_answers
+        try:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._intake, self._begin, answers, inputs, options)
+        except BaseException as error:
+            answers.close()
+            if not isinstance(error, Exception):
+                raise
+            told = self._told(error, prompt_field)
+            if told.status_code >= 500:
+                self._metrics.requests.labels(FAILED).inc()
+            raise told from error
+        return answers
+
+    def _begin(self, answers: Answers, inputs: Inputs, options: dict[str, Any]) -> None:
+        if not answers.dropped:
+            answers.streams = self._pipeline.streams(inputs, **options)
+            self._arrived.put(answers)
+
+    def _run(self) -> None:
+        try:
+            self._pipeline.warm_up()
+            self.ready = True
+        except Exception as error:
+            log.exception("The model failed to start")
+            self.failure = error
+            self._ending = True
+        self.on_warm()
+        serving: list[Answers] = []
+        while self._take_arrived(serving):
+            serving = [answers for answers in serving if not self._ends(answers)]
+            if not serving:
+                continue
+            try:
+                self._pipeline.backend.step()
+            except Exception as error:  # of the backend itself: a request's own error waits in its stream
+                for answers in serving:
+                    self._fail(answers, error)
+                serving = []
+                continue
+            self._hand_over([event for answers in serving for event in self._written(answers)])
+            serving = [answers for answers in serving if answers.streams]
+        for answers in serving:
+            self._end(answers, FAILED, _shutting_down())
+
+    def _take_arrived(self, serving: list[Answers]) -> bool:
+        """Take new requests in, waiting for one where there is nothing to do; False when the worker is to end."""
+        try:
+            while True:
+                answers = self._arrived.get(block=not serving)
+                if answers is None:
+                    return False
+                serving.append(answers)
+        except Empty:
+            return True
+
+    def _ends(self, answers: Answers) -> bool:
+        """Whether a request ends here, before it is written to its end."""
+        if answers.dropped:
+            self._end(answers, CANCELLED)
+        elif self._ending:
+            self._end(answers, FAILED, _shutting_down())
+        elif time.monotonic() > answers.deadline:
+            self._end(answers, TIMED_OUT, self._timed_out())
+        else:
+            return False
+        return True
+
+    def _written(self, answers: Answers) -> list[tuple[Answers, Event]]:
+        """What there is to hand over; a request that has come to its end is left without streams."""
+        events: list[tuple[Answers, Event]] = []
+        try:
+            for index, stream in enumerate(answers.streams):
+                if (piece := stream.take()) is not None:
+                    events.append((answers, (index, piece)))
+                    if piece.stats is not None:
+                        self._metrics.observe(piece.stats)
+        except Exception as error:
+            self._fail(answers, error)
+            return events
+        if all(stream.ended for stream in answers.streams):
+            self._metrics.requests.labels(COMPLETED).inc()
+            answers.streams = []
+        return events
+
+    def _fail(self, answers: Answers, error: Exception) -> None:
+        self._end(answers, FAILED, self._told(error, answers.prompt_field))
+
+    def _end(self, answers: Answers, outcome: str, error: ApiError | None = None) -> None:
+        for stream in answers.streams:
+            if not stream.ended:
+                stream.close()
+                self._metrics.observe(stream.stats)
+        answers.streams = []
+        self._metrics.requests.labels(outcome).inc()
+        if error is not None:
+            self._hand_over([(answers, error)])
+
+    def _hand_over(self, events: Sequence[tuple[Answers, Event]]) -> None:
+        def deliver() -> None:
+            for answers, event in events:
+                answers.events.put_nowait(event)
+
+        if events and self._loop is not None:
+            self._loop.call_soon_threadsafe(deliver)
+
+    def _told(self, error: Exception, prompt_field: str) -> ApiError:
+        told = as_api_error(error, prompt_field)
+        if told.status_code >= 500 and told is not error:
+            log.error("A request failed", exc_info=error)
+        return told
+
+    def _timed_out(self) -> ApiError:
+        return ApiError(
+            504,
+            f"The answer took longer than {self.limits.request_s:g} s, so it was ended: ask for fewer tokens, or start "
+            "the server with a higher --request-seconds.",
+            code="timeout",
+            headers={"X-Should-Retry": "false"},  # OpenAI's clients would ask for the same again
+        )
+
+
+def _shutting_down() -> ApiError:
+    return ApiError(503, "The server is shutting down.", code="shutting_down", headers={"X-Should-Retry": "false"})

@@ -1,0 +1,22 @@
+"""Sixty-four clients at once; `python -m tests.benchmark.load` does the same for longer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from .load import MODES, load, questions
+from .serving import Served
+
+NUM_CLIENTS = 64
+SECONDS = 6.0
+
+
+def test_every_request_ends_with_the_tokens_that_it_gets_alone(served: Served) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    asked = questions(served.pipeline, 60, random.Random(seed))
+    outcome = asyncio.run(load(f"{served.url}/v1", asked, NUM_CLIENTS, SECONDS, seed))
+    assert not outcome.wrong
+    assert outcome.answered.total() + outcome.left >= NUM_CLIENTS
+    assert set(outcome.answered) == set(MODES)

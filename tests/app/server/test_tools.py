@@ -1,0 +1,260 @@
+"""Tools: what a model writes as a call arrives as one, however it is cut; what is none stays text."""
+
+from __future__ import annotations
+
+import html
+import json
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from outrider.app.server.tools import BareReader, Reader, TaggedReader, TextReader, reader_for
+from outrider.pipelines import LLMPipeline
+
+from .serving import MODEL, Served, running, user
+
+CALL = '<tool_call>\n{"name": "area", "arguments": {"width": 3, "unit": "é"}}\n</tool_call>'
+PARSED = ("area", {"width": 3, "unit": "é"})
+LLAMA = '{"name": "area", "parameters": {"width": 3, "unit": "é"}}'
+WRITTEN = {
+    f"Let me see.\n{CALL}": ("Let me see.", [PARSED]),
+    f"{CALL}\n{CALL}": ("", [PARSED, PARSED]),
+    "No call, but <tool and <tool_cal": ("No call, but <tool and <tool_cal", []),
+    "<tool_call>not JSON</tool_call> after": ("<tool_call>not JSON</tool_call> after", []),
+    '<tool_call>{"name": 3, "arguments": {}}</tool_call>': ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', []),
+    '<tool_call>{"name": "f", "arguments": {': ('<tool_call>{"name": "f", "arguments": {', []),
+    "spaces at the end  \n": ("spaces at the end  \n", []),
+    "": ("", []),
+}
+
+# The template of the embedded pair, and before it the tools and among the messages the calls, in Hermes' form.
+TEMPLATE = (
+    "{%- if tools %}{{- '<|system|>' -}}{%- for tool in tools %}{{- tool | tojson -}}{%- endfor -%}"
+    "{{- 'Answer with <tool_call></tool_call><|end|>' -}}{%- endif -%}"
+    "{%- for message in messages -%}{{- '<|' + message['role'] + '|>' + message['content'] -}}"
+    "{%- for call in message['tool_calls'] or [] -%}{{- '<tool_call>' -}}{{- call['function'] | tojson -}}"
+    "{{- '</tool_call>' -}}{%- endfor -%}{{- '<|end|>' -}}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
+)
+AREA_TOOL = {
+    "type": "function",
+    "function": {"name": "area", "parameters": {"type": "object", "properties": {}}},
+}
+COPIED = 'def call():\n    return <tool_call>{"name": "area", "arguments": {"width": 3}}</tool_call>'
+ASK = user(f"Repeat this function.\n\n{COPIED}")
+
+
+def read(reader: Reader, parts: list[str]) -> tuple[str, list[tuple[str, Any]]]:
+    parsed = [reader.read(part, i == len(parts) - 1) for i, part in enumerate(parts)]
+    calls = [call for part in parsed for call in part.calls]
+    assert len({call.id for call in calls}) == len(calls)
+    return "".join(part.text for part in parsed), [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+def cuts(text: str, rng: random.Random) -> list[str]:
+    places = sorted(rng.sample(range(len(text) + 1), rng.randint(0, min(6, len(text)))))
+    return [text[i:j] for i, j in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@pytest.mark.parametrize("text", WRITTEN, ids=repr)
+def test_tagged_calls_are_found_however_the_text_is_cut(text: str) -> None:
+    rng = random.Random(text)
+    for parts in ([text], list(text) or [""], *(cuts(text, rng) for _ in range(50))):
+        found, calls = read(TaggedReader(), parts)
+        expected, expected_calls = WRITTEN[text]
+        assert calls == expected_calls, parts
+        assert found.rstrip() == expected.rstrip(), parts
+        assert calls or found == expected, parts
+
+
+def test_text_before_a_call_is_told_at_once() -> None:
+    reader = TaggedReader()
+    assert reader.read("Let me ", False).text == "Let me"
+    assert reader.read("see: <", False).text == " see:"
+    assert reader.read("b> is bold", False).text == " <b> is bold"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (LLAMA, ("", [PARSED])),
+        (f"\n{LLAMA}\n", ("", [PARSED])),
+        ("Plain text", ("Plain text", [])),
+        ("{ is a brace", ("{ is a brace", [])),
+        ('{"name": "area"}', ('{"name": "area"}', [])),
+    ],
+)
+def test_a_bare_call_is_the_whole_answer_or_none(text: str, expected: Any) -> None:
+    rng = random.Random(text)
+    for parts in ([text], list(text), *(cuts(text, rng) for _ in range(50))):
+        assert read(BareReader(), parts) == expected, parts
+
+
+def test_the_chat_template_tells_how_calls_are_written() -> None:
+    assert reader_for(TEMPLATE) is TaggedReader
+    assert reader_for("{% if tools %}{\"name\": name, \"parameters\": {}}") is BareReader
+    assert reader_for("{% if tools %}<tool_call><function=x>") is None
+    assert reader_for("{{ messages }}") is None
+    assert TextReader().read(CALL, True).text == CALL
+
+
+@pytest.fixture(scope="module")
+def with_tools(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """The embedded pair with a chat template that knows tools; the model copies a call when it is told to."""
+    pair = tmp_path_factory.mktemp("tools") / "pair"
+    shutil.copytree(embedded_pair, pair)
+    tokenizer = pair / "target" / "openvino_tokenizer.xml"
+    text, count = re.subn(
+        r'<chat_template value="[^"]*"', lambda _: f'<chat_template value="{html.escape(TEMPLATE)}"',
+        tokenizer.read_text(encoding="utf-8"),
+    )  # fmt: skip
+    assert count == 1
+    tokenizer.write_text(text, encoding="utf-8")
+    with running(LLMPipeline(pair)) as served:
+        yield served
+
+
+@pytest.fixture
+def client(with_tools: Served) -> Iterator[openai.OpenAI]:
+    with with_tools.client() as client:
+        yield client
+
+
+def test_a_call_arrives_as_one(client: openai.OpenAI) -> None:
+    answer: Any = client.chat.completions.create(
+        model=MODEL, messages=ASK, tools=[AREA_TOOL], tool_choice="auto", temperature=0
+    )
+    (choice,) = answer.choices
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content == "def call():\n    return"
+    (call,) = choice.message.tool_calls
+    assert (call.type, call.function.name, json.loads(call.function.arguments)) == ("function", "area", {"width": 3})
+
+
+def test_a_stream_carries_the_same_call(client: openai.OpenAI) -> None:
+    chunks: Any = client.chat.completions.create(
+        model=MODEL, messages=ASK, tools=[AREA_TOOL], temperature=0, stream=True
+    )
+    deltas = [chunk.choices[0].delta for chunk in chunks if chunk.choices]
+    assert "".join(delta.content or "" for delta in deltas) == "def call():\n    return"
+    (call,) = [call for delta in deltas for call in delta.tool_calls or ()]
+    assert (call.index, call.function.name, json.loads(call.function.arguments)) == (0, "area", {"width": 3})
+
+
+def test_the_result_of_a_call_goes_back_to_the_model(client: openai.OpenAI, with_tools: Served) -> None:
+    first: Any = client.chat.completions.create(model=MODEL, messages=ASK, tools=[AREA_TOOL], temperature=0)
+    message = first.choices[0].message
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "12"}
+    answer = client.chat.completions.create(
+        model=MODEL, messages=[*ASK, message.model_dump(), result], tools=[AREA_TOOL], max_tokens=4
+    )
+    template = with_tools.pipeline.tokenizer.apply_chat_template
+    function = {"name": "area", "arguments": {"width": 3}}
+    prompt = template(
+        [*ASK, {"role": "assistant", "content": "def call():\n    return",
+                "tool_calls": [{"function": function}]}, {"role": "tool", "content": "12"}],
+        tools=[AREA_TOOL],
+    )  # fmt: skip
+    assert '<tool_call>{"name": "area", "arguments": {"width": 3}}</tool_call>' in prompt
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens == len(with_tools.pipeline.tokenizer.encode(prompt, False))
+
+
+def test_without_leave_nothing_is_called(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=MODEL, messages=ASK, tools=[AREA_TOOL], tool_choice="none", temperature=0
+    )
+    assert answer.choices[0].message.content == COPIED
+    assert answer.choices[0].message.tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"tool_choice": "always"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "volume"}}}, "tool_choice"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"tools": [{"type": "function", "function": {**AREA_TOOL["function"], "strict": True}}]},
+         "tools[0].function.strict"),
+        ({"tools": [], "tool_choice": "auto"}, "tool_choice"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_refused(client: openai.OpenAI, options: Any, field: str) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**{"model": MODEL, "messages": ASK, "tools": [AREA_TOOL], **options})
+    assert refused.value.param == field
+
+
+def test_a_model_without_tools_refuses_them(served: Served) -> None:
+    with served.client() as plain, pytest.raises(openai.BadRequestError) as refused:
+        plain.chat.completions.create(model=MODEL, messages=ASK, tools=[AREA_TOOL])  # type: ignore[list-item]
+    assert refused.value.param == "tools"
+
+
+STRICT = {
+    "type": "function",
+    "function": {
+        "name": "volume",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"box": {"$ref": "#/$defs/Box"}},
+            "required": ["box"],
+            "additionalProperties": False,
+            "$defs": {
+                "Box": {
+                    "type": "object",
+                    "properties": {"height": {"enum": [1, 2]}, "inner": {"$ref": "#/$defs/Unit"}},
+                    "required": ["height", "inner"],
+                    "additionalProperties": False,
+                },
+                "Unit": {"enum": ["cm", "inch"]},
+            },
+        },
+    },
+}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "volume"}}], ids=str)
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_call_that_is_demanded_is_made_and_keeps_to_its_parameters(
+    client: openai.OpenAI, choice: Any, temperature: float
+) -> None:
+    tools = [STRICT] if choice == "required" else [AREA_TOOL, STRICT]
+    answer: Any = client.chat.completions.create(
+        model=MODEL, messages=user("Hello."), tools=tools, tool_choice=choice, temperature=temperature, seed=1,
+        max_tokens=300,
+    )  # fmt: skip
+    message = answer.choices[0].message
+    assert message.content is None
+    (call,) = message.tool_calls
+    assert call.function.name == "volume"
+    (box,) = json.loads(call.function.arguments).values()
+    assert (set(box), box["height"] in (1, 2), box["inner"] in ("cm", "inch")) == ({"height", "inner"}, True, True)
+    assert answer.choices[0].finish_reason == "tool_calls"
+
+
+def test_a_demanded_call_is_one_of_those_offered(client: openai.OpenAI) -> None:
+    names = set()
+    for seed in range(6):
+        answer: Any = client.chat.completions.create(
+            model=MODEL, messages=user("Hello."), tools=[STRICT, {**STRICT, "function": {**STRICT["function"],
+            "name": "size"}}], tool_choice="required", temperature=2, seed=seed, max_tokens=300,
+        )  # fmt: skip
+        names.add(answer.choices[0].message.tool_calls[0].function.name)
+    assert names <= {"volume", "size"}
+
+
+def test_a_bare_call_can_be_demanded_too(served: Served) -> None:
+    schema = {"type": "object", "properties": {"name": {"const": "f"}, "parameters": {"enum": [{}]}},
+              "required": ["name", "parameters"], "additionalProperties": False}  # fmt: skip
+    options = {"structured_output_config": BareReader.one_call(schema), "max_new_tokens": 60}
+    text = str(served.pipeline.generate("Hello.", **options))
+    assert read(BareReader(), [text]) == ("", [("f", {})])
