@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from outrider.pipelines import LLMPipeline
@@ -17,10 +17,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far the model is: `name` is "warming", "ready" or "failed", `line` says it to people."""
+    """How far the model is: `name` is "warming", "ready" or "failed"; `line` and `values` are words for it."""
 
     name: str
     line: str
+    values: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class Assistant:
     def __init__(self, pipeline: LLMPipeline, name: str) -> None:
         self.pipeline = pipeline
         self.name = name
-        self.state = State("warming", "warming up")
+        self.state = State("warming", "state_warming")
         self._answering: dict[str, _Answering] = {}  # by visitor
         self._warm_up_thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
 
@@ -88,9 +89,9 @@ class Assistant:
             self.pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it
             log.exception("The model failed to start")
-            self.state = State("failed", f"failed to start: {error}")
+            self.state = State("failed", "state_failed", {"reason": str(error)})
             return
         if self.pipeline.device != "CPU":  # the page says what that means
-            self.state = State("ready", f"ready on {self.pipeline.device}")
+            self.state = State("ready", "state_device", {"device": self.pipeline.device})
             return
-        self.state = State("ready", "ready" if self.pipeline.exact else "ready, but not exact on this device")
+        self.state = State("ready", "state_ready" if self.pipeline.exact else "state_inexact")

@@ -9,8 +9,10 @@ from pathlib import Path
 from outrider.pipelines import LLMPipeline, OutriderError
 
 from .assistant import Assistant
+from .history import History, history_path
 from .page import Page
-from .theme import HEAD, STYLE_SHEET, theme
+from .page.theme import HEAD, STYLE_SHEET, theme
+from .wording import TRANSLATIONS
 
 
 class AddressTaken(OutriderError):
@@ -28,7 +30,7 @@ def serve(
     """Load the pair and serve its page until interrupted. Raises AddressTaken, and what LLMPipeline raises."""
     _check_address(host, port)
     pipeline = LLMPipeline(pair, device, reference=reference)
-    page = open_page(Assistant(pipeline, name_of(pair)), host, port, open_browser)
+    page = open_page(Assistant(pipeline, name_of(pair)), History(history_path()), host, port, open_browser)
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
     print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
     try:
@@ -39,11 +41,12 @@ def serve(
     finally:
         page.assistant.close()
         page.blocks.close(verbose=False)
+        page.history.close()
 
 
-def open_page(assistant: Assistant, host: str, port: int, open_browser: bool = False) -> Page:
+def open_page(assistant: Assistant, history: History, host: str, port: int, open_browser: bool = False) -> Page:
     """Start serving an assistant's page in the background, and warm the model up meanwhile."""
-    page = Page(assistant)
+    page = Page(assistant, history)
     page.blocks.launch(
         server_name=host,
         server_port=port,
@@ -60,6 +63,7 @@ def open_page(assistant: Assistant, host: str, port: int, open_browser: bool = F
         theme=theme(),
         css_paths=STYLE_SHEET,
         head=HEAD,
+        i18n=TRANSLATIONS,
     )
     assistant.warm_up_in_background()
     return page

@@ -11,18 +11,20 @@ from playwright.sync_api import Page, Request, expect
 
 from outrider.app.assistant import Assistant
 from outrider.app.chat import name_of, open_page
-from outrider.app.examples import EXAMPLES
+from outrider.app.history import History
+from outrider.app.page.examples import EXAMPLES
 from outrider.pipelines import LLMPipeline
 
-from .conftest import free_port
+from ..conftest import free_port
 
-expect.set_options(timeout=60_000)
+expect.set_options(timeout=15_000)
 
 
 @pytest.fixture(scope="module")
 def address(embedded_pair: Path) -> Iterator[str]:
     port = free_port()
-    page = open_page(Assistant(LLMPipeline(embedded_pair), name_of(embedded_pair)), "127.0.0.1", port)
+    history = History(Path(":memory:"))
+    page = open_page(Assistant(LLMPipeline(embedded_pair), name_of(embedded_pair)), history, "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}"
     page.assistant.close()
     page.blocks.close(verbose=False)

@@ -1,0 +1,160 @@
+"""The chat page: what is on it, and which event calls what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from ..assistant import Assistant
+from ..history import History
+from ..settings import Settings
+from ..wording import Words, translate, words_of
+from . import rendering
+from .acts import LISTENER, Outbox
+from .chats import ChatList
+from .examples import EXAMPLES
+from .panel import SettingsPanel
+from .talk import Talk
+from .view import View
+
+WIDE = 1100  # pixels of a window that has room for the list of conversations
+TEMPORARY_S = 3600  # how long an imported file stays in Gradio's temporary folder
+
+
+class Page:
+    """The page of one assistant. `blocks` is what Gradio serves."""
+
+    def __init__(self, assistant: Assistant, history: History) -> None:
+        self.assistant = assistant
+        self.history = history
+        with gr.Blocks(title="Outrider", fill_height=True, delete_cache=(TEMPORARY_S, TEMPORARY_S)) as self.blocks:
+            self._lay_out()
+            self._connect()
+
+    def _lay_out(self) -> None:
+        self.view = gr.State(View())
+        modes = self.assistant.pipeline.modes
+        self.chats = ChatList(self.history)
+        with gr.Row(elem_id="masthead"):
+            self.title = gr.HTML(elem_id="title")
+            self.status = gr.HTML(elem_id="status")
+        self.notice = gr.HTML(elem_id="notice")
+        self.clock = gr.Timer(0.5)
+        self.width = gr.Number(visible=False)  # of the window, which the browser tells
+        self.settings = SettingsPanel(self.assistant)
+        self.acts = gr.HTML(elem_id="acts", js_on_load=LISTENER)
+        self.outbox = Outbox()
+        self.chat = gr.Chatbot(
+            elem_id="chat",
+            show_label=False,
+            container=False,
+            scale=1,
+            height="100%",
+            layout="panel",
+            buttons=[],
+            latex_delimiters=[],
+            placeholder=translate("empty"),
+            examples=[{"text": example.prompt, "display_text": example.title} for example in EXAMPLES],
+        )
+        with gr.Column(elem_id="composer"):
+            with gr.Row(elem_id="controls"):
+                self.mode = gr.Radio(
+                    [(translate(f"mode_{mode}"), mode) for mode in rendering.MODES if mode in modes],
+                    value=Settings().mode if Settings().mode in modes else modes[0],
+                    label=translate("mode"),
+                    show_label=False,
+                    container=False,
+                    elem_id="mode",
+                )
+                self.coloured = gr.Checkbox(True, label=translate("colour"), container=False, elem_id="coloured")
+                self.legend = gr.HTML(elem_id="legend")
+            with gr.Row(elem_id="entry"):
+                self.box = gr.Textbox(
+                    label=translate("prompt"),
+                    show_label=False,
+                    container=False,
+                    placeholder=translate("ask"),
+                    lines=1,
+                    max_lines=12,
+                    autofocus=True,
+                    elem_id="prompt",
+                )
+                self.send = gr.Button(translate("send"), variant="primary", elem_id="send", min_width=84, scale=0)
+                self.stop = gr.Button(
+                    translate("stop"), variant="stop", elem_id="stop", min_width=84, scale=0, visible=False
+                )
+            self.small_print = gr.HTML(elem_id="small-print")
+
+    def _connect(self) -> None:
+        queued: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        quick = queued | {"queue": False}  # for what refuses nothing: Gradio shows errors of queued events only
+        talk = Talk(self.assistant, self.history)
+        listed = [self.chats.listing, self.chats.title]
+        seen = [self.view, self.coloured]
+        buttons = [self.send, self.stop]
+        shown = [self.view, self.chat, *buttons]
+        refresh: dict[str, Any] = {
+            "fn": self.chats.listed, "inputs": [self.view, self.chats.search], "outputs": listed, **queued,
+        }  # fmt: skip
+        for ask, begin, inputs in (
+            (self.box.submit, talk.ask, [self.box]),
+            (self.send.click, talk.ask, [self.box]),
+            (self.chat.example_select, talk.ask_example, []),
+            (self.chat.retry, talk.retry, []),
+        ):
+            begun = ask(begin, [*inputs, *seen], [self.box, *shown], **queued)
+            begun.success(**refresh)
+            answer = begun.success(
+                talk.answer,
+                [*seen, self.mode, *self.settings.values],
+                [self.view, self.chat, self.box],
+                concurrency_id="answer",
+                concurrency_limit=8,
+                **queued,
+            )
+            rested = answer.then(talk.rest, seen, [self.chat, *buttons], **quick)
+            rested.then(**refresh)
+        self.stop.click(talk.stop, None, None, **quick)
+        self.chat.undo(talk.undo, seen, [self.box, self.view, self.chat], **queued)
+        gr.on([self.chat.clear, self.chats.new.click], talk.begin_anew, None, shown, **queued).then(**refresh)
+        opened = self.chats.listing.input(talk.open, [self.chats.listing, self.coloured], shown, **queued)
+        opened.then(**refresh)
+        self.coloured.change(talk.drawn, seen, self.chat, **quick)
+        acted = self.acts.select(talk.act, seen, [self.box, self.view, self.chat, self.outbox.box], **queued)
+        self.outbox.deliver(acted)
+
+        deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
+        deleted = deleted.then(self.chats.delete_shown, self.view, self.view, **queued)
+        imported = self.chats.upload.upload(self.chats.imported, self.chats.upload, self.view, **queued)
+        for event in (deleted, imported):
+            event.success(talk.rest, seen, [self.chat, *buttons], **queued).then(**refresh)
+        self.chats.connect(self.view, self.outbox, queued)
+
+        state = [self.status, self.small_print, self.clock]
+        gr.on([self.blocks.load, self.clock.tick], self._tick, None, state, **quick)
+        texts = [self.title, self.legend, self.notice, self.chats.heading]
+        self.blocks.load(self._texts, None, texts, **quick)
+        self.blocks.load(**refresh)
+        self.blocks.load(self._fit, self.width, self.chats.sidebar, js="() => [window.innerWidth]", **quick)
+        self.blocks.unload(talk.leave)
+
+    def _texts(self, request: gr.Request) -> tuple[str, ...]:
+        words, modes = words_of(request), self.assistant.pipeline.modes
+        title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
+        heading = f"<h2>{words('chats')}</h2>"
+        return title, rendering.legend_html(modes, words), rendering.notice_html(self.history.notice), heading
+
+    def _fit(self, width: float) -> gr.Sidebar:
+        return gr.Sidebar(open=width >= WIDE)
+
+    def _tick(self, request: gr.Request) -> tuple[str, str, gr.Timer]:
+        words, assistant = words_of(request), self.assistant
+        status = rendering.status_html(assistant.name, assistant.state, words)
+        return status, self._small_print(words), gr.Timer(active=assistant.state.name == "warming")
+
+    def _small_print(self, words: Words) -> str:
+        pipeline = self.assistant.pipeline
+        if pipeline.device != "CPU":
+            return words("genai", device=pipeline.device)
+        return words("exact" if pipeline.exact else "inexact")

@@ -1,0 +1,141 @@
+"""Talk: asking, answering and moving about in the shown conversation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from outrider.pipelines import OutriderError
+
+from ..assistant import Assistant
+from ..conversation import CANCELLED, Turn
+from ..history import History, Node, title_of
+from ..settings import Settings
+from ..wording import words_of
+from . import rendering
+from .acts import copied
+from .guard import refuse_while_answering, told
+from .view import View
+
+REDRAW_S = 0.05  # how often a growing answer is drawn
+
+log = logging.getLogger(__name__)
+
+
+class Talk:
+    """The values of each event come in the order of the inputs that `Page` names."""
+
+    def __init__(self, assistant: Assistant, history: History) -> None:
+        self._assistant = assistant
+        self._history = history
+
+    def ask(self, prompt: str, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        if not prompt.strip():
+            raise gr.Error("", visible=False, print_exception=False)
+        return self._begin(Turn(prompt), view, coloured, request)
+
+    def ask_example(
+        self, event: gr.SelectData, view: View, coloured: bool, request: gr.Request
+    ) -> tuple[Any, ...]:
+        return self._begin(Turn(event.value["text"]), view, coloured, request)
+
+    def retry(self, event: gr.RetryData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        refuse_while_answering(view, request)
+        again = _node_of(view, event.index)
+        return self._begin(Turn(again.turn.prompt, files=again.turn.files), view.before(again), coloured, request)
+
+    def answer(
+        self, request: gr.Request, view: View, coloured: bool, mode: str, *values: Any
+    ) -> Iterator[tuple[Any, ...]]:
+        """Draw the answer as it grows, and keep what there is of it, however it ends."""
+        words, asked = words_of(request), view
+        drawn = 0.0
+        try:
+            for turn in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
+                view = view.with_last(turn)
+                if turn.complete:
+                    self._keep(view)
+                if turn.complete or time.monotonic() - drawn > REDRAW_S:
+                    drawn = time.monotonic()
+                    yield view, rendering.chat_messages(view.nodes, coloured, words), gr.skip()
+        except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
+            if not isinstance(error, OutriderError):
+                log.exception("An answer failed")
+            gr.Warning(str(error), title=words("not_answered"))
+            failed, view = asked.nodes[-1], asked.before(asked.nodes[-1])
+            self._history.remove(failed.id)
+            view = view if self._history.has(asked.chat) else View()
+            yield view, rendering.chat_messages(view.nodes, coloured, words), failed.turn.prompt
+        finally:
+            if view.is_answering:
+                self._keep(view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED)))
+
+    def rest(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        return self.drawn(view, coloured, request), gr.Button(visible=True), gr.Button(visible=False)
+
+    def drawn(self, view: View, coloured: bool, request: gr.Request) -> list[dict[str, str]]:
+        return rendering.chat_messages(view.nodes, coloured, words_of(request))
+
+    def undo(self, event: gr.UndoData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        refuse_while_answering(view, request)
+        undone = _node_of(view, event.index)
+        with told(request):
+            assert view.chat is not None
+            view = View(view.chat, self._history.show(view.chat, undone.parent))
+            return undone.turn.prompt, view, self.drawn(view, coloured, request)
+
+    def open(self, chat: int, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        self.leave_chat(request)
+        with told(request):
+            view = View(chat, self._history.path(chat))
+            return view, *self.rest(view, coloured, request)
+
+    def begin_anew(self, request: gr.Request) -> tuple[Any, ...]:
+        self.leave_chat(request)
+        return View(), [], gr.Button(visible=True), gr.Button(visible=False)
+
+    def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        """What a button within the conversation asks for."""
+        refuse_while_answering(view, request)
+        act, node = event._data["act"], view.find(event._data["turn"])
+        if act == "copy_prompt":
+            return gr.skip(), gr.skip(), gr.skip(), copied(node.turn.prompt)
+        if act == "copy_answer":
+            return gr.skip(), gr.skip(), gr.skip(), copied(node.turn.text)
+        with told(request):
+            assert view.chat is not None
+            step = 1 if act == "on" else -1
+            other = node.siblings[(node.siblings.index(node.id) + step) % len(node.siblings)]
+            view = View(view.chat, self._history.show_branch(view.chat, other))
+            return gr.skip(), view, self.drawn(view, coloured, request), None
+
+    def stop(self, request: gr.Request) -> None:
+        self._assistant.stop(str(request.session_hash))
+
+    def leave_chat(self, request: gr.Request) -> None:
+        """End the answer that is being written; what there is of it is kept."""
+        self._assistant.drop(str(request.session_hash), patience_s=30)
+
+    def leave(self, request: gr.Request) -> None:
+        self._assistant.drop(str(request.session_hash))
+
+    def _begin(self, turn: Turn, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        refuse_while_answering(view, request)
+        with told(request):
+            chat = self._history.add_chat(title_of(turn.prompt)) if view.chat is None else view.chat
+            self._history.add_turn(chat, view.tip, turn)
+            view = View(chat, self._history.path(chat))
+        return "", view, self.drawn(view, coloured, request), gr.Button(visible=False), gr.Button(visible=True)
+
+    def _keep(self, view: View) -> None:
+        self._history.update(view.nodes[-1].id, view.nodes[-1].turn)
+
+
+def _node_of(view: View, message: int | tuple[int, int]) -> Node:
+    """The turn that a message of the chat belongs to."""
+    return view.nodes[(message if isinstance(message, int) else message[0]) // 2]
