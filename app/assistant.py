@@ -61,7 +61,7 @@ class Assistant:
         turn = replace(conversation[-1], settings=settings)
         answering = self._answering[visitor] = _Answering()
         try:
-            with self.pipeline.stream(messages(conversation), **settings.options()) as pieces:
+            with self.pipeline.stream(messages([*conversation[:-1], turn]), **settings.options()) as pieces:
                 for piece in pieces:
                     if answering.dropped:
                         return
@@ -72,6 +72,15 @@ class Assistant:
         finally:
             self._answering.pop(visitor, None)
             answering.ended.set()
+
+    def count(self, conversation: Conversation) -> int | None:
+        """Tokens of a conversation as the model's chat template makes them; None for a model without one."""
+        tokenizer, said = self.pipeline.tokenizer, messages(conversation)
+        if not said:
+            return 0
+        if not tokenizer.has_chat_template:
+            return None
+        return len(tokenizer.encode(tokenizer.apply_chat_template(said, False), add_special_tokens=False))
 
     def stop(self, visitor: str) -> None:
         """Complete the visitor's answer with what there is of it."""

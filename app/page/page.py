@@ -13,6 +13,7 @@ from ..wording import Words, translate, words_of
 from . import rendering
 from .acts import LISTENER, Outbox
 from .chats import ChatList
+from .composer import Composer
 from .examples import EXAMPLES
 from .panel import SettingsPanel
 from .talk import Talk
@@ -42,7 +43,7 @@ class Page:
         self.notice = gr.HTML(elem_id="notice")
         self.clock = gr.Timer(0.5)
         self.width = gr.Number(visible=False)  # of the window, which the browser tells
-        self.settings = SettingsPanel(self.assistant)
+        self.settings = SettingsPanel(self.assistant, self.history)
         self.acts = gr.HTML(elem_id="acts", js_on_load=LISTENER)
         self.outbox = Outbox()
         self.chat = gr.Chatbot(
@@ -69,21 +70,8 @@ class Page:
                 )
                 self.coloured = gr.Checkbox(True, label=translate("colour"), container=False, elem_id="coloured")
                 self.legend = gr.HTML(elem_id="legend")
-            with gr.Row(elem_id="entry"):
-                self.box = gr.Textbox(
-                    label=translate("prompt"),
-                    show_label=False,
-                    container=False,
-                    placeholder=translate("ask"),
-                    lines=1,
-                    max_lines=12,
-                    autofocus=True,
-                    elem_id="prompt",
-                )
-                self.send = gr.Button(translate("send"), variant="primary", elem_id="send", min_width=84, scale=0)
-                self.stop = gr.Button(
-                    translate("stop"), variant="stop", elem_id="stop", min_width=84, scale=0, visible=False
-                )
+            self.composer = Composer()
+            self.meter = gr.HTML(elem_id="meter")
             self.small_print = gr.HTML(elem_id="small-print")
 
     def _connect(self) -> None:
@@ -92,37 +80,42 @@ class Page:
         talk = Talk(self.assistant, self.history)
         listed = [self.chats.listing, self.chats.title]
         seen = [self.view, self.coloured]
-        buttons = [self.send, self.stop]
+        composer = self.composer
+        buttons, entry = [composer.send, composer.stop], composer.outputs
         shown = [self.view, self.chat, *buttons]
         refresh: dict[str, Any] = {
-            "fn": self.chats.listed, "inputs": [self.view, self.chats.search], "outputs": listed, **queued,
+            "fn": self._refresh, "inputs": [self.view, self.chats.search], "outputs": [*listed, self.meter], **queued,
         }  # fmt: skip
+        asked = [composer.box, composer.entry]
         for ask, begin, inputs in (
-            (self.box.submit, talk.ask, [self.box]),
-            (self.send.click, talk.ask, [self.box]),
+            (composer.box.submit, talk.ask, asked),
+            (composer.send.click, talk.ask, asked),
             (self.chat.example_select, talk.ask_example, []),
             (self.chat.retry, talk.retry, []),
         ):
-            begun = ask(begin, [*inputs, *seen], [self.box, *shown], **queued)
+            begun = ask(begin, [*inputs, *seen], [*entry, *shown], **queued)
             begun.success(**refresh)
             answer = begun.success(
                 talk.answer,
                 [*seen, self.mode, *self.settings.values],
-                [self.view, self.chat, self.box],
+                [self.view, self.chat, *entry],
                 concurrency_id="answer",
                 concurrency_limit=8,
                 **queued,
             )
             rested = answer.then(talk.rest, seen, [self.chat, *buttons], **quick)
             rested.then(**refresh)
-        self.stop.click(talk.stop, None, None, **quick)
-        self.chat.undo(talk.undo, seen, [self.box, self.view, self.chat], **queued)
-        gr.on([self.chat.clear, self.chats.new.click], talk.begin_anew, None, shown, **queued).then(**refresh)
-        opened = self.chats.listing.input(talk.open, [self.chats.listing, self.coloured], shown, **queued)
+        composer.stop.click(talk.stop, None, None, **quick)
+        self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
+        anew = gr.on([self.chat.clear, self.chats.new.click], talk.begin_anew, None, [*entry, *shown], **queued)
+        anew.then(**refresh)
+        opening = [self.chats.listing, self.coloured]
+        opened = self.chats.listing.input(talk.open, opening, [*entry, *shown], **queued)
         opened.then(**refresh)
         self.coloured.change(talk.drawn, seen, self.chat, **quick)
-        acted = self.acts.select(talk.act, seen, [self.box, self.view, self.chat, self.outbox.box], **queued)
+        acted = self.acts.select(talk.act, seen, [*entry, self.view, self.chat, self.outbox.box], **queued)
         self.outbox.deliver(acted)
+        acted.then(**refresh)
 
         deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
         deleted = deleted.then(self.chats.delete_shown, self.view, self.view, **queued)
@@ -130,6 +123,8 @@ class Page:
         for event in (deleted, imported):
             event.success(talk.rest, seen, [self.chat, *buttons], **queued).then(**refresh)
         self.chats.connect(self.view, self.outbox, queued)
+        composer.connect(queued)
+        self.settings.connect(self.blocks, queued)
 
         state = [self.status, self.small_print, self.clock]
         gr.on([self.blocks.load, self.clock.tick], self._tick, None, state, **quick)
@@ -144,6 +139,12 @@ class Page:
         title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
         heading = f"<h2>{words('chats')}</h2>"
         return title, rendering.legend_html(modes, words), rendering.notice_html(self.history.notice), heading
+
+    def _refresh(self, view: View, search: str, request: gr.Request) -> tuple[Any, ...]:
+        """The list of conversations, and how full the context is."""
+        used = self.assistant.count(view.conversation)
+        meter = rendering.meter_html(used, self.assistant.pipeline.max_context, words_of(request))
+        return *self.chats.listed(view, search), meter
 
     def _fit(self, width: float) -> gr.Sidebar:
         return gr.Sidebar(open=width >= WIDE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from outrider.pipelines import Span
 
 from ..assistant import State
-from ..conversation import CANCELLED, Turn
+from ..conversation import CANCELLED, File, Turn
 from ..history import Node
 from ..wording import IN_ENGLISH, Words
 
@@ -28,7 +28,8 @@ def chat_messages(nodes: Iterable[Node], coloured: bool, words: Words = IN_ENGLI
     """What `gr.Chatbot` shows: a message for each prompt and one for each answer with its figures."""
     result = []
     for node in nodes:
-        result.append({"role": "user", "content": prompt_html(node.turn.prompt) + prompt_acts_html(node, words)})
+        prompt = prompt_html(node.turn.prompt) + files_html(node.turn.files, words)
+        result.append({"role": "user", "content": prompt + prompt_acts_html(node, words)})
         result.append({"role": "assistant", "content": answer_content(node, coloured, words)})
     return result
 
@@ -148,6 +149,20 @@ def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH) -> str:
         for source in sources
     )
     return f"{words('tokens_from')} {''.join(marks)}"
+
+
+def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:
+    """The names and sizes of attached files."""
+    names = (escape(words("attached", name=file.name, size=f"{len(file.text):,}")) for file in files)
+    return f'<p class="files">{"".join(f"<span>{name}</span>" for name in names)}</p>' if files else ""
+
+
+def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str:
+    """How much of the context a conversation takes; `used` is None where that cannot be told."""
+    if used is None:
+        return f"<span>{words('context_unknown', all=f'{context:,}')}</span>"
+    line = words("context", used=f"{used:,}", all=f"{context:,}")
+    return f'<meter min="0" max="{context}" high="{context * 0.8:.0f}" value="{used}">{line}</meter><span>{line}</span>'
 
 
 def notice_html(notice: str) -> str:

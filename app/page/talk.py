@@ -19,6 +19,7 @@ from ..settings import Settings
 from ..wording import words_of
 from . import rendering
 from .acts import copied
+from .composer import Entry, composed, untouched
 from .guard import refuse_while_answering, told
 from .view import View
 
@@ -34,20 +35,24 @@ class Talk:
         self._assistant = assistant
         self._history = history
 
-    def ask(self, prompt: str, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+    def ask(self, prompt: str, entry: Entry, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         if not prompt.strip():
             raise gr.Error("", visible=False, print_exception=False)
-        return self._begin(Turn(prompt), view, coloured, request)
+        refuse_while_answering(view, request)
+        place = view if entry.editing is None else view.before(view.find(entry.editing))
+        begun = self._begin(Turn(prompt, files=entry.files), place, coloured, request)
+        return *composed("", Entry(), words_of(request)), *begun
 
     def ask_example(
         self, event: gr.SelectData, view: View, coloured: bool, request: gr.Request
     ) -> tuple[Any, ...]:
-        return self._begin(Turn(event.value["text"]), view, coloured, request)
+        return *untouched(), *self._begin(Turn(event.value["text"]), view, coloured, request)
 
     def retry(self, event: gr.RetryData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         refuse_while_answering(view, request)
         again = _node_of(view, event.index)
-        return self._begin(Turn(again.turn.prompt, files=again.turn.files), view.before(again), coloured, request)
+        turn = Turn(again.turn.prompt, files=again.turn.files)
+        return *untouched(), *self._begin(turn, view.before(again), coloured, request)
 
     def answer(
         self, request: gr.Request, view: View, coloured: bool, mode: str, *values: Any
@@ -62,7 +67,7 @@ class Talk:
                     self._keep(view)
                 if turn.complete or time.monotonic() - drawn > REDRAW_S:
                     drawn = time.monotonic()
-                    yield view, rendering.chat_messages(view.nodes, coloured, words), gr.skip()
+                    yield view, rendering.chat_messages(view.nodes, coloured, words), *untouched()
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
@@ -70,7 +75,8 @@ class Talk:
             failed, view = asked.nodes[-1], asked.before(asked.nodes[-1])
             self._history.remove(failed.id)
             view = view if self._history.has(asked.chat) else View()
-            yield view, rendering.chat_messages(view.nodes, coloured, words), failed.turn.prompt
+            entry = composed(failed.turn.prompt, Entry(failed.turn.files), words)
+            yield view, rendering.chat_messages(view.nodes, coloured, words), *entry
         finally:
             if view.is_answering:
                 self._keep(view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED)))
@@ -87,32 +93,37 @@ class Talk:
         with told(request):
             assert view.chat is not None
             view = View(view.chat, self._history.show(view.chat, undone.parent))
-            return undone.turn.prompt, view, self.drawn(view, coloured, request)
+            entry = composed(undone.turn.prompt, Entry(undone.turn.files), words_of(request))
+            return *entry, view, self.drawn(view, coloured, request)
 
     def open(self, chat: int, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         self.leave_chat(request)
         with told(request):
             view = View(chat, self._history.path(chat))
-            return view, *self.rest(view, coloured, request)
+            return *composed("", Entry(), words_of(request)), view, *self.rest(view, coloured, request)
 
     def begin_anew(self, request: gr.Request) -> tuple[Any, ...]:
         self.leave_chat(request)
-        return View(), [], gr.Button(visible=True), gr.Button(visible=False)
+        entry = composed("", Entry(), words_of(request))
+        return *entry, View(), [], gr.Button(visible=True), gr.Button(visible=False)
 
     def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         """What a button within the conversation asks for."""
         refuse_while_answering(view, request)
         act, node = event._data["act"], view.find(event._data["turn"])
         if act == "copy_prompt":
-            return gr.skip(), gr.skip(), gr.skip(), copied(node.turn.prompt)
+            return *untouched(), gr.skip(), gr.skip(), copied(node.turn.prompt)
         if act == "copy_answer":
-            return gr.skip(), gr.skip(), gr.skip(), copied(node.turn.text)
+            return *untouched(), gr.skip(), gr.skip(), copied(node.turn.text)
+        if act == "edit":
+            entry = composed(node.turn.prompt, Entry(node.turn.files, node.id), words_of(request))
+            return *entry, gr.skip(), gr.skip(), None
         with told(request):
             assert view.chat is not None
             step = 1 if act == "on" else -1
             other = node.siblings[(node.siblings.index(node.id) + step) % len(node.siblings)]
             view = View(view.chat, self._history.show_branch(view.chat, other))
-            return gr.skip(), view, self.drawn(view, coloured, request), None
+            return *composed("", Entry(), words_of(request)), view, self.drawn(view, coloured, request), None
 
     def stop(self, request: gr.Request) -> None:
         self._assistant.stop(str(request.session_hash))
@@ -130,7 +141,7 @@ class Talk:
             chat = self._history.add_chat(title_of(turn.prompt)) if view.chat is None else view.chat
             self._history.add_turn(chat, view.tip, turn)
             view = View(chat, self._history.path(chat))
-        return "", view, self.drawn(view, coloured, request), gr.Button(visible=False), gr.Button(visible=True)
+        return view, self.drawn(view, coloured, request), gr.Button(visible=False), gr.Button(visible=True)
 
     def _keep(self, view: View) -> None:
         self._history.update(view.nodes[-1].id, view.nodes[-1].turn)

@@ -45,6 +45,18 @@ class ScriptedStream:
         self.cancelled = True
 
 
+class ScriptedTokenizer:
+    """A token a character; the template puts a role and a colon before each message."""
+
+    has_chat_template = True
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [ord(character) for character in text]
+
+    def apply_chat_template(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return "".join(f"{message['role']}:{message['content']}" for message in messages)
+
+
 class ScriptedPipeline:
     """Stands in for LLMPipeline. `warm` and `gate` hold the warm-up and the answers back; `requests` remembers them."""
 
@@ -52,6 +64,7 @@ class ScriptedPipeline:
     device = "CPU"
     max_context = 2048
     exact = True
+    tokenizer = ScriptedTokenizer()
 
     def __init__(self) -> None:
         self.warm = threading.Event()
