@@ -5,14 +5,22 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from outrider.pipelines import LLMPipeline
+from outrider.pipelines import Generation, LLMPipeline, OutriderError
 
-from .conversation import Conversation, Turn, messages
+from .conversation import CANCELLED, Conversation, Turn, messages
+from .insight import Insight, insight_of
+from .receipt import Receipt, first_difference
+from .saving import Saving, saving_of
 from .settings import Settings
 
 log = logging.getLogger(__name__)
+
+
+class NotComparable(OutriderError):
+    """An answer that this model did not write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +32,39 @@ class State:
     values: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Answering:
     """An answer that is being written, and what was asked of it meanwhile."""
 
+    visitor: str
     stopped: bool = False
     dropped: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
 
 
 class Assistant:
-    """One pipeline, shared by all visitors of the page."""
+    """One pipeline, shared by all visitors of the page. `insight` is of all answers so far but the plain ones."""
 
     def __init__(self, pipeline: LLMPipeline, name: str) -> None:
         self.pipeline = pipeline
         self.name = name
         self.state = State("warming", "state_warming")
-        self._answering: dict[str, _Answering] = {}  # by visitor
+        self.insight = Insight()
+        self._answering: set[_Answering] = set()
+        self._lock = threading.Lock()  # of `insight` and `_answering`
         self._warm_up_thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
+
+    @property
+    def model(self) -> str:
+        """What a turn says about who wrote it."""
+        return self.name if self.pipeline.device == "CPU" else f"{self.name} on {self.pipeline.device}"
 
     def warm_up_in_background(self) -> None:
         self._warm_up_thread.start()
 
     def close(self) -> None:
         """Drop every answer and let a warm-up come to its end: a process must not exit in the middle of a pass."""
-        for visitor in list(self._answering):
+        for visitor in {answering.visitor for answering in self._of()}:
             self.drop(visitor, patience_s=5)
         if self._warm_up_thread.is_alive():
             self._warm_up_thread.join()
@@ -58,20 +74,59 @@ class Assistant:
 
         `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
         """
-        turn = replace(conversation[-1], settings=settings)
-        answering = self._answering[visitor] = _Answering()
-        try:
-            with self.pipeline.stream(messages([*conversation[:-1], turn]), **settings.options()) as pieces:
-                for piece in pieces:
-                    if answering.dropped:
-                        return
-                    turn = turn.extended(piece)
-                    yield turn
-                    if answering.stopped:
-                        pieces.cancel()
-        finally:
-            self._answering.pop(visitor, None)
-            answering.ended.set()
+        turn = replace(conversation[-1], settings=settings, model=self.model)
+        said = messages([*conversation[:-1], turn])
+        with self._registered(visitor) as answering, self.pipeline.stream(said, **settings.options()) as pieces:
+            for piece in pieces:
+                if answering.dropped:
+                    return
+                turn = turn.extended(piece)
+                if turn.complete:
+                    turn = replace(turn, saving=self._looked_into(pieces.finish(), settings))
+                yield turn
+                if answering.stopped:
+                    pieces.cancel()
+
+    def replay(self, conversation: Conversation, visitor: str) -> Iterator[int | Receipt]:
+        """Answer the last turn again without drafts: the tokens so far, again and again, and at the end the receipt.
+
+        Ends without one when it was stopped. Raises OutriderError, such as NotComparable.
+        """
+        turn = conversation[-1]
+        if turn.model != self.model:
+            raise NotComparable(
+                f"{turn.model or 'Another model'} wrote this answer and {self.model} is loaded: load that pair first."
+            )
+        if turn.stats is None or turn.stats.ttft_s is None:
+            raise NotComparable("This answer has no tokens with times to compare: ask again first.")
+        settings = replace(turn.settings, mode="off")
+        if turn.finish_reason == CANCELLED:  # it would have gone on
+            settings = replace(settings, max_new_tokens=len(turn.token_ids))
+        asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, saving=None, receipt=None)
+        for again in self.answer((*conversation[:-1], asked), settings, visitor):
+            if again.stats is None or again.stats.ttft_s is None:
+                yield len(again.token_ids)
+            elif again.finish_reason != CANCELLED:
+                yield Receipt(
+                    num_tokens=len(again.token_ids),
+                    differs_at=first_difference(turn.token_ids, again.token_ids),
+                    plain_s=again.stats.total_s - again.stats.ttft_s,
+                    drafted_s=turn.stats.total_s - turn.stats.ttft_s,
+                )
+
+    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[tuple[Turn, Turn]]:
+        """The turn answered plainly, and then as `settings` say, each alone and with an empty cache.
+
+        Ends after the first where that was stopped. Raises OutriderError.
+        """
+        lanes = [turn, turn]
+        for lane, mode in enumerate(("off", settings.mode)):
+            if self.pipeline.device == "CPU":
+                self.pipeline.speculation.forget_prompts()
+            for lanes[lane] in self.answer((turn,), replace(settings, mode=mode), visitor):
+                yield lanes[0], lanes[1]
+            if lanes[lane].finish_reason in (None, CANCELLED):
+                return
 
     def count(self, conversation: Conversation) -> int | None:
         """Tokens of a conversation as the model's chat template makes them; None for a model without one."""
@@ -83,15 +138,43 @@ class Assistant:
         return len(tokenizer.encode(tokenizer.apply_chat_template(said, False), add_special_tokens=False))
 
     def stop(self, visitor: str) -> None:
-        """Complete the visitor's answer with what there is of it."""
-        if answering := self._answering.get(visitor):
+        """Complete the visitor's answers with what there is of them."""
+        for answering in self._of(visitor):
             answering.stopped = True
 
     def drop(self, visitor: str, patience_s: float = 0) -> None:
-        """End the visitor's answer without completing it, and wait so long for that to have happened."""
-        if answering := self._answering.get(visitor):
+        """End the visitor's answers without completing them, and wait so long for that to have happened."""
+        for answering in self._of(visitor):
             answering.dropped = True
             answering.ended.wait(patience_s)
+
+    def _of(self, visitor: str | None = None) -> list[_Answering]:
+        with self._lock:
+            return [answering for answering in self._answering if visitor in (None, answering.visitor)]
+
+    @contextmanager
+    def _registered(self, visitor: str) -> Iterator[_Answering]:
+        answering = _Answering(visitor)
+        with self._lock:
+            self._answering.add(answering)
+        try:
+            yield answering
+        finally:
+            with self._lock:
+                self._answering.discard(answering)
+            answering.ended.set()
+
+    def _looked_into(self, generation: Generation, settings: Settings) -> Saving | None:
+        """Count an answer in, where somebody could draft; what it saved, where passes have known costs."""
+        if settings.mode == "off":
+            return None
+        with self._lock:
+            self.insight += insight_of(generation.trace)
+        cost = self.pipeline.speculation.cost if self.pipeline.device == "CPU" else None
+        if cost is None:
+            return None
+        prompt_tokens = generation.stats.prompt_tokens
+        return saving_of(generation.trace, prompt_tokens, lambda context: cost.pass_ms([(1, context)]))
 
     def _warm_up(self) -> None:
         try:

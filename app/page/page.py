@@ -15,7 +15,9 @@ from .acts import LISTENER, Outbox
 from .chats import ChatList
 from .composer import Composer
 from .examples import EXAMPLES
+from .insight import insight_html
 from .panel import SettingsPanel
+from .race import Race
 from .talk import Talk
 from .view import View
 
@@ -46,33 +48,41 @@ class Page:
         self.settings = SettingsPanel(self.assistant, self.history)
         self.acts = gr.HTML(elem_id="acts", js_on_load=LISTENER)
         self.outbox = Outbox()
-        self.chat = gr.Chatbot(
-            elem_id="chat",
-            show_label=False,
-            container=False,
-            scale=1,
-            height="100%",
-            layout="panel",
-            buttons=[],
-            latex_delimiters=[],
-            placeholder=translate("empty"),
-            examples=[{"text": example.prompt, "display_text": example.title} for example in EXAMPLES],
-        )
-        with gr.Column(elem_id="composer"):
-            with gr.Row(elem_id="controls"):
-                self.mode = gr.Radio(
-                    [(translate(f"mode_{mode}"), mode) for mode in rendering.MODES if mode in modes],
-                    value=Settings().mode if Settings().mode in modes else modes[0],
-                    label=translate("mode"),
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab(translate("tab_chat"), id="chat"):
+                self.chat = gr.Chatbot(
+                    elem_id="chat",
                     show_label=False,
                     container=False,
-                    elem_id="mode",
+                    scale=1,
+                    height="100%",
+                    layout="panel",
+                    buttons=[],
+                    latex_delimiters=[],
+                    placeholder=translate("empty"),
+                    examples=[{"text": example.prompt, "display_text": example.title} for example in EXAMPLES],
                 )
-                self.coloured = gr.Checkbox(True, label=translate("colour"), container=False, elem_id="coloured")
-                self.legend = gr.HTML(elem_id="legend")
-            self.composer = Composer()
-            self.meter = gr.HTML(elem_id="meter")
-            self.small_print = gr.HTML(elem_id="small-print")
+                with gr.Column(elem_id="composer"):
+                    with gr.Row(elem_id="controls"):
+                        self.mode = gr.Radio(
+                            [(translate(f"mode_{mode}"), mode) for mode in rendering.MODES if mode in modes],
+                            value=Settings().mode if Settings().mode in modes else modes[0],
+                            label=translate("mode"),
+                            show_label=False,
+                            container=False,
+                            elem_id="mode",
+                        )
+                        self.coloured = gr.Checkbox(
+                            True, label=translate("colour"), container=False, elem_id="coloured"
+                        )
+                        self.legend = gr.HTML(elem_id="legend")
+                    self.composer = Composer()
+                    self.meter = gr.HTML(elem_id="meter")
+                    self.small_print = gr.HTML(elem_id="small-print")
+            with gr.Tab(translate("tab_race"), id="race", elem_id="race"):
+                self.race = Race(self.assistant)
+            with gr.Tab(translate("tab_insight"), id="insight", elem_id="insight-tab"):
+                self.insight = gr.HTML(elem_id="insight")
 
     def _connect(self) -> None:
         queued: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -84,7 +94,8 @@ class Page:
         buttons, entry = [composer.send, composer.stop], composer.outputs
         shown = [self.view, self.chat, *buttons]
         refresh: dict[str, Any] = {
-            "fn": self._refresh, "inputs": [self.view, self.chats.search], "outputs": [*listed, self.meter], **queued,
+            "fn": self._refresh, "inputs": [self.view, self.chats.search], **queued,
+            "outputs": [*listed, self.meter, self.legend, self.insight],
         }  # fmt: skip
         asked = [composer.box, composer.entry]
         for ask, begin, inputs in (
@@ -116,6 +127,10 @@ class Page:
         acted = self.acts.select(talk.act, seen, [*entry, self.view, self.chat, self.outbox.box], **queued)
         self.outbox.deliver(acted)
         acted.then(**refresh)
+        replayed = self.acts.submit(
+            talk.receipt, seen, shown, concurrency_id="answer", concurrency_limit=8, **queued
+        )
+        replayed.then(talk.rest, seen, [self.chat, *buttons], **quick)
 
         deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
         deleted = deleted.then(self.chats.delete_shown, self.view, self.view, **queued)
@@ -125,10 +140,11 @@ class Page:
         self.chats.connect(self.view, self.outbox, queued)
         composer.connect(queued)
         self.settings.connect(self.blocks, queued)
+        self.race.connect(self.blocks, self.mode, self.settings.values, queued)
 
         state = [self.status, self.small_print, self.clock]
         gr.on([self.blocks.load, self.clock.tick], self._tick, None, state, **quick)
-        texts = [self.title, self.legend, self.notice, self.chats.heading]
+        texts = [self.title, self.notice, self.chats.heading]
         self.blocks.load(self._texts, None, texts, **quick)
         self.blocks.load(**refresh)
         self.blocks.load(self._fit, self.width, self.chats.sidebar, js="() => [window.innerWidth]", **quick)
@@ -138,13 +154,14 @@ class Page:
         words, modes = words_of(request), self.assistant.pipeline.modes
         title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
         heading = f"<h2>{words('chats')}</h2>"
-        return title, rendering.legend_html(modes, words), rendering.notice_html(self.history.notice), heading
+        return title, rendering.notice_html(self.history.notice), heading
 
     def _refresh(self, view: View, search: str, request: gr.Request) -> tuple[Any, ...]:
-        """The list of conversations, and how full the context is."""
-        used = self.assistant.count(view.conversation)
-        meter = rendering.meter_html(used, self.assistant.pipeline.max_context, words_of(request))
-        return *self.chats.listed(view, search), meter
+        """The list of conversations, and the figures of the shown one and of all answers."""
+        words, pipeline = words_of(request), self.assistant.pipeline
+        meter = rendering.meter_html(self.assistant.count(view.conversation), pipeline.max_context, words)
+        legend = rendering.legend_html(pipeline.modes, words, view.conversation)
+        return *self.chats.listed(view, search), meter, legend, insight_html(self.assistant.insight, words)
 
     def _fit(self, width: float) -> gr.Sidebar:
         return gr.Sidebar(open=width >= WIDE)

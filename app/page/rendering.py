@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 
 from outrider.pipelines import Span
 
 from ..assistant import State
 from ..conversation import CANCELLED, File, Turn
 from ..history import Node
+from ..receipt import Receipt
 from ..wording import IN_ENGLISH, Words
 
+SOURCES = ("target", "prompt_lookup", "suffix", "reference", "draft_model")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
 MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
 
@@ -24,23 +27,31 @@ _CODE_START = re.compile(
 )
 
 
-def chat_messages(nodes: Iterable[Node], coloured: bool, words: Words = IN_ENGLISH) -> list[dict[str, str]]:
-    """What `gr.Chatbot` shows: a message for each prompt and one for each answer with its figures."""
+def chat_messages(
+    nodes: Iterable[Node], coloured: bool, words: Words = IN_ENGLISH, notes: Mapping[int, str] = MappingProxyType({})
+) -> list[dict[str, str]]:
+    """What `gr.Chatbot` shows: a message for each prompt and one for each answer with its figures.
+
+    `notes` are lines to stand under the answers of some nodes.
+    """
     result = []
     for node in nodes:
         prompt = prompt_html(node.turn.prompt) + files_html(node.turn.files, words)
         result.append({"role": "user", "content": prompt + prompt_acts_html(node, words)})
-        result.append({"role": "assistant", "content": answer_content(node, coloured, words)})
+        result.append({"role": "assistant", "content": answer_content(node, coloured, words, notes.get(node.id))})
     return result
 
 
-def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH) -> str:
+def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: str | None = None) -> str:
     """An answer, coloured by where its tokens came from or as Markdown, and the lines under it."""
     turn = node.turn
     if not turn.complete and not turn.spans:
         return f'<div class="waiting" role="status">{words("thinking")}<span>.</span><span>.</span><span>.</span></div>'
     body = coloured_html(turn.spans) if coloured else answer_markdown(turn.text)
-    return f"{body}\n\n{figures_html(turn, words)}{answer_acts_html(node, words)}" if turn.complete else body
+    if not turn.complete:
+        return body
+    line = f'<p class="receipt" role="status">{escape(note)}</p>' if note else receipt_html(turn.receipt, words)
+    return f"{body}\n\n{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
 
 
 def prompt_acts_html(node: Node, words: Words) -> str:
@@ -57,7 +68,8 @@ def prompt_acts_html(node: Node, words: Words) -> str:
 
 
 def answer_acts_html(node: Node, words: Words) -> str:
-    return f'<div class="acts">{act_html("copy", node, words, "copy_answer")}</div>'
+    receipt = act_html("receipt", node, words) if node.turn.token_ids else ""
+    return f'<div class="acts">{act_html("copy", node, words, "copy_answer")}{receipt}</div>'
 
 
 def act_html(label: str, node: Node, words: Words, act: str | None = None) -> str:
@@ -117,6 +129,14 @@ def prompt_html(prompt: str) -> str:
 def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
     """The line under an answer: tokens, speed, passes, and how many of the drafted tokens stood."""
     figures = [f"<span>{figure}</span>" for figure in figures_of(turn, words)]
+    if turn.saving is not None and turn.saving.by_drafter:
+        parts = ", ".join(
+            f"{words(f'from_{source}')} {saved_phrase(ms, words)}"
+            for source, ms in turn.saving.by_drafter.items()
+            if source in SOURCES
+        )
+        hint = words("saved_hint", parts=parts)
+        figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.saving.total_ms, words)}</span>')
     if turn.finish_reason == "length":
         figures.append(f'<span class="note">{words("cut")}</span>')
     if turn.finish_reason == CANCELLED:
@@ -141,14 +161,38 @@ def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
     return figures
 
 
-def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH) -> str:
-    """What the colours mean, for the sources that these modes can have."""
+def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable[Turn] = ()) -> str:
+    """What the colours mean, for the sources that these modes can have, and what each saved in these turns."""
+    saved: dict[str, float] = {}
+    for turn in turns:
+        for source, ms in turn.saving.by_drafter.items() if turn.saving else ():
+            saved[source] = saved.get(source, 0.0) + ms
     sources = ["target", *(source for mode, source in DRAFTERS.items() if mode in modes)]
-    marks = (
-        f'<span class="from-{source}" title="{words(f"from_{source}_hint")}">{words(f"from_{source}")}</span>'
-        for source in sources
-    )
+    sources += sorted(source for source in saved if source in SOURCES and source not in sources)
+    marks = []
+    for source in sources:
+        mark = f'<span class="from-{source}" title="{words(f"from_{source}_hint")}">{words(f"from_{source}")}</span>'
+        marks.append(f"{mark}<small>{saved_phrase(saved[source], words)}</small>" if source in saved else mark)
     return f"{words('tokens_from')} {''.join(marks)}"
+
+
+def saved_phrase(ms: float, words: Words) -> str:
+    return words("saved" if ms >= 0 else "lost", ms=f"{abs(ms):,.0f}")
+
+
+def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
+    """What the replay of an answer showed."""
+    if receipt is None:
+        return ""
+    if receipt.differs_at is None:
+        line = words("identical", count=f"{receipt.num_tokens:,}")
+    else:
+        line = words("differs", place=f"{receipt.differs_at + 1:,}")
+    if receipt.ratio is not None:
+        plain, drafted = f"{receipt.plain_s:.2f}", f"{receipt.drafted_s:.2f}"
+        line += " " + words("times", plain=plain, drafted=drafted, ratio=f"{receipt.ratio:.1f}")
+    sort = "same" if receipt.differs_at is None else "other"
+    return f'<p class="receipt {sort}">{line}</p>'
 
 
 def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:

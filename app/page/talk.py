@@ -15,6 +15,7 @@ from outrider.pipelines import OutriderError
 from ..assistant import Assistant
 from ..conversation import CANCELLED, Turn
 from ..history import History, Node, title_of
+from ..receipt import Receipt
 from ..settings import Settings
 from ..wording import words_of
 from . import rendering
@@ -124,6 +125,26 @@ class Talk:
             other = node.siblings[(node.siblings.index(node.id) + step) % len(node.siblings)]
             view = View(view.chat, self._history.show_branch(view.chat, other))
             return *composed("", Entry(), words_of(request)), view, self.drawn(view, coloured, request), None
+
+    def receipt(
+        self, event: gr.EventData, view: View, coloured: bool, request: gr.Request
+    ) -> Iterator[tuple[Any, ...]]:
+        """Replay an answer without drafts, and keep what that showed."""
+        refuse_while_answering(view, request)
+        words, node = words_of(request), view.find(event._data["turn"])
+        path, drawn = (*view.before(node).conversation, node.turn), 0.0
+        buttons = gr.Button(visible=False), gr.Button(visible=True)
+        with told(request):
+            for seen in self._assistant.replay(path, str(request.session_hash)):
+                if isinstance(seen, Receipt):
+                    turn = replace(node.turn, receipt=seen)
+                    self._history.update(node.id, turn)
+                    view = View(view.chat, tuple(replace(n, turn=turn) if n == node else n for n in view.nodes))
+                    yield view, self.drawn(view, coloured, request), *buttons
+                elif time.monotonic() - drawn > REDRAW_S:
+                    drawn, note = time.monotonic(), words("replaying", count=f"{seen:,}")
+                    chat = rendering.chat_messages(view.nodes, coloured, words, {node.id: note})
+                    yield view, chat, *buttons
 
     def stop(self, request: gr.Request) -> None:
         self._assistant.stop(str(request.session_hash))

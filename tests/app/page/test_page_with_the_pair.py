@@ -70,6 +70,20 @@ def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
     assert answered(page, "Plain") != texts[0]
 
 
+def test_receipt_and_race_find_the_same_tokens(page: Page) -> None:
+    page.locator("#mode").get_by_text("Automatic").click()
+    page.locator("#chat .example").get_by_text(EXAMPLES[1].title, exact=True).click()
+    expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
+    expect(page.locator("#chat .figures .saved")).to_have_count(1)
+    page.locator("#chat .act-receipt").click()
+    expect(page.locator("#chat .receipt.same")).to_contain_text("every one")
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.locator("#lanes .verdict")).to_contain_text("The same")
+    first, second = page.locator("#lanes pre").all_inner_texts()
+    assert first == second
+
+
 def test_every_request_of_the_page_goes_to_its_own_host(page: Page, requests: list[Request], address: str) -> None:
     answered(page, "Prompt lookup")
     hosts = {urlsplit(request.url).netloc for request in requests if not request.url.startswith(("data:", "blob:"))}
