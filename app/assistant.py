@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from outrider.pipelines import Generation, LLMPipeline, OutriderError
 
 from .conversation import CANCELLED, Conversation, Turn, messages
 from .insight import Insight, insight_of
+from .pairs import Choice, name_of, pairs_folder, pairs_in
 from .receipt import Receipt, first_difference
 from .saving import Saving, saving_of
 from .settings import Settings
 
 log = logging.getLogger(__name__)
+
+
+class StillLoading(OutriderError):
+    """A pair asked for while another one is being loaded."""
 
 
 class NotComparable(OutriderError):
@@ -25,11 +32,15 @@ class NotComparable(OutriderError):
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far the model is: `name` is "warming", "ready" or "failed"; `line` and `values` are words for it."""
+    """How far the model is: `name` is "warming", "ready", "refused" or "failed"; `line` and `values` are words for it.
+
+    `began` is of `time.monotonic`.
+    """
 
     name: str
     line: str
     values: Mapping[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
 
 
 @dataclass(eq=False, slots=True)
@@ -43,16 +54,33 @@ class _Answering:
 
 
 class Assistant:
-    """One pipeline, shared by all visitors of the page. `insight` is of all answers so far but the plain ones."""
+    """One pipeline at a time, shared by all visitors of the page.
 
-    def __init__(self, pipeline: LLMPipeline, name: str) -> None:
+    insight: of all answers of this pipeline so far but the plain ones.
+    switches: how often another pipeline has taken the place of the first.
+    """
+
+    def __init__(
+        self,
+        pipeline: LLMPipeline,
+        name: str,
+        open_pair: Callable[[Path, str], LLMPipeline] = LLMPipeline,
+        folder: Path | None = None,
+        others: tuple[Path, ...] = (),
+    ) -> None:
+        """`folder` holds the pairs that can be chosen, beside `others` and the embedded one."""
         self.pipeline = pipeline
         self.name = name
+        self.switches = 0
+        self._open_pair = open_pair
+        self._folder = folder or pairs_folder()
+        self._others = others
+        self._refused: dict[tuple[Path, str], str] = {}  # why a pair could not be loaded on a device
         self.state = State("warming", "state_warming")
         self.insight = Insight()
         self._answering: set[_Answering] = set()
         self._lock = threading.Lock()  # of `insight` and `_answering`
-        self._warm_up_thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
+        self._warm_up_thread = threading.Thread(target=self._warm_up, args=(pipeline,), name="warm-up", daemon=True)
 
     @property
     def model(self) -> str:
@@ -60,6 +88,28 @@ class Assistant:
         return self.name if self.pipeline.device == "CPU" else f"{self.name} on {self.pipeline.device}"
 
     def warm_up_in_background(self) -> None:
+        self._warm_up_thread.start()
+
+    def choices(self) -> list[Choice]:
+        """The pairs that can be chosen, and those that cannot work, with the reason."""
+        return pairs_in(self._folder, *self._others)
+
+    @property
+    def refusals(self) -> list[tuple[str, str, str]]:
+        """Pair, device and reason of each attempt to load one that failed, and has not succeeded since."""
+        return [(name_of(path), device, reason) for (path, device), reason in self._refused.items()]
+
+    def switch(self, choice: Choice, device: str) -> None:
+        """Load and warm up another pair in the background, and answer with it from then on.
+
+        Until it is ready the one before answers, so both are in memory for a while; where it cannot be loaded, the one
+        before stays. Raises StillLoading.
+        """
+        with self._lock:
+            if self.state.name == "warming":
+                raise StillLoading(f"{self.state.values.get('pair', self.name)} is still being loaded: wait for it.")
+            self.state = State("warming", "state_loading", {"pair": choice.name, "device": device})
+        self._warm_up_thread = threading.Thread(target=self._switch, args=(choice, device), name="switch", daemon=True)
         self._warm_up_thread.start()
 
     def close(self) -> None:
@@ -74,15 +124,16 @@ class Assistant:
 
         `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
         """
+        pipeline = self.pipeline
         turn = replace(conversation[-1], settings=settings, model=self.model)
         said = messages([*conversation[:-1], turn])
-        with self._registered(visitor) as answering, self.pipeline.stream(said, **settings.options()) as pieces:
+        with self._registered(visitor) as answering, pipeline.stream(said, **settings.options()) as pieces:
             for piece in pieces:
                 if answering.dropped:
                     return
                 turn = turn.extended(piece)
                 if turn.complete:
-                    turn = replace(turn, saving=self._looked_into(pieces.finish(), settings))
+                    turn = replace(turn, saving=self._looked_into(pipeline, pieces.finish(), settings))
                 yield turn
                 if answering.stopped:
                     pieces.cancel()
@@ -164,26 +215,47 @@ class Assistant:
                 self._answering.discard(answering)
             answering.ended.set()
 
-    def _looked_into(self, generation: Generation, settings: Settings) -> Saving | None:
+    def _looked_into(self, pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
         """Count an answer in, where somebody could draft; what it saved, where passes have known costs."""
         if settings.mode == "off":
             return None
         with self._lock:
-            self.insight += insight_of(generation.trace)
-        cost = self.pipeline.speculation.cost if self.pipeline.device == "CPU" else None
+            if pipeline is self.pipeline:
+                self.insight += insight_of(generation.trace)
+        cost = pipeline.speculation.cost if pipeline.device == "CPU" else None
         if cost is None:
             return None
         prompt_tokens = generation.stats.prompt_tokens
         return saving_of(generation.trace, prompt_tokens, lambda context: cost.pass_ms([(1, context)]))
 
-    def _warm_up(self) -> None:
+    def _warm_up(self, pipeline: LLMPipeline) -> None:
         try:
-            self.pipeline.warm_up()
+            pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it
             log.exception("The model failed to start")
             self.state = State("failed", "state_failed", {"reason": str(error)})
             return
-        if self.pipeline.device != "CPU":  # the page says what that means
-            self.state = State("ready", "state_device", {"device": self.pipeline.device})
+        self.state = _ready(pipeline)
+
+    def _switch(self, choice: Choice, device: str) -> None:
+        try:
+            pipeline = self._open_pair(choice.path, device)
+            self.state = State("warming", "state_warming_other", {"pair": choice.name, "device": device})
+            pipeline.warm_up()
+        except Exception as error:  # whatever it was, the page has to show it, and the pair before goes on
+            log.exception("%s could not be loaded on %s", choice.path, device)
+            self._refused[choice.path, device] = str(error)
+            values = {"pair": choice.name, "device": device, "reason": str(error)}
+            self.state = State("refused", "state_refused", values)
             return
-        self.state = State("ready", "state_ready" if self.pipeline.exact else "state_inexact")
+        with self._lock:
+            self.pipeline, self.name, self.insight = pipeline, choice.name, Insight()
+            self._refused.pop((choice.path, device), None)
+            self.switches += 1
+            self.state = _ready(pipeline)
+
+
+def _ready(pipeline: LLMPipeline) -> State:
+    if pipeline.device != "CPU":  # the page says what that means
+        return State("ready", "state_device", {"device": pipeline.device})
+    return State("ready", "state_ready" if pipeline.exact else "state_inexact")

@@ -7,11 +7,13 @@ import time
 from pathlib import Path
 
 from outrider.pipelines import LLMPipeline, OutriderError
+from outrider.pipelines.devices import CPU
 
 from .assistant import Assistant
 from .history import History, history_path
 from .page import Page
 from .page.theme import HEAD, STYLE_SHEET, theme
+from .pairs import name_of, pairs_folder
 from .wording import TRANSLATIONS
 
 
@@ -26,11 +28,20 @@ def serve(
     port: int = 7860,
     open_browser: bool = False,
     reference: Path | None = None,
+    pairs: Path | None = None,
 ) -> None:
-    """Load the pair and serve its page until interrupted. Raises AddressTaken, and what LLMPipeline raises."""
+    """Load the pair and serve its page until interrupted; the page offers the pairs in the folder `pairs`, too.
+
+    Raises AddressTaken, and what LLMPipeline raises.
+    """
     _check_address(host, port)
+
+    def load(path: Path, device: str) -> LLMPipeline:
+        return LLMPipeline(path, device, reference=reference if device == CPU else None)
+
     pipeline = LLMPipeline(pair, device, reference=reference)
-    page = open_page(Assistant(pipeline, name_of(pair)), History(history_path()), host, port, open_browser)
+    assistant = Assistant(pipeline, name_of(pair), load, pairs or pairs_folder(), (pair,))
+    page = open_page(assistant, History(history_path()), host, port, open_browser)
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
     print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
     try:
@@ -67,12 +78,6 @@ def open_page(assistant: Assistant, history: History, host: str, port: int, open
     )
     assistant.warm_up_in_background()
     return page
-
-
-def name_of(pair: Path) -> str:
-    """What people call a pair: its folder's name, or its parent's where that is just called "pair"."""
-    folder = pair.resolve()
-    return folder.parent.name if folder.name == "pair" else folder.name
 
 
 def _check_address(host: str, port: int) -> None:

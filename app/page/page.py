@@ -21,6 +21,7 @@ from .race import Race
 from .talk import Talk
 from .view import View
 
+BUSY_S, IDLE_S = 0.5, 4  # how often the state of the model is looked at
 WIDE = 1100  # pixels of a window that has room for the list of conversations
 TEMPORARY_S = 3600  # how long an imported file stays in Gradio's temporary folder
 
@@ -43,7 +44,8 @@ class Page:
             self.title = gr.HTML(elem_id="title")
             self.status = gr.HTML(elem_id="status")
         self.notice = gr.HTML(elem_id="notice")
-        self.clock = gr.Timer(0.5)
+        self.clock = gr.Timer(BUSY_S)
+        self.switches = gr.State(f"{self.assistant.switches} {self.assistant.refusals}")
         self.width = gr.Number(visible=False)  # of the window, which the browser tells
         self.settings = SettingsPanel(self.assistant, self.history)
         self.acts = gr.HTML(elem_id="acts", js_on_load=LISTENER)
@@ -118,7 +120,7 @@ class Page:
             rested.then(**refresh)
         composer.stop.click(talk.stop, None, None, **quick)
         self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
-        anew = gr.on([self.chat.clear, self.chats.new.click], talk.begin_anew, None, [*entry, *shown], **queued)
+        anew = gr.on([self.chat.clear, self.chats.new.click], talk.begin_anew, None, [*entry, *shown], **quick)
         anew.then(**refresh)
         opening = [self.chats.listing, self.coloured]
         opened = self.chats.listing.input(talk.open, opening, [*entry, *shown], **queued)
@@ -132,6 +134,7 @@ class Page:
         )
         replayed.then(talk.rest, seen, [self.chat, *buttons], **quick)
 
+        texts = [self.title, self.notice, self.chats.heading]
         deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
         deleted = deleted.then(self.chats.delete_shown, self.view, self.view, **queued)
         imported = self.chats.upload.upload(self.chats.imported, self.chats.upload, self.view, **queued)
@@ -142,9 +145,12 @@ class Page:
         self.settings.connect(self.blocks, queued)
         self.race.connect(self.blocks, self.mode, self.settings.values, queued)
 
-        state = [self.status, self.small_print, self.clock]
-        gr.on([self.blocks.load, self.clock.tick], self._tick, None, state, **quick)
-        texts = [self.title, self.notice, self.chats.heading]
+        state = [self.status, self.small_print, self.clock, self.switches]
+        gr.on([self.blocks.load, self.clock.tick], self._tick, self.switches, state, **queued)
+        dependent = [self.mode, *self.settings.dependent, *self.settings.model.outputs]
+        switched = self.switches.change(self._switched, [self.mode, self.settings.dependent[0]], dependent, **queued)
+        switched.then(self._texts, None, texts, **quick).then(**refresh)
+        self.settings.model.connect(self.blocks, self.clock, queued)
         self.blocks.load(self._texts, None, texts, **quick)
         self.blocks.load(**refresh)
         self.blocks.load(self._fit, self.width, self.chats.sidebar, js="() => [window.innerWidth]", **quick)
@@ -166,10 +172,21 @@ class Page:
     def _fit(self, width: float) -> gr.Sidebar:
         return gr.Sidebar(open=width >= WIDE)
 
-    def _tick(self, request: gr.Request) -> tuple[str, str, gr.Timer]:
+    def _tick(self, seen: str, request: gr.Request) -> tuple[Any, ...]:
+        """How far the model is. `seen` is what this window knows of it: another one may have switched it."""
         words, assistant = words_of(request), self.assistant
         status = rendering.status_html(assistant.name, assistant.state, words)
-        return status, self._small_print(words), gr.Timer(active=assistant.state.name == "warming")
+        clock = gr.Timer(BUSY_S if assistant.state.name == "warming" else IDLE_S)
+        now = f"{assistant.switches} {assistant.refusals}"
+        return status, self._small_print(words), clock, gr.skip() if now == seen else now
+
+    def _switched(self, mode: str, max_new_tokens: float, request: gr.Request) -> tuple[Any, ...]:
+        """What the model that answers now can do."""
+        modes = self.assistant.pipeline.modes
+        choices = [(translate(f"mode_{name}"), name) for name in rendering.MODES if name in modes]
+        radio = gr.Radio(choices=choices, value=mode if mode in modes else modes[-1])
+        ranged = self.settings.ranged(self.assistant, max_new_tokens)
+        return radio, *ranged, *self.settings.model.listed(request)
 
     def _small_print(self, words: Words) -> str:
         pipeline = self.assistant.pipeline

@@ -12,6 +12,7 @@ from ..history import History
 from ..settings import Settings
 from ..wording import translate, words_of
 from .guard import told
+from .models import ModelChoice
 
 
 class SettingsPanel:
@@ -22,6 +23,7 @@ class SettingsPanel:
         default, context = Settings(), assistant.pipeline.max_context
         drafts = len(assistant.pipeline.modes) > 1
         with gr.Sidebar(position="right", width=300, open=False, elem_id="settings"):
+            self.model = ModelChoice(assistant)
             self._presets = gr.Dropdown(
                 [], label=translate("preset"), info=translate("preset_hint"), allow_custom_value=True, elem_id="preset"
             )
@@ -43,6 +45,12 @@ class SettingsPanel:
                 gr.Slider(0, 16, default.draft_tokens, step=1, label=translate("draft_tokens"), visible=drafts),
                 system,
             ]
+        self.dependent = self.values[-3:-1]  # those whose range the model decides
+
+    def ranged(self, assistant: Assistant, max_new_tokens: float) -> tuple[gr.Slider, gr.Slider]:
+        """The dependent ones, as the model of now has them."""
+        drafts, context = len(assistant.pipeline.modes) > 1, assistant.pipeline.max_context
+        return gr.Slider(maximum=context, value=min(max_new_tokens, context)), gr.Slider(visible=drafts)
 
     def connect(self, blocks: gr.Blocks, queued: dict[str, Any]) -> None:
         blocks.load(self._listed, None, [self._presets, self._heading], **queued)

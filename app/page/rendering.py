@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from types import MappingProxyType
@@ -46,7 +47,8 @@ def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: 
     """An answer, coloured by where its tokens came from or as Markdown, and the lines under it."""
     turn = node.turn
     if not turn.complete and not turn.spans:
-        return f'<div class="waiting" role="status">{words("thinking")}<span>.</span><span>.</span><span>.</span></div>'
+        dots = "<span>.</span><span>.</span><span>.</span>"
+        return f'<div class="waiting" role="status">{note or words("thinking")}{dots}</div>'
     body = coloured_html(turn.spans) if coloured else answer_markdown(turn.text)
     if not turn.complete:
         return body
@@ -217,6 +219,8 @@ def notice_html(notice: str) -> str:
 def status_html(name: str, state: State, words: Words = IN_ENGLISH) -> str:
     """The model's name and whether it is ready."""
     line = escape(words(state.line, **state.values))
+    if state.name == "warming":
+        line += " " + words("seconds", seconds=f"{time.monotonic() - state.began:.0f}")
     return f'<div class="{state.name}" role="status"><i></i><b>{escape(name)}</b> {line}</div>'
 
 

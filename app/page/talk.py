@@ -62,6 +62,9 @@ class Talk:
         words, asked = words_of(request), view
         drawn = 0.0
         try:
+            if (count := self._assistant.count(view.conversation)) is not None:
+                note = {view.nodes[-1].id: words("reading", count=f"{count:,}")}
+                yield view, rendering.chat_messages(view.nodes, coloured, words, note), *untouched()
             for turn in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
                 view = view.with_last(turn)
                 if turn.complete:

@@ -66,10 +66,11 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., str]]:
     """Serves the page of a pipeline, with the test's own history, and gives its address."""
     pages = []
 
-    def serve(pipeline: Any, name: str = "scripted") -> str:
+    def serve(pipeline: Any, name: str = "scripted", open_pair: Any = None) -> str:
         port = free_port()
         history = History(tmp_path / "history.sqlite")
-        pages.append(open_page(Assistant(pipeline, name), history, "127.0.0.1", port))
+        assistant = Assistant(pipeline, name, open_pair, tmp_path / "pairs")
+        pages.append(open_page(assistant, history, "127.0.0.1", port))
         return f"http://127.0.0.1:{port}"
 
     yield serve

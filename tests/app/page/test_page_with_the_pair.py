@@ -10,9 +10,10 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from outrider.app.assistant import Assistant
-from outrider.app.chat import name_of, open_page
+from outrider.app.chat import open_page
 from outrider.app.history import History
 from outrider.app.page.examples import EXAMPLES
+from outrider.app.pairs import name_of
 from outrider.pipelines import LLMPipeline
 
 from ..conftest import free_port
