@@ -225,8 +225,8 @@ class Assistant:
         cost = pipeline.speculation.cost if pipeline.device == "CPU" else None
         if cost is None:
             return None
-        prompt_tokens = generation.stats.prompt_tokens
-        return saving_of(generation.trace, prompt_tokens, lambda context: cost.pass_ms([(1, context)]))
+        middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
+        return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
 
     def _warm_up(self, pipeline: LLMPipeline) -> None:
         try:

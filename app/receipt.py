@@ -25,6 +25,11 @@ class Receipt:
         """How many times as long the replay took; None where there was nothing to time."""
         return self.plain_s / self.drafted_s if self.drafted_s > 0 else None
 
+    @property
+    def plain_ms(self) -> float | None:
+        """What a plain pass took, on average; None where there was none behind the first token."""
+        return 1e3 * self.plain_s / (self.num_tokens - 1) if self.num_tokens > 1 else None
+
 
 def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     """Where two answers part; None where they are the same."""

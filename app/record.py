@@ -88,7 +88,13 @@ def _filled(kind: Callable[..., T], record: Mapping[str, Any]) -> T:
 
 
 def _saving(record: Mapping[str, Any]) -> Saving:
-    return Saving({_name(name): float(_number(value)) for name, value in record["by_drafter"].items()})
+    passes, took = (
+        {_name(name): float(_number(value)) for name, value in record[field].items()}
+        for field in ("plain_passes", "took_ms")
+    )
+    if passes.keys() != took.keys():
+        raise ValueError("plain_passes and took_ms are of other drafters")
+    return Saving(float(_number(record["plain_ms"])), passes, took)
 
 
 def _optional(read: Callable[[Any], T], value: Any) -> T | None:

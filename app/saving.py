@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from outrider.pipelines.trace import TARGET, PassRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """Milliseconds by drafter; below zero where drafts cost more than they gave."""
+    """What drafts cost, and what plain passes they stood for.
 
-    by_drafter: Mapping[str, float] = field(default_factory=dict)
+    plain_ms: what a plain pass is taken to cost.
+    plain_passes: by drafter, plain passes for the same tokens; of a pass that several served, by shares.
+    took_ms: by drafter, its share of what the passes with drafts took.
+    """
+
+    plain_ms: float
+    plain_passes: Mapping[str, float]
+    took_ms: Mapping[str, float]
+
+    @property
+    def by_drafter(self) -> dict[str, float]:
+        """Milliseconds saved; below zero where drafts cost more than they gave."""
+        return {name: self.plain_ms * self.plain_passes[name] - took for name, took in self.took_ms.items()}
 
     @property
     def total_ms(self) -> float:
         return sum(self.by_drafter.values())
 
+    def at(self, plain_ms: float) -> Saving:
+        """The same with another cost of a plain pass, such as a measured one."""
+        return replace(self, plain_ms=plain_ms)
 
-def saving_of(trace: Iterable[PassRecord], prompt_tokens: int, plain_ms: Callable[[int], float]) -> Saving:
-    """What the drafts of one answer saved.
+
+def saving_of(trace: Iterable[PassRecord], plain_ms: float) -> Saving:
+    """What the drafts of one answer saved, where a plain pass costs `plain_ms`.
 
     A pass that kept n tokens did the work of n plain passes, so it saved the time of n - 1 of them, less what it took
     longer than a plain one, drafting included. Each drafter gets a plain pass for each of its tokens that was kept, and
     bears the extra time by its share of what was drafted. Passes without a draft save nothing.
 
-    `plain_ms(context)` is what a plain pass costs over so many cached tokens. Where answers were written at the same
-    time their passes are shared and take longer, which makes the saving look smaller than it was.
+    Where answers were written at the same time their passes are shared and take longer, which makes the saving look
+    smaller than it was.
     """
-    by_drafter: defaultdict[str, float] = defaultdict(float)
-    num_tokens = prompt_tokens
+    plain_passes: defaultdict[str, float] = defaultdict(float)
+    took_ms: defaultdict[str, float] = defaultdict(float)
     for record in trace:
-        if record.drafted:
-            plain = plain_ms(num_tokens - 1)
-            extra = 1e3 * (record.ended - record.began) - plain
-            for source in record.drafted:
-                by_drafter[source] -= extra / len(record.drafted)
-            for source in record.sources:
-                if source != TARGET:
-                    by_drafter[source] += plain
-            if TARGET not in record.sources:  # the answer ended within the draft: one of its tokens was due anyway
-                by_drafter[record.sources[-1]] -= plain
-        num_tokens += len(record.sources)
-    return Saving(dict(by_drafter))
+        for source in record.drafted:
+            share = 1 / len(record.drafted)
+            plain_passes[source] += share
+            took_ms[source] += share * 1e3 * (record.ended - record.began)
+        for source in record.sources:
+            if source != TARGET:
+                plain_passes[source] += 1
+        if record.drafted and TARGET not in record.sources:  # the answer ended within the draft: one token was due
+            plain_passes[record.sources[-1]] -= 1
+    return Saving(plain_ms, dict(plain_passes), dict(took_ms))

@@ -58,9 +58,8 @@ class ChatList:
     def listed(self, view: View, search: str) -> tuple[gr.Radio, gr.Textbox]:
         """The list, the shown conversation marked in it, and that one's title."""
         chats = self._history.chats(search or "")
-        titles = {chat.id: chat.title for chat in chats}
-        shown = view.chat if view.chat in titles else None
-        title = "" if view.chat is None else titles.get(view.chat) or self._history.title(view.chat)
+        shown = view.chat if view.chat in {chat.id for chat in chats} else None
+        title = self._history.title(view.chat) if view.chat is not None and self._history.has(view.chat) else ""
         choices = [(chat.title or "…", chat.id) for chat in chats]
         return gr.Radio(choices=choices, value=shown), gr.Textbox(value=title, interactive=view.chat is not None)
 

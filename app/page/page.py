@@ -6,6 +6,8 @@ from typing import Any
 
 import gradio as gr
 
+from outrider.pipelines import OutriderError
+
 from ..assistant import Assistant
 from ..history import History
 from ..settings import Settings
@@ -137,7 +139,8 @@ class Page:
         texts = [self.title, self.notice, self.chats.heading]
         deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
         deleted = deleted.then(self.chats.delete_shown, self.view, self.view, **queued)
-        imported = self.chats.upload.upload(self.chats.imported, self.chats.upload, self.view, **queued)
+        imported = self.chats.upload.upload(talk.leave_chat, None, None, **queued)
+        imported = imported.then(self.chats.imported, self.chats.upload, self.view, **queued)
         for event in (deleted, imported):
             event.success(talk.rest, seen, [self.chat, *buttons], **queued).then(**refresh)
         self.chats.connect(self.view, self.outbox, queued)
@@ -165,7 +168,11 @@ class Page:
     def _refresh(self, view: View, search: str, request: gr.Request) -> tuple[Any, ...]:
         """The list of conversations, and the figures of the shown one and of all answers."""
         words, pipeline = words_of(request), self.assistant.pipeline
-        meter = rendering.meter_html(self.assistant.count(view.conversation), pipeline.max_context, words)
+        try:
+            used = self.assistant.count(view.conversation)
+        except OutriderError:  # another model wrote it, and the template of this one refuses it
+            used = None
+        meter = rendering.meter_html(used, pipeline.max_context, words)
         legend = rendering.legend_html(pipeline.modes, words, view.conversation)
         return *self.chats.listed(view, search), meter, legend, insight_html(self.assistant.insight, words)
 

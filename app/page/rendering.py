@@ -131,13 +131,13 @@ def prompt_html(prompt: str) -> str:
 def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
     """The line under an answer: tokens, speed, passes, and how many of the drafted tokens stood."""
     figures = [f"<span>{figure}</span>" for figure in figures_of(turn, words)]
-    if turn.saving is not None and turn.saving.by_drafter:
+    if turn.saving is not None and turn.saving.took_ms:
         parts = ", ".join(
             f"{words(f'from_{source}')} {saved_phrase(ms, words)}"
             for source, ms in turn.saving.by_drafter.items()
             if source in SOURCES
         )
-        hint = words("saved_hint", parts=parts)
+        hint = words("saved_hint", plain=f"{turn.saving.plain_ms:.1f}", parts=parts)
         figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.saving.total_ms, words)}</span>')
     if turn.finish_reason == "length":
         figures.append(f'<span class="note">{words("cut")}</span>')

@@ -40,7 +40,8 @@ class Talk:
         if not prompt.strip():
             raise gr.Error("", visible=False, print_exception=False)
         refuse_while_answering(view, request)
-        place = view if entry.editing is None else view.before(view.find(entry.editing))
+        with told(request):
+            place = view if entry.editing is None else view.before(view.find(entry.editing))
         begun = self._begin(Turn(prompt, files=entry.files), place, coloured, request)
         return *composed("", Entry(), words_of(request)), *begun
 
@@ -114,7 +115,8 @@ class Talk:
     def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         """What a button within the conversation asks for."""
         refuse_while_answering(view, request)
-        act, node = event._data["act"], view.find(event._data["turn"])
+        with told(request):
+            act, node = event._data["act"], view.find(event._data["turn"])
         if act == "copy_prompt":
             return *untouched(), gr.skip(), gr.skip(), copied(node.turn.prompt)
         if act == "copy_answer":
@@ -134,13 +136,17 @@ class Talk:
     ) -> Iterator[tuple[Any, ...]]:
         """Replay an answer without drafts, and keep what that showed."""
         refuse_while_answering(view, request)
-        words, node = words_of(request), view.find(event._data["turn"])
-        path, drawn = (*view.before(node).conversation, node.turn), 0.0
+        words, drawn = words_of(request), 0.0
         buttons = gr.Button(visible=False), gr.Button(visible=True)
         with told(request):
+            node = view.find(event._data["turn"])
+            path = (*view.before(node).conversation, node.turn)
             for seen in self._assistant.replay(path, str(request.session_hash)):
                 if isinstance(seen, Receipt):
-                    turn = replace(node.turn, receipt=seen)
+                    saving = node.turn.saving
+                    if saving is not None and seen.plain_ms is not None:  # measured, which is better than reckoned
+                        saving = saving.at(seen.plain_ms)
+                    turn = replace(node.turn, receipt=seen, saving=saving)
                     self._history.update(node.id, turn)
                     view = View(view.chat, tuple(replace(n, turn=turn) if n == node else n for n in view.nodes))
                     yield view, self.drawn(view, coloured, request), *buttons

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..conversation import Conversation, Turn
-from ..history import Node
+from ..history import Node, NoSuchChat
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,11 @@ class View:
         return View(self.chat, self.nodes[: self.nodes.index(node)])
 
     def find(self, node: int) -> Node:
-        """Raises StopIteration."""
-        return next(shown for shown in self.nodes if shown.id == node)
+        """The shown turn of this id. Raises NoSuchChat."""
+        for shown in self.nodes:
+            if shown.id == node:
+                return shown
+        raise NoSuchChat("This part of the conversation is no longer shown: open it again.")
 
     def with_last(self, turn: Turn) -> View:
         return replace(self, nodes=(*self.nodes[:-1], replace(self.nodes[-1], turn=turn)))
