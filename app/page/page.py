@@ -134,7 +134,7 @@ class Page:
         replayed = self.acts.submit(
             talk.receipt, seen, shown, concurrency_id="answer", concurrency_limit=8, **queued
         )
-        replayed.then(talk.rest, seen, [self.chat, *buttons], **quick)
+        replayed.then(talk.rest, seen, [self.chat, *buttons], **quick).then(**refresh)
 
         texts = [self.title, self.notice, self.chats.heading]
         deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
