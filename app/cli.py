@@ -10,8 +10,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from outrider.models.pulled import find_pair
 from outrider.pipelines.errors import OutriderError
 from outrider.pipelines.privacy import keep_private
+
+from .models import app as models_app
 
 app = typer.Typer(
     name="outrider",
@@ -22,9 +25,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(models_app, name="models")
+
+
 PairFolder = Annotated[
     Path | None,
-    typer.Option("--pair", help="A pair folder that `outrider export` made, or an exported model's folder.",
+    typer.Option("--pair", parser=find_pair, metavar="PAIR",
+                 help="A pair that `outrider models pull` fetched, by its name; or a folder: a pair that "
+                 "`outrider export` made, or an exported model.",
                  show_default="the pair that comes with Outrider"),
 ]  # fmt: skip
 
@@ -118,10 +126,13 @@ def generate(
 
 @app.command()
 def doctor(
-    pair: Annotated[Path | None, typer.Argument(show_default="the pair that comes with Outrider")] = None,
+    pair: Annotated[
+        Path | None,
+        typer.Argument(parser=find_pair, metavar="[PAIR]", show_default="the pair that comes with Outrider"),
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is known from an earlier time.")] = False,
 ) -> None:
-    """Measure and check what a pair can do on this machine. PAIR is its folder."""
+    """Measure and check what a pair can do on this machine. PAIR is its name or its folder."""
     keep_private()
     from rich.console import Console
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .digest import sha256
-from .errors import NoSuchModel, NotADecoder
-from .hub import download
+from outrider.models.digest import sha256
+from outrider.models.errors import NoSuchModel
+from outrider.models.hub import download
+
+from .errors import NotADecoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Why an export was refused. Each message says what was wrong, the value, and what to do."""
+"""What only an export refuses. Each message says what was wrong, the value, and what to do."""
 
 from outrider.pipelines.errors import OutriderError
 
@@ -11,14 +11,6 @@ class MissingExtra(ExportError):
     """The packages of the [export] extra are not installed."""
 
 
-class NoSuchModel(ExportError):
-    """Neither a folder with a checkpoint nor a model of the hub."""
-
-
-class HubUnreachable(ExportError):
-    """A model named by its hub id, with no way to the hub and nothing in its local cache."""
-
-
 class NotADecoder(ExportError):
     """A checkpoint that is not a decoder language model."""
 
@@ -29,22 +21,6 @@ class ConversionFailed(ExportError):
 
 class TokenizerNotConverted(ExportError):
     """A tokenizer that is missing, or that OpenVINO Tokenizers cannot express."""
-
-
-class NoRoom(ExportError):
-    """Too little free space on a disk."""
-
-
-class OutputExists(ExportError):
-    """Something is at the output path already."""
-
-
-class NotWritable(ExportError):
-    """The output path is in a place where this user cannot write."""
-
-
-class ExportInProgress(ExportError):
-    """Another export is writing to the same output path."""
 
 
 class RoundTripFailed(ExportError):

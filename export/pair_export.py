@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from outrider.models import pair_folder
+from outrider.models.room import blaming_full_disk, in_words, require_room
+from outrider.models.staging import Staging
 from outrider.pipelines.errors import OutriderError
 from outrider.pipelines.vocabulary import check_same_vocabulary
 
-from . import pair_folder
 from .checkpoint import Checkpoint, find_checkpoint
 from .compression import BYTES_PER_WEIGHT, Compression
 from .convert import compress, convert, precisions
 from .extra import require_extra
-from .room import blaming_full_disk, in_words, require_room
 from .round_trip import round_trip
-from .staging import Staging
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
 from .tuning import fastest_properties
 from .vocabulary import digest, load_tokenizer, vocabulary
@@ -47,7 +47,7 @@ def export_pair(
     announce: is told of each step before it begins.
 
     Raises subclasses of OutriderError, and then leaves nothing at `out`, or what was there: those in
-    outrider.export.errors, VocabularyMismatch, UnsupportedModel, InvalidOption.
+    outrider.export.errors and outrider.models.errors, VocabularyMismatch, UnsupportedModel, InvalidOption.
     """
     require_extra()
     sources = {"target": target} if draft is None else {"target": target, "draft": draft}

@@ -12,7 +12,7 @@ from .cost import CostModel
 from .drafters.base import Opinion, Proposal
 from .drafting import Drafting
 from .sequence import Sequence
-from .turn import Turn
+from .turn import Pass, Turn
 from .worth import Worth
 
 LEAST_READ = 0.1  # a draft is read as far as it is that likely to stand
@@ -46,71 +46,79 @@ class Consultant:
         """Forget a finished sequence."""
         self._without_room.discard(sequence)
 
-    def consult(self, cost: CostModel, rate: float, turns: SequenceOf[Turn], rows: int) -> None:
-        """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay.
-
-        `rate` is what a millisecond is worth, in tokens; `rows` are those of the pass so far.
-        """
-        asking = [turn for turn in turns if self._drafting.chain(turn).model and not turn.sequence.drafting_failed]
-        asking = [turn for turn in asking if not turn.is_full and turn.sequence not in self._without_room]
+    def consult(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
+        """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay and
+        can be afforded. `rate` is what a millisecond is worth, in tokens."""
+        asking = [turn for turn in turns if self._can_ask(turn)]
         if not asking:
             return
-        reading: list[Turn] = []
-        writing: list[Turn] = []
-        for turn in asking:
-            before = max(turn.rows, cost.least_rows)
-            if (use := self._best_use(self._worth(cost, rate), turn, rows, len(asking))) is not None:
-                (reading if use == READ else writing).append(turn)
-                rows += max(turn.rows, cost.least_rows) - before
+        cost, began, before_ms = coming.cost, self._drafting.model_s, sum(turn.draft_ms for turn in asking)
+        uses = [self._best_use(coming, rate, turn, len(asking)) for turn in asking]
+        reading = [turn for turn, use in zip(asking, uses, strict=True) if use == READ]
+        writing = [turn for turn, use in zip(asking, uses, strict=True) if use in (WRITE_BEHIND, WRITE_INSTEAD)]
         if not reading and not writing:
             self._expect(0.5, RECOVER)
+            return
+        for turn in (*reading, *writing):  # what the model missed of the text, and the draft
+            turn.draft_ms += cost.draft_row_ms * (self._drafting.num_behind(turn) - 1 + len(turn.draft))
         if reading:
-            rows = self._read(self._worth(cost, rate), reading, rows)
-            worth = self._worth(cost, rate)
-            reading = [turn for turn in reading if turn.sequence not in self._without_room]
-            writing += [turn for turn in reading if self._is_worth_writing(worth, turn, rows, len(reading))]
-        self._write(self._worth(cost, rate), writing, rows)
+            self._read(coming, rate, reading)
+            worth, reading = self._worth(cost, rate), [turn for turn in reading if self._can_ask(turn)]
+            writing += [turn for turn in reading if self._is_worth_writing(worth, turn, coming.rows, len(reading))]
+        while writing:
+            writing = self._write(coming, rate, writing)
+        spent_ms = sum(turn.draft_ms for turn in asking) - before_ms
+        cost.observe_draft(spent_ms, 1e3 * (self._drafting.model_s - began))
+
+    def _can_ask(self, turn: Turn) -> bool:
+        sequence = turn.sequence
+        return (
+            self._drafting.chain(turn).model is not None
+            and not sequence.drafting_failed
+            and not turn.is_full
+            and sequence not in self._without_room
+        )
 
     def _worth(self, cost: CostModel, rate: float) -> Worth:
         return Worth(cost, rate, self.expected)
 
-    def _best_use(self, worth: Worth, turn: Turn, rows: int, num_sharing: int) -> str | None:
+    def _best_use(self, coming: Pass, rate: float, turn: Turn, num_sharing: int) -> str | None:
         """What the draft model is worth most for, if it is worth its time. The draft is made ready for that: dropped
         where the model is to write in its place, and as long as the texts offer where it is to be read."""
-        behind, least_rows = self._drafting.num_behind(turn), worth.cost.least_rows
-        bare = rows - max(turn.rows, least_rows) + least_rows
-        length, mine = len(turn.draft), worth.of_draft(turn, bare)
-        uses = {WRITE_BEHIND: worth.of_writing(turn, length, rows, behind, num_sharing)}
-        if length and turn.sequence.config.mode == AUTO:
+        worth, behind, length = self._worth(coming.cost, rate), self._drafting.num_behind(turn), len(turn.draft)
+        first_ms = worth.catching_up_ms(behind) + coming.cost.draft_pass_ms(num_sharing) / num_sharing
+        rows_ms, row_ms = sum(turn.prices_ms), coming.cost.draft_row_ms
+        bare = coming.rows - coming.rows_of(turn) + coming.cost.least_rows
+        mine = worth.of_draft(turn, bare)
+        uses = {}
+        if rows_ms + first_ms + row_ms * length <= turn.spare_ms:
+            uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, behind, num_sharing)
+        if length and turn.sequence.config.mode == AUTO and first_ms <= turn.spare_ms:
             uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, behind, num_sharing) - mine
-            self._take_all_offers(turn)
-            uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
-        use = max(uses, key=lambda name: uses[name])
-        if uses[use] <= 0:
-            turn.cut(length)
+            self._take_all_offers(coming, turn)
+            if first_ms + row_ms * len(turn.draft) <= turn.spare_ms:
+                uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
+        use = max(uses, key=lambda name: uses[name], default=None)
+        if use is None or uses[use] <= 0:
+            coming.cut(turn, length)
             return None
-        turn.cut({WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.limit}[use])
+        coming.cut(turn, {WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.limit}[use])
         return use
 
-    def _take_all_offers(self, turn: Turn) -> None:
+    def _take_all_offers(self, coming: Pass, turn: Turn) -> None:
         for proposal in self._drafting.surest(turn):
             survival = turn.survival * self._calibration.estimate(proposal.evidence)
             if turn.is_full or survival < LEAST_READ:
                 return
-            turn.take(proposal, survival)
+            coming.take(turn, proposal, survival)
 
-    def _read(self, worth: Worth, turns: SequenceOf[Turn], rows: int) -> int:
-        """Have drafts read, and take of each what is likely to stand now; returns the rows of the pass."""
-        cost = worth.cost
-        began, before_ms = self._drafting.model_s, sum(turn.draft_ms for turn in turns)
+    def _read(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
+        """Have drafts read, and take of each what is likely to stand now."""
         for turn in turns:
-            turn.draft_ms += cost.draft_pass_ms(len(turns)) / len(turns)
-            turn.draft_ms += cost.draft_row_ms * (self._drafting.num_behind(turn) - 1 + len(turn.draft))
-        expected_ms = sum(turn.draft_ms for turn in turns) - before_ms
+            turn.draft_ms += coming.cost.draft_pass_ms(len(turns)) / len(turns)
         for turn, opinions in zip(turns, self._drafting.read(turns), strict=True):
             draft = turn.draft.copy()
-            rows -= max(turn.rows, cost.least_rows) - cost.least_rows
-            turn.cut(0)
+            coming.cut(turn, 0)
             is_mended = False
             if opinions is None:
                 self._without_room.add(turn.sequence)
@@ -118,17 +126,22 @@ class Consultant:
                 second = proposal
                 if opinion is not None:
                     second = self._second_thought(proposal, opinion, turn.sequence.config.greedy)
-                survival = turn.survival * self._calibration.estimate(second.evidence)
-                if survival < worth.row(rows, turn.rows, turn.context):
+                if not self._take(coming, rate, turn, second):
                     break
-                rows += turn.rows >= cost.least_rows
-                turn.take(second, survival)
                 if is_mended := second.token != proposal.token:
                     break
             if is_mended:
-                rows = self._go_on_copying(worth, turn, rows)
-        cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
-        return rows
+                for proposal in self._drafting.surest(turn):  # copying goes on
+                    if not self._take(coming, rate, turn, proposal):
+                        break
+
+    def _take(self, coming: Pass, rate: float, turn: Turn, proposal: Proposal) -> bool:
+        """Take one more token into a draft, unless its row would not pay or be too much to lose."""
+        survival, price_ms = turn.survival * self._calibration.estimate(proposal.evidence), coming.row_ms(turn)
+        if turn.is_full or survival < rate * price_ms or not turn.can_afford(price_ms):
+            return False
+        coming.take(turn, proposal, survival)
+        return True
 
     def _second_thought(self, proposal: Proposal, opinion: Opinion, is_greedy: bool) -> Proposal:
         """The likelier of what a text proposes and what the draft model would write there."""
@@ -140,47 +153,27 @@ class Consultant:
         mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
         return max(doubted, mended, key=lambda thought: self._calibration.estimate(thought.evidence))
 
-    def _go_on_copying(self, worth: Worth, turn: Turn, rows: int) -> int:
-        for proposal in self._drafting.surest(turn):
-            survival = turn.survival * self._calibration.estimate(proposal.evidence)
-            if turn.is_full or survival < worth.row(rows, turn.rows, turn.context):
-                break
-            rows += turn.rows >= worth.cost.least_rows
-            turn.take(proposal, survival)
-        return rows
-
     def _is_worth_writing(self, worth: Worth, turn: Turn, rows: int, num_sharing: int) -> bool:
-        return not turn.is_full and worth.of_writing(turn, len(turn.draft), rows, 1, num_sharing) > 0
+        draft_ms = worth.cost.draft_pass_ms(num_sharing) / num_sharing
+        return worth.of_writing(turn, len(turn.draft), rows, 1, num_sharing) > 0 and turn.can_afford(draft_ms)
 
-    def _write(self, worth: Worth, writing: SequenceOf[Turn], rows: int) -> None:
-        """Have the draft model write behind drafts, token by token, for as long as it is sure enough."""
-        cost, began = worth.cost, self._drafting.model_s
-        expected_ms = 0.0
-        for turn in writing:
-            catching_up_ms = cost.draft_row_ms * (self._drafting.num_behind(turn) - 1)
-            turn.draft_ms += catching_up_ms
-            expected_ms += catching_up_ms
-        while writing:
-            draft_ms = cost.draft_pass_ms(len(writing)) / len(writing)
-            expected_ms += cost.draft_pass_ms(len(writing))
-            goes_on = []
-            for turn, proposal in zip(writing, self._drafting.written(writing), strict=True):
-                turn.draft_ms += draft_ms
-                if proposal is None:
-                    self._without_room.add(turn.sequence)
-                    continue
-                estimate = self._calibration.estimate(proposal.evidence)
-                self._expect(estimate, FORGET)
-                survival = turn.survival * estimate
-                if survival < worth.row(rows, turn.rows, turn.context):
-                    continue
-                rows += turn.rows >= cost.least_rows
-                turn.take(proposal, survival)
-                price = worth.row(rows, turn.rows, turn.context) + worth.rate * draft_ms
-                if not turn.is_full and survival * self.expected >= price:
-                    goes_on.append(turn)
-            writing = goes_on
-        cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
+    def _write(self, coming: Pass, rate: float, writing: SequenceOf[Turn]) -> list[Turn]:
+        """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
+        draft_ms = coming.cost.draft_pass_ms(len(writing)) / len(writing)
+        goes_on = []
+        for turn, proposal in zip(writing, self._drafting.written(writing), strict=True):
+            turn.draft_ms += draft_ms
+            if proposal is None:
+                self._without_room.add(turn.sequence)
+                continue
+            self._expect(self._calibration.estimate(proposal.evidence), FORGET)
+            if self._take(coming, rate, turn, proposal) and self._is_next_worth_writing(coming, rate, turn, draft_ms):
+                goes_on.append(turn)
+        return goes_on
+
+    def _is_next_worth_writing(self, coming: Pass, rate: float, turn: Turn, draft_ms: float) -> bool:
+        price_ms = coming.row_ms(turn) + draft_ms
+        return not turn.is_full and turn.survival * self.expected >= rate * price_ms and turn.can_afford(price_ms)
 
     def _expect(self, estimate: float, weight: float) -> None:
         self.expected += weight * (estimate - self.expected)

@@ -138,6 +138,7 @@ class CostModel:
             raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
         made = cls(rows, tuple(base.tolist()), tuple(slope.tolist()))
         if draft is not None:
+
             def first() -> object:  # as in use: the target's weights have driven the draft model's out of the caches
                 return target(rows[0], short)
 

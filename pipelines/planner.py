@@ -14,23 +14,23 @@ from .cost import CostModel
 from .drafters.base import Proposal
 from .drafting import Drafting
 from .sequence import Sequence
-from .turn import Turn
+from .turn import Pass, Turn
 
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the rate of late
 LONGEST_WRITTEN = 8  # tokens that the draft model is expected to write at a time, at most
 TOLERANCE = 0.02  # share of the time of plain decoding, prompt included, that an answer may lose to drafting
-ALLOWANCE = 2  # passes that it may lose besides, since luck must be given time to even out
+ALLOWANCE = 3  # passes that it may lose besides, since luck must be given time to even out
+STAKE = 1 / 3  # share of what it may still lose that the rows of one draft may take
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One more token of a draft: the odds that it is reached and stands, its price, and whether it makes a row more."""
+    """One more token of a draft: the odds that it is reached and stands, and its price."""
 
     turn: Turn
     survival: float
     price_ms: float
-    is_row: bool
 
 
 @dataclass(slots=True)
@@ -40,8 +40,9 @@ class _Account:
     plain_ms: float
     lost_ms: float = 0.0
 
-    def can_afford(self, price_ms: float, pass_ms: float) -> bool:
-        return self.lost_ms + price_ms <= TOLERANCE * self.plain_ms + ALLOWANCE * pass_ms
+    def spare_ms(self, pass_ms: float) -> float:
+        """What it may still lose."""
+        return max(0.0, TOLERANCE * self.plain_ms + ALLOWANCE * pass_ms - self.lost_ms)
 
 
 class Planner:
@@ -58,9 +59,10 @@ class Planner:
     "auto" also to write in its place, or to read it: one pass tells for each token whether the model would write it
     too, and what instead (a cascade, as in Chen et al., arXiv 2312.11462).
 
-    A ledger bounds the loss: while an answer has taken more than TOLERANCE and ALLOWANCE passes longer than plain
-    decoding would have, only rows that cost nothing are drafted for it; and the draft model reads a prompt only where
-    that fits in. Times are those that `cost` predicts, so noise does not enter.
+    A ledger bounds the loss: no answer takes more than TOLERANCE and ALLOWANCE passes longer than plain decoding of
+    prompt and answer would, whatever fails. The rows of a draft may take the share STAKE of what is left of that, so
+    that one bad guess does not end all drafting; what stands is credited, and the drafts of an answer that goes well
+    soon grow as long as they pay. Times are those that `cost` predicts, so noise does not enter.
     """
 
     def __init__(self, drafting: Drafting, calibration: Calibration, cost: CostModel | None = None) -> None:
@@ -93,13 +95,19 @@ class Planner:
                 for proposal in islice(self._drafting.chained(turn), min(turn.limit, length)):
                     turn.take(proposal, turn.survival * self._calibration.estimate(proposal.evidence))
         if planned and self.cost is not None:
-            if not self._time_ms:
-                self._tokens, self._time_ms = 1.0, self.cost.pass_ms([(1, planned[0].context)])
-            rows = other_rows + sum(max(turn.rows, self.cost.least_rows) for turn in turns)
-            rows = self._draft_from_text(self.cost, planned, rows)
-            if self._drafting.model is not None:
-                able = [turn for turn in planned if self._can_afford_model(self.cost, turn)]
-                self._consultant.consult(self.cost, self.rate, able, rows)
+            self._plan(self.cost, planned, other_rows)
+
+    def _plan(self, cost: CostModel, turns: SequenceOf[Turn], other_rows: int) -> None:
+        if not self._time_ms:
+            self._tokens, self._time_ms = 1.0, cost.pass_ms([(1, turns[0].context)])
+        for turn in turns:
+            turn.spare_ms = self._account(cost, turn).spare_ms(cost.pass_ms([(1, turn.context)]))
+            turn.stake_ms = STAKE * turn.spare_ms
+        coming = Pass(cost, other_rows)
+        coming.rows += sum(map(coming.rows_of, turns))
+        self._draft_from_text(coming, turns)
+        if self._drafting.model is not None:
+            self._consultant.consult(coming, self.rate, turns)
 
     def observe(self, turns: SequenceOf[Turn], kept: SequenceOf[SequenceOf[int]], target_ms: float | None) -> None:
         """Learn from a pass: what each turn's sequence kept, and the target's time, where nothing else was in it."""
@@ -128,11 +136,12 @@ class Planner:
         self._consultant.release(sequence)
         self._drafting.release(sequence)
 
-    def _draft_from_text(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> int:
-        """Take what the texts themselves offer, the surest first, as far as it pays; returns the rows of the pass."""
-        steps = self._take_surest(cost, turns, rows)
-        late = max(self._rate_of_late, self._plain_rate(cost, turns))  # what plain decoding gives is there in any case
-        self.rate = math.sqrt(late * self._rate_at_best(cost, turns, steps, rows))
+    def _draft_from_text(self, coming: Pass, turns: SequenceOf[Turn]) -> None:
+        """Take what the texts themselves offer, the surest first, as far as it pays."""
+        bare = coming.rows
+        steps = self._take_surest(coming, turns)
+        late = max(self._rate_of_late, self._plain_rate(coming.cost, turns))  # plain decoding is there in any case
+        self.rate = math.sqrt(late * self._rate_at_best(coming.cost, turns, steps, bare))
         worth = best_worth = 0.0
         best_length = 0
         for length, step in enumerate(steps, 1):
@@ -140,14 +149,12 @@ class Planner:
             if worth >= best_worth:
                 best_worth, best_length = worth, length
         for step in steps[best_length:]:
-            step.turn.cut(len(step.turn.draft) - 1)
-        return rows + sum(step.is_row for step in steps[:best_length])
+            coming.cut(step.turn, len(step.turn.draft) - 1)
 
-    def _take_surest(self, cost: CostModel, turns: SequenceOf[Turn], rows: int) -> list[_Step]:
+    def _take_surest(self, coming: Pass, turns: SequenceOf[Turn]) -> list[_Step]:
         """Fill the drafts with what might pay at the rate of plain decoding, in the order in which it is likely."""
         offers = [self._drafting.surest(turn) for turn in turns]
-        solvent = [self._can_afford(cost, turn) for turn in turns]
-        least = self._plain_rate(cost, turns) * cost.least_row_ms
+        least = self._plain_rate(coming.cost, turns) * coming.cost.least_row_ms
         queue: list[tuple[float, int, float, Proposal]] = []
         steps: list[_Step] = []
 
@@ -155,19 +162,18 @@ class Planner:
             proposal = None if turns[i].is_full else next(offers[i], None)
             if proposal is not None:
                 survival = turns[i].survival * self._calibration.estimate(proposal.evidence)
-                is_free = turns[i].rows < cost.least_rows  # the row is in the pass anyway
+                is_free = turns[i].rows < coming.cost.least_rows  # the row is in the pass anyway
                 heapq.heappush(queue, (-survival - is_free, i, survival, proposal))
 
         for i in range(len(turns)):
             offer(i)
         while queue:
             _, i, survival, proposal = heapq.heappop(queue)
-            price_ms = cost.row_ms(rows, turns[i].rows, turns[i].context)
-            if price_ms and (not solvent[i] or survival < least):
+            price_ms = coming.row_ms(turns[i])
+            if price_ms and (survival < least or not turns[i].can_stake(price_ms)):
                 continue
-            steps.append(_Step(turns[i], survival, price_ms, turns[i].rows >= cost.least_rows))
-            rows += steps[-1].is_row
-            turns[i].take(proposal, survival)
+            steps.append(_Step(turns[i], survival, price_ms))
+            coming.take(turns[i], proposal, survival)
             offer(i)
         return steps
 
@@ -199,12 +205,3 @@ class Planner:
             num_read = sequence.num_prompt_tokens - (sequence.num_taken_over or 0)
             self._accounts[sequence] = _Account(cost.pass_ms([(num_read, 0)]))
         return self._accounts[sequence]
-
-    def _can_afford(self, cost: CostModel, turn: Turn, price_ms: float = 0.0) -> bool:
-        return self._account(cost, turn).can_afford(price_ms, cost.pass_ms([(1, turn.context)]))
-
-    def _can_afford_model(self, cost: CostModel, turn: Turn) -> bool:
-        """Whether the draft model may catch up with what it missed."""
-        if self._drafting.chain(turn).model is None:
-            return False
-        return self._can_afford(cost, turn, cost.draft_row_ms * (self._drafting.num_behind(turn) - 1))

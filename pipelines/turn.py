@@ -1,9 +1,11 @@
-"""Turn: one sequence's part in the coming pass, and the draft that it brings."""
+"""Turn: one sequence's part in the coming pass, and the draft that it brings; Pass: what all of them feed."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from .cost import CostModel
 from .drafters.base import Proposal
 from .sequence import Sequence
 
@@ -14,7 +16,9 @@ class Turn:
 
     limit: tokens of the draft, at most.
     survivals: for each token of the draft, the probability that the draft stands up to and with it.
+    prices_ms: for each token of the draft, the time that its row adds to the pass.
     draft_ms: time that a draft model is taken to have spent on it.
+    stake_ms: time that the rows of the draft may take at most, and spare_ms: that everything for the draft may.
     """
 
     sequence: Sequence
@@ -22,7 +26,10 @@ class Turn:
     limit: int
     draft: list[Proposal] = field(default_factory=list)
     survivals: list[float] = field(default_factory=list)
+    prices_ms: list[float] = field(default_factory=list)
     draft_ms: float = 0.0
+    stake_ms: float = math.inf
+    spare_ms: float = math.inf
 
     @property
     def rows(self) -> int:
@@ -45,9 +52,44 @@ class Turn:
     def is_full(self) -> bool:
         return len(self.draft) >= self.limit
 
-    def take(self, proposal: Proposal, survival: float) -> None:
+    def can_afford(self, price_ms: float) -> bool:
+        """Whether the draft may take so much time more."""
+        return not price_ms or sum(self.prices_ms) + self.draft_ms + price_ms <= self.spare_ms
+
+    def can_stake(self, price_ms: float) -> bool:
+        """Whether one more row at this price may be lost."""
+        return not price_ms or (sum(self.prices_ms) + price_ms <= self.stake_ms and self.can_afford(price_ms))
+
+    def take(self, proposal: Proposal, survival: float, price_ms: float = 0.0) -> None:
         self.draft.append(proposal)
         self.survivals.append(survival)
+        self.prices_ms.append(price_ms)
 
     def cut(self, length: int) -> None:
-        del self.draft[length:], self.survivals[length:]
+        del self.draft[length:], self.survivals[length:], self.prices_ms[length:]
+
+
+@dataclass(slots=True)
+class Pass:
+    """The coming pass of the target, over `rows` so far."""
+
+    cost: CostModel
+    rows: int
+
+    def row_ms(self, turn: Turn) -> float:
+        """The time that one more row of a turn adds."""
+        return self.cost.row_ms(self.rows, turn.rows, turn.context)
+
+    def take(self, turn: Turn, proposal: Proposal, survival: float) -> None:
+        price_ms = self.row_ms(turn)
+        self.rows += turn.rows >= self.cost.least_rows
+        turn.take(proposal, survival, price_ms)
+
+    def cut(self, turn: Turn, length: int) -> None:
+        self.rows -= self.rows_of(turn)
+        turn.cut(length)
+        self.rows += self.rows_of(turn)
+
+    def rows_of(self, turn: Turn) -> int:
+        """What a turn feeds; a short one is filled up."""
+        return max(turn.rows, self.cost.least_rows)

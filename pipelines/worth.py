@@ -8,7 +8,6 @@ from .cost import CostModel
 from .turn import Turn
 
 FOUND = 0.7  # share of what a text's draft gets wrong that a model is taken to find when it reads the draft
-HORIZON = 16  # passes over which the draft model's catching up is expected to pay
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +25,10 @@ class Worth:
         """The price of one more row, in a window that has `window`."""
         return self.rate * self.cost.row_ms(rows, window, context)
 
-    def catching_up_ms(self, turn: Turn, num_behind: int) -> float:
-        """The time in which a model is fed what it missed, spread over the passes that profit."""
-        passes = min(HORIZON, max(1, turn.limit // 2))  # fewer where little is left to write
-        return self.cost.draft_row_ms * (num_behind - 1) / passes
+    def catching_up_ms(self, num_behind: int) -> float:
+        """The time in which a model is fed what it missed. It has to pay at once: most answers are short, and what a
+        later pass will need is not known."""
+        return self.cost.draft_row_ms * (num_behind - 1)
 
     def of_draft(self, turn: Turn, rows: int) -> float:
         worth = 0.0
@@ -45,7 +44,7 @@ class Worth:
         """
         draft_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
         survival = turn.survivals[length - 1] if length else 1.0
-        worth = -self.rate * (self.catching_up_ms(turn, num_behind) + self.cost.draft_row_ms * length)
+        worth = -self.rate * (self.catching_up_ms(num_behind) + self.cost.draft_row_ms * length)
         best = worth
         for window in range(1 + length, 1 + turn.limit):
             survival *= self.expected
@@ -70,4 +69,4 @@ class Worth:
             reached = survival
         reading_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing + self.cost.draft_row_ms * len(turn.draft)
         worth = FOUND * worth + (1 - FOUND) * unread
-        return worth - self.rate * (reading_ms + self.catching_up_ms(turn, num_behind))
+        return worth - self.rate * (reading_ms + self.catching_up_ms(num_behind))

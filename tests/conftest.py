@@ -13,8 +13,10 @@ from outrider.pipelines.privacy import keep_private
 
 keep_private()
 
-# What is measured of a pair goes to a cache folder of the tests' own, that of every process they start too.
+# What is measured of a pair, and what is pulled, goes to folders of the tests' own, those of every process they start
+# too.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="outrider-tests-")
+os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="outrider-tests-data-")
 
 # A shell that starts the tests in the background ignores the interrupt, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from outrider.models.pulled import find_pair
 from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
 
@@ -34,7 +35,13 @@ class MissingPlots(OutriderError):
 @app.command(epilog="Families: " + "; ".join(f"{name}: {about}" for name, about in FAMILIES.items()) + ".")
 def bench_command(
     pair: Annotated[
-        Path | None, typer.Argument(help="A pair's folder.", show_default="the pair that comes with Outrider")
+        Path | None,
+        typer.Argument(
+            parser=find_pair,
+            metavar="[PAIR]",
+            help="A pulled pair's name, or a pair's folder.",
+            show_default="the pair that comes with Outrider",
+        ),
     ] = None,
     prompts: Annotated[Path | None, typer.Option(help="Your own prompts, as JSON lines, in place of ours.")] = None,
     prompts_per_family: Annotated[int, typer.Option(help="How many prompts of each family, at most.")] = 20,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ..sequence import Sequence
 from .base import Opinion, Proposal, Wanted
 
 SUREST = 8.0  # log-odds of a proposal are cut here
+LEAST = 1e-9  # share of the likeliest token's probability that is not told from none
 
 # Weights of a proposal's features, bias first, to begin with. The model's own odds are taken at their word where it
 # takes the likeliest token. Where it samples, the shared noise makes the target agree more often than they say.
@@ -56,11 +58,15 @@ class DraftModel:
 
     def write(self, wanted: Wanted) -> list[Proposal | None]:
         rows = zip(wanted, self._run(wanted, 1), strict=True)
-        return [None if logits is None else self._proposal(*each, logits[0]) for each, logits in rows]
+        return [None if logits is None else self._opinion(*each, None, logits[0]).proposal for each, logits in rows]
 
     def read(self, wanted: Wanted) -> list[list[Opinion] | None]:
         rows = zip(wanted, self._run(wanted, None), strict=True)
         return [None if logits is None else self._opinions(*each, logits) for each, logits in rows]
+
+    def _opinions(self, sequence: Sequence, ahead: SequenceOf[int], logits: SequenceOf[Logits]) -> list[Opinion]:
+        rows = zip_longest(logits, ahead)  # behind the last token, none is there yet
+        return [self._opinion(sequence, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
 
     def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
         """The last `num_rows` logits behind each sequence and what is ahead of it, or those of all that is ahead."""
@@ -87,18 +93,14 @@ class DraftModel:
             self._pool.publish(progress.table, sequence.tokens, len(sequence.tokens))
         return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
 
-    def _proposal(self, sequence: Sequence, ahead: SequenceOf[int], logits: Logits) -> Proposal:
-        tokens = [*sequence.tokens, *ahead]
-        token = choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer)
-        kind = self.name if sequence.config.greedy else f"{self.name} sampled"
-        features = (_log_odds(logits, token, sequence.config) / 2, math.log2(1 + len(ahead)) / 4)
-        return Proposal(token, self.name, Evidence(kind, features))
-
-    def _opinions(self, sequence: Sequence, ahead: SequenceOf[int], logits: SequenceOf[Logits]) -> list[Opinion]:
-        proposals = [self._proposal(sequence, ahead[:i], row) for i, row in enumerate(logits)]
-        there = [*ahead, proposals[-1].token]
-        config = sequence.config
-        return [Opinion(p, _log_odds(row, t, config)) for p, row, t in zip(proposals, logits, there, strict=True)]
+    def _opinion(self, sequence: Sequence, ahead: SequenceOf[int], there: int | None, logits: Logits) -> Opinion:
+        """On the token that is there, or where none is, on its own."""
+        tokens, config = [*sequence.tokens, *ahead], sequence.config
+        own = choose_token(logits, tokens, sequence.num_prompt_tokens, config, sequence.answer)
+        odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
+        kind = self.name if config.greedy else f"{self.name} sampled"
+        features = (odds / 2, math.log2(1 + len(ahead)) / 4)
+        return Opinion(Proposal(own, self.name, Evidence(kind, features)), odds_there)
 
     def num_behind(self, sequence: Sequence) -> int:
         progress, tokens = self._progress.get(sequence), sequence.tokens
@@ -138,10 +140,11 @@ def _common_length(left: list[int], right: list[int]) -> int:
     return same
 
 
-def _log_odds(logits: Logits, token: int, config: GenerationConfig) -> float:
-    """How sure the model itself is of a token, at the temperature asked for: log p / (1 - p), within SUREST."""
+def _log_odds(logits: Logits, tokens: SequenceOf[int], config: GenerationConfig) -> list[float]:
+    """How sure the model itself is of each token, at the temperature asked for: log p / (1 - p), within SUREST."""
     scores = logits if config.greedy else logits / np.float32(config.temperature)
-    others = np.delete(scores, token)
-    highest = float(others.max())
-    odds = float(scores[token]) - highest - math.log(float(np.exp(others - highest).sum()))
-    return min(SUREST, max(-SUREST, odds))
+    highest = scores.max()
+    total = float(np.exp(scores - highest).sum())
+    shares = [math.exp(float(scores[token] - highest)) for token in tokens]
+    odds = [math.log(max(share, LEAST) / max(total - share, LEAST)) for share in shares]
+    return [min(SUREST, max(-SUREST, each)) for each in odds]

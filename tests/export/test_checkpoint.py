@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from outrider.export.checkpoint import Checkpoint, find_checkpoint
-from outrider.export.errors import HubUnreachable, NoSuchModel, NotADecoder
+from outrider.export.errors import NotADecoder
+from outrider.models.errors import HubUnreachable, NoSuchModel
 
 
 def find(source: Path | str, remote_code: bool = False) -> Checkpoint:

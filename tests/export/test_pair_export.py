@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from outrider.export import Compression, export_pair, pair_export, round_trip
-from outrider.export.errors import NoRoom, NotADecoder, OutputExists, RoundTripFailed, TokenizerNotConverted
+from outrider.export.errors import NotADecoder, RoundTripFailed, TokenizerNotConverted
+from outrider.models.errors import NoRoom, OutputExists
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.errors import UnsupportedModel, VocabularyMismatch
 from outrider.pipelines.paged_model import PagedModel, Window
@@ -158,7 +159,7 @@ def test_a_checkpoint_without_tokenizer_is_refused(target: Path, tmp_path: Path)
 def test_no_room_is_noticed_before_anything_is_converted(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outrider.export.room.SPARE", 1 << 60)
+    monkeypatch.setattr("outrider.models.room.SPARE", 1 << 60)
     said: list[str] = []
     with pytest.raises(NoRoom, match=r"Exporting to .* needs about") as refusal:
         export_pair(target, None, tmp_path / "pair", announce=said.append)

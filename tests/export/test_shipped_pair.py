@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider.export.checkpoint import find_checkpoint
-from outrider.export.digest import sha256
+from outrider.models.digest import sha256
 
 
 def test_every_file_of_the_shipped_pair_is_the_one_that_was_checked(embedded_pair: Path) -> None:

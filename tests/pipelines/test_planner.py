@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -10,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.pipelines import planner as planner_module
 from outrider.pipelines.calibration import Calibration, Evidence
 from outrider.pipelines.cost import CostModel
 from outrider.pipelines.drafters.base import Chain, Opinion, Proposal
 from outrider.pipelines.drafting import Drafting
-from outrider.pipelines.planner import ALLOWANCE, TOLERANCE, Planner
+from outrider.pipelines.planner import ALLOWANCE, STAKE, TOLERANCE, Planner
 from outrider.pipelines.turn import Turn
 
 from .fakes import request
@@ -107,7 +109,9 @@ def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_ro
     cost, turns = cost_of(base), [turn_of() for _ in odds]
     offering = Offering("suffix", {turn.sequence: estimates for turn, estimates in zip(turns, odds, strict=True)})
     planner = planner_of(cost, offering)
-    planner.draft(turns, other_rows)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(planner_module, "ALLOWANCE", math.inf)  # so that no stake is too high
+        planner.draft(turns, other_rows)
 
     def worth(lengths) -> float:
         total = 0.0
@@ -208,8 +212,7 @@ def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claim
     text = Offering("suffix", {turn.sequence: [claimed] * 4})
     model = Behind("draft_model", {turn.sequence: [claimed] * 32}, missed)
     planner = planner_of(cost, text, model)
-    spent = worst = 0.0
-    plain = cost.pass_ms([(3, 0)])  # of the prompt
+    lost, plain = 0.0, cost.pass_ms([(3, 0)])  # of the prompt
     for _ in range(num_passes):
         turn.cut(0)
         turn.draft_ms = 0.0
@@ -217,11 +220,30 @@ def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claim
         planner.draft([turn])
         caught_up_ms -= cost.draft_row_ms * model.missed
         assert turn.draft_ms >= caught_up_ms
-        this = cost.pass_ms([(turn.rows, 0)]) + turn.draft_ms
-        worst = max(worst, this - caught_up_ms)
-        spent, plain = spent + this - cost.pass_ms([(1, 0)]), plain + cost.pass_ms([(1, 0)])
+        lost += cost.pass_ms([(turn.rows, 0)]) + turn.draft_ms - cost.pass_ms([(1, 0)])
+        assert lost <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(1, 0)]) + 1e-6
+        plain += cost.pass_ms([(1, 0)])
         planner.observe([turn], [[3]], None)
-    assert spent <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(1, 0)]) + worst
+
+
+@given(BASES, st.floats(0.9, 0.999), st.integers(1, 9))
+def test_a_text_stakes_only_a_share_of_what_may_still_be_lost_until_its_drafts_have_stood(base, claimed, num_passes):
+    cost, turn = cost_of(base), turn_of()
+    pass_ms = cost.pass_ms([(1, 0)])
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: [claimed] * 32}))
+    left = TOLERANCE * cost.pass_ms([(3, 0)]) + ALLOWANCE * pass_ms
+    for _ in range(num_passes):
+        turn.cut(0)
+        planner.draft([turn])
+        staked = cost.pass_ms([(turn.rows, 0)]) - pass_ms
+        assert staked <= STAKE * left + 1e-6
+        planner.observe([turn], [[3]], None)
+        left += TOLERANCE * pass_ms - staked
+    turn.cut(0)
+    before = len(turn.draft)
+    planner.observe([turn], [[7] * 99], None)
+    planner.draft([turn])
+    assert len(turn.draft) > before
 
 
 @pytest.mark.parametrize(("prompt_length", "reads"), [(3, False), (4000, True)])

@@ -1,6 +1,6 @@
 """Draw what the peers' benchmark wrote with `--out`: each mode's rate against OpenVINO GenAI's plain decoding.
 
-    python -m tests.benchmark.peers.picture edit.json batch.json --out speed.png
+python -m tests.benchmark.peers.picture edit.json batch.json --out speed.png
 """
 
 from __future__ import annotations

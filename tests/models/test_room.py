@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.export.errors import NoRoom
-from outrider.export.room import SPARE, blaming_full_disk, in_words, require_room
+from outrider.models.errors import NoRoom
+from outrider.models.room import SPARE, blaming_full_disk, in_words, require_room
 
 Usage = namedtuple("Usage", "total used free")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ MADE_WITH = (
 )  # fmt: skip
 
 
-def describe(folder: Path, models: Mapping[str, Any]) -> dict[str, Any]:
+def describe(folder: Path, models: Mapping[str, Any], made_with: Iterable[str] = MADE_WITH) -> dict[str, Any]:
     """What pair.json says of the files that are in `folder` now, but for what is checked of them later."""
     return {
         "format": FORMAT,
         "models": models,
-        "versions": {name: _version(name) for name in MADE_WITH},
+        "versions": {name: _version(name) for name in made_with},
         "files": {
             file.relative_to(folder).as_posix(): {"bytes": file.stat().st_size, "sha256": sha256(file)}
             for file in sorted(folder.rglob("*"))

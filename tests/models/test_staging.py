@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from outrider.export.errors import ExportInProgress, NotWritable, OutputExists
-from outrider.export.staging import Staging
+from outrider.models.errors import InProgress, NotWritable, OutputExists
+from outrider.models.staging import Staging
 
 
 def put_pair(folder: Path, content: str) -> None:
@@ -103,7 +103,7 @@ def test_no_lock_is_left_in_the_temporary_folder(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(tempfile, "tempdir", str(locks))
     with Staging(tmp_path / "out") as staging:
         assert len(list(locks.iterdir())) == 1
-        with pytest.raises(ExportInProgress), Staging(tmp_path / "out"):
+        with pytest.raises(InProgress), Staging(tmp_path / "out"):
             pass
         assert len(list(locks.iterdir())) == 1  # the one that was refused leaves the lock of the other
         staging.publish()
@@ -118,7 +118,7 @@ def test_no_lock_is_left_in_the_temporary_folder(tmp_path: Path, monkeypatch: py
 def test_two_exports_to_one_place_do_not_meet(tmp_path: Path) -> None:
     with (
         Staging(tmp_path / "out") as first,
-        pytest.raises(ExportInProgress, match="Another export"),
+        pytest.raises(InProgress, match="Another process"),
         Staging(tmp_path / "out"),
     ):
         pass

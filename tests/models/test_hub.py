@@ -1,23 +1,20 @@
-"""Downloads, from a small stand-in for the hub on this machine."""
+"""Checkpoints, downloaded from a stand-in for the hub."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.hub import SHA, Hub, serving
+
 LIMIT = 1200  # seconds, for a machine that has other work to do
-SHA = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
     "config.json": b'{"model_type": "llama"}',
     "tokenizer.json": b"{}",
@@ -29,7 +26,7 @@ FILES = {
 }
 CLIENT = """
 import json, sys
-from outrider.export.hub import download
+from outrider.models.hub import download
 from outrider.pipelines.errors import OutriderError
 said = []
 try:
@@ -41,59 +38,18 @@ except OutriderError as error:
 """
 
 
-class FakeHub(BaseHTTPRequestHandler):
-    """Answers as the hub does for org/model; org/gated needs a licence, anything else does not exist."""
-
-    def do_HEAD(self) -> None:
-        self.respond(with_body=False)
-
-    def do_GET(self) -> None:
-        self.respond(with_body=True)
-
-    def respond(self, with_body: bool) -> None:
-        path = self.path.split("?")[0].strip("/")
-        if path.startswith("api/models/org/model/revision/") and not path.endswith((SHA, "main", "v1")):
-            self.reply(404, b"{}", {"X-Error-Code": "RevisionNotFound"}, with_body)
-        elif path.startswith("api/models/org/model"):
-            siblings = [{"rfilename": name, "size": len(content)} for name, content in FILES.items()]
-            info = {"_id": "1", "id": "org/model", "sha": SHA, "siblings": siblings, "private": False, "tags": []}
-            self.reply(200, json.dumps(info).encode(), {"Content-Type": "application/json"}, with_body)
-        elif path.startswith(f"org/model/resolve/{SHA}/"):
-            content = FILES[path.rsplit("/", 1)[1]]
-            etag = f'"{hashlib.sha1(content).hexdigest()}"'
-            self.reply(200, content, {"ETag": etag, "X-Repo-Commit": SHA}, with_body)
-        elif "org/gated" in path:
-            self.reply(403, b"{}", {"X-Error-Code": "GatedRepo"}, with_body)
-        else:
-            self.reply(404, b"{}", {"X-Error-Code": "RepoNotFound"}, with_body)
-
-    def reply(self, status: int, body: bytes, headers: dict[str, str], with_body: bool) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if with_body:
-            self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  as the base class names it
-        """Keep the tests quiet."""
-
-
 @dataclass
 class Client:
     """Downloads in a process of its own, since the hub's library reads its settings once."""
 
-    endpoint: str
+    hub: Hub
     home: Path
     settings: dict[str, str] = field(default_factory=dict)
 
     def download(self, name: str, remote_code: bool = False) -> dict[str, Any]:
-        kept = {
-            key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()
-        }
         finished = subprocess.run(
             [sys.executable, "-c", CLIENT, name, "code" if remote_code else ""],
-            env={**kept, "HF_ENDPOINT": self.endpoint, "HF_HOME": str(self.home), **self.settings},
+            env={**self.hub.settings(self.home), **self.settings},
             capture_output=True,
             text=True,
             timeout=LIMIT,
@@ -104,11 +60,8 @@ class Client:
 
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), FakeHub)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield Client(f"http://127.0.0.1:{server.server_port}", tmp_path / "home")
-    server.shutdown()
-    server.server_close()
+    with serving(Hub({"org/model": FILES}, gated=frozenset({"org/gated"}))) as hub:
+        yield Client(hub, tmp_path / "home")
 
 
 def test_a_download_is_announced_with_its_size_and_takes_only_what_is_needed(client: Client) -> None:
@@ -130,7 +83,7 @@ def test_what_was_downloaded_once_is_found_without_a_network(client: Client) -> 
     client.download("org/model")
     client.settings = {"HF_HUB_OFFLINE": "1"}
     assert client.download("org/model")["files"] == ["config.json", "model.safetensors", "tokenizer.json"]
-    client.settings, client.endpoint = {}, "http://127.0.0.1:9"
+    client.settings, client.hub.endpoint = {}, "http://127.0.0.1:9"
     found = client.download("org/model")
     assert found["revision"] == SHA
     assert found["said"] == []
@@ -155,7 +108,7 @@ def test_what_the_hub_does_not_have_is_refused(client: Client, name: str, error:
     ("settings", "words"), [({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"), ({}, "the hub cannot be reached")]
 )
 def test_without_a_hub_the_reason_is_given(client: Client, settings: dict[str, str], words: str) -> None:
-    client.endpoint, client.settings = "http://127.0.0.1:9", settings
+    client.hub.endpoint, client.settings = "http://127.0.0.1:9", settings
     refusal = client.download("org/model")
     assert refusal["error"] == "HubUnreachable"
     assert words in refusal["message"]

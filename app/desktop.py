@@ -1,0 +1,285 @@
+"""A window around a pair, in one file: it loads in the background, streams, stops, and shows the speed.
+
+    python -m outrider.app.desktop [PAIR]
+
+The model has a thread of its own, which puts what happens into a queue; the window empties the queue in its own loop.
+Tk must not be called from another thread, and the model never waits for the screen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from outrider.models import embedded_pair
+from outrider.models.pulled import find_pair
+from outrider.pipelines import LLMPipeline, OutriderError, Statistics
+from outrider.pipelines.privacy import keep_private
+
+try:
+    import tkinter as tk
+    from tkinter import ttk
+except ImportError as error:
+    raise SystemExit(
+        f"outrider: This Python has no tkinter ({error}), which draws the window. Install it (Debian, Ubuntu: "
+        "apt install python3-tk; macOS with Homebrew: brew install python-tk), or use `outrider chat`."
+    ) from error
+
+POLL_MS = 30
+MAX_NEW_TOKENS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A step of the start."""
+
+    step: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The model can be asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """The next piece of the answer, and the tokens per second so far, None before they can be told."""
+
+    text: str
+    tokens_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer is complete."""
+
+    reason: str
+    stats: Statistics
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A prompt that could not be answered."""
+
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The model did not start."""
+
+    message: str
+
+
+Event: TypeAlias = Began | Ready | Wrote | Answered | Refused | Failed
+
+
+class Model(threading.Thread):
+    """Loads a pipeline and answers one prompt after the other. What happens is in `events`."""
+
+    def __init__(self, load: Callable[[], LLMPipeline]) -> None:
+        super().__init__(name="model")
+        self.events: queue.Queue[Event] = queue.Queue()
+        self._load = load
+        self._prompts: queue.Queue[str | None] = queue.Queue()
+        self._stopped = threading.Event()
+
+    def ask(self, prompt: str) -> None:
+        self._stopped.clear()
+        self._prompts.put(prompt)
+
+    def stop(self) -> None:
+        """End the answer that is being written with what there is of it."""
+        self._stopped.set()
+
+    def close(self) -> None:
+        """End the thread, as soon as the pass that it is in is over."""
+        self._stopped.set()
+        self._prompts.put(None)
+
+    def run(self) -> None:
+        try:
+            self.events.put(Began("Loading the models"))
+            pipeline = self._load()
+            if not self._stopped.is_set():
+                self.events.put(Began("Warming up; the first time, this machine is measured too"))
+                pipeline.warm_up()
+        except Exception as error:  # whatever it was, the window has to show it
+            self.events.put(Failed(str(error)))
+            return
+        if pipeline.tokenizer.has_chat_template:
+            pipeline.start_chat()
+        self.events.put(Ready())
+        while (prompt := self._prompts.get()) is not None:
+            try:
+                self._answer(pipeline, prompt)
+            except Exception as error:  # the next prompt may do better
+                self.events.put(Refused(str(error)))
+
+    def _answer(self, pipeline: LLMPipeline, prompt: str) -> None:
+        num_tokens, first = 0, 0.0
+        with pipeline.stream(prompt, max_new_tokens=MAX_NEW_TOKENS) as pieces:
+            for piece in pieces:
+                if self._stopped.is_set():
+                    pieces.cancel()  # one more piece comes: the last
+                now = time.perf_counter()
+                rate = num_tokens / (now - first) if first else None  # tokens since the first piece
+                num_tokens += len(piece.token_ids) if first else 0
+                first = first or now
+                self.events.put(Wrote(piece.text, rate))
+                if piece.stats is not None and piece.finish_reason is not None:
+                    self.events.put(Answered(piece.finish_reason, piece.stats))
+
+
+class Window:
+    """What is seen. All of it runs in the thread of Tk's main loop."""
+
+    def __init__(self, root: tk.Tk, model: Model, title: str) -> None:
+        self.root = root
+        self.model = model
+        self._closing = False
+        root.title(title)
+        root.minsize(480, 320)
+        root.protocol("WM_DELETE_WINDOW", self.close)
+        root.columnconfigure(0, weight=1)
+        root.rowconfigure(0, weight=1)
+        if root.tk.call("tk", "windowingsystem") == "x11":
+            ttk.Style(root).theme_use("clam")  # Tk's own choice there is that of the nineties
+        frame = ttk.Frame(root, padding=8)
+        frame.grid(sticky="nsew")
+        frame.columnconfigure(0, weight=1)
+        frame.rowconfigure(0, weight=1)
+
+        upper = ttk.Frame(frame)
+        upper.grid(row=0, column=0, columnspan=2, sticky="nsew")
+        upper.columnconfigure(0, weight=1)
+        upper.rowconfigure(0, weight=1)
+        self.text = tk.Text(upper, wrap="word", state="disabled", font="TkFixedFont", padx=8, pady=8)
+        self.text.tag_configure("prompt", foreground="#1a5fb4")
+        self.text.tag_configure("error", foreground="#c01c28")
+        scroll = ttk.Scrollbar(upper, command=self.text.yview)
+        self.text.configure(yscrollcommand=scroll.set)
+        self.text.grid(row=0, column=0, sticky="nsew")
+        scroll.grid(row=0, column=1, sticky="ns")
+
+        self.prompt = tk.Text(frame, height=4, wrap="word", font="TkFixedFont", padx=8, pady=8)
+        self.prompt.bind("<Control-Return>", self._send)
+        self.prompt.grid(row=1, column=0, rowspan=2, sticky="ew", pady=8)
+        self.send = ttk.Button(frame, text="Send (Ctrl+Enter)", command=self._send, state="disabled")
+        self.send.grid(row=1, column=1, sticky="ew", padx=(8, 0))
+        self.stop = ttk.Button(frame, text="Stop (Esc)", command=model.stop, state="disabled")
+        self.stop.grid(row=2, column=1, sticky="ew", padx=(8, 0))
+        root.bind("<Escape>", lambda event: model.stop())
+
+        self.status = tk.StringVar()
+        ttk.Label(frame, textvariable=self.status).grid(row=3, column=0, sticky="w")
+        self.progress = ttk.Progressbar(frame, mode="indeterminate")
+        self.progress.grid(row=3, column=1, sticky="ew", padx=(8, 0))
+        self.progress.start()
+        self.prompt.focus_set()
+        self._poll()
+
+    def close(self) -> None:
+        """Stop what is being written, and end once the model's thread has."""
+        self._closing = True
+        self.root.withdraw()
+        self.model.close()
+
+    def _send(self, event: object = None) -> str:
+        prompt = self.prompt.get("1.0", "end").strip()
+        if prompt and self.send.instate(["!disabled"]):
+            self.prompt.delete("1.0", "end")
+            self._write(f"{prompt}\n\n", "prompt")
+            self._set_busy(True)
+            self.status.set("Reading the prompt")
+            self.model.ask(prompt)
+        return "break"  # the key writes no line end
+
+    def _poll(self) -> None:
+        while not self.model.events.empty():
+            self._show(self.model.events.get())
+        if self._closing and not self.model.is_alive():
+            self.root.destroy()
+            return
+        self.root.after(POLL_MS, self._poll)
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, Began):
+            self.status.set(event.step)
+        elif isinstance(event, Ready):
+            self.status.set("Ready")
+            self._set_busy(False)
+        elif isinstance(event, Wrote):
+            self._write(event.text)
+            if event.tokens_per_s is not None:
+                self.status.set(f"{event.tokens_per_s:.1f} tokens per second")
+        elif isinstance(event, Answered):
+            self._write("\n\n")
+            self.status.set(_summary(event))
+            self._set_busy(False)
+        elif isinstance(event, Refused):
+            self._write(f"{event.message}\n\n", "error")
+            self.status.set("Ready")
+            self._set_busy(False)
+        else:
+            self._write(f"{event.message}\n", "error")
+            self.status.set("The model did not start")
+            self._rest()
+
+    def _set_busy(self, busy: bool) -> None:
+        self.send.state(["disabled" if busy else "!disabled"])
+        self.stop.state(["!disabled" if busy else "disabled"])
+        if busy:
+            self.progress.grid()
+            self.progress.start()
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        self.progress.stop()
+        self.progress.grid_remove()
+
+    def _write(self, text: str, tag: str = "") -> None:
+        at_end = self.text.yview()[1] >= 1
+        self.text.configure(state="normal")
+        self.text.insert("end", text, tag)
+        self.text.configure(state="disabled")
+        if at_end:  # who has scrolled up is left there
+            self.text.see("end")
+
+
+def _summary(answer: Answered) -> str:
+    stats = answer.stats
+    rate = "" if stats.tokens_per_s is None else f", {stats.tokens_per_s:.1f} per second"
+    drafted = f", {stats.accepted} of {stats.drafted} drafted tokens kept" if stats.drafted else ""
+    stopped = ", stopped" if answer.reason == "cancelled" else ""
+    return f"{stats.new_tokens} tokens{rate}{drafted}{stopped}"
+
+
+def main() -> None:
+    """Open the window, and end when it is closed."""
+    keep_private()
+    parser = argparse.ArgumentParser(prog="outrider-desktop", description="Chat with a pair in a window.")
+    parser.add_argument("pair", nargs="?", help="a pulled pair's name, or a folder (default: the embedded pair)")
+    arguments = parser.parse_args()
+    try:
+        pair = embedded_pair() if arguments.pair is None else find_pair(arguments.pair)
+        root = tk.Tk()
+    except OutriderError as error:
+        sys.exit(f"outrider: {error}")
+    except tk.TclError as error:
+        sys.exit(f"outrider: No window can be opened here ({error}): start it on a desktop.")
+    model = Model(lambda: LLMPipeline(pair))
+    Window(root, model, f"Outrider: {arguments.pair or 'pyscout'}")
+    model.start()
+    root.mainloop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""`outrider models`: the catalogue of pairs on the Hugging Face hub, and those of them that are on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider.pipelines.errors import OutriderError
+from outrider.pipelines.privacy import keep_private
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from outrider.models.catalogue import Catalogue
+    from outrider.models.pulled import Pulled
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="List, download and remove pairs of the Hugging Face hub.",
+)
+
+
+@app.command("list")
+def list_command(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of a table.")] = False,
+) -> None:
+    """Show the pairs that are known, and those that were pulled."""
+    keep_private()
+    from rich.console import Console
+
+    from outrider.models.catalogue import Catalogue
+    from outrider.models.pulled import pairs_folder, pulled_pairs
+
+    catalogue, folder = Catalogue.shipped(), pairs_folder()
+    pulled = {pair.name: pair for pair in pulled_pairs(folder)}
+    if as_json:
+        typer.echo(json.dumps(_listed(catalogue, folder, pulled)))
+        return
+    console = Console()
+    console.print(_table(catalogue, folder, pulled))
+    for pair in pulled.values():
+        if pair.problem:
+            console.print(f"{pair.name} cannot be used: {pair.problem}", markup=False, highlight=False)
+    console.print(f"{catalogue.note}\nPulled pairs are in {folder}.", markup=False, highlight=False)
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="The pair's name in the catalogue.")],
+    without_draft: Annotated[bool, typer.Option("--without-draft", help="Take the target model alone.")] = False,
+) -> None:
+    """Download a pair, check it, and measure it on this machine. Interrupted, it goes on when run again."""
+    keep_private(network=True)
+    from rich.console import Console
+
+    from outrider.models.catalogue import Catalogue
+    from outrider.models.pull import pull as fetch_pair
+    from outrider.models.pulled import pairs_folder
+
+    from .doctor import examine
+
+    entry = Catalogue.shipped().entry(name)
+    licences = ", ".join(f"{model.repository}: {model.licence}" for model in entry.models)
+    _say(f"{entry.about}. Licences: {licences}")
+    try:
+        with _progress() as begin:
+            path = fetch_pair(entry, pairs_folder(), draft=not without_draft, announce=_say, begin=begin)
+    except KeyboardInterrupt:
+        _say(f"Interrupted. What was downloaded is kept: `outrider models pull {name}` goes on from there.")
+        raise typer.Exit(130) from None
+    try:
+        sound = examine(path, Console(), again=False)
+    except OutriderError as error:
+        raise type(error)(
+            f"{name} was pulled to {path}, but does not run here. {error} "
+            f"`outrider models remove {name}` frees its room."
+        ) from error
+    if not sound:
+        raise typer.Exit(1)
+    typer.echo(f"Try it: outrider chat --pair {name}")
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(help="The name of a pulled pair.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Delete a pulled pair from this machine."""
+    keep_private()
+    from outrider.models import pulled
+    from outrider.models.pair_folder import size
+    from outrider.models.room import in_words
+
+    folder = pulled.pairs_folder()
+    pulled.check_removable(name, folder)
+    path = folder / name
+    taken = in_words((size(path) if path.is_dir() else 0) + pulled.unfinished(folder, name))
+    if not yes and not typer.confirm(f"Delete {path} ({taken})?"):
+        raise typer.Exit(1)
+    pulled.remove(name, folder)
+    typer.echo(f"Removed {name} ({taken}).")
+
+
+def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> dict[str, Any]:
+    from outrider.models.pulled import unfinished
+
+    def state(name: str) -> dict[str, Any]:
+        pair = pulled.get(name)
+        return {
+            "pulled": None
+            if pair is None
+            else {
+                "path": str(pair.path), "bytes": pair.bytes, "models": dict(pair.models), "problem": pair.problem,
+            },
+            "unfinished_bytes": unfinished(folder, name),
+        }  # fmt: skip
+
+    others = [name for name in pulled if name not in catalogue.names]
+    return {
+        "folder": str(folder),
+        "note": catalogue.note,
+        "pairs": [
+            *({**entry.as_dict(), **state(entry.name)} for entry in catalogue.entries),
+            *({"name": name, **state(name)} for name in others),
+        ],
+    }
+
+
+def _table(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> Table:
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    from outrider.models.pulled import unfinished
+    from outrider.models.room import in_words
+
+    def state(name: str) -> str:
+        if name in pulled:
+            pair = pulled[name]
+            return "cannot be used" if pair.problem else f"pulled, {in_words(pair.bytes)}"
+        partly = unfinished(folder, name)
+        return f"begun, {in_words(partly)}" if partly else ""
+
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("name", no_wrap=True)
+    table.add_column("what it is")
+    table.add_column("download", justify="right", no_wrap=True)
+    table.add_column("memory", justify="right", no_wrap=True)
+    for column in ("licences", "devices", "here"):
+        table.add_column(column)
+    for entry in catalogue.entries:
+        table.add_row(
+            entry.name,
+            entry.about,
+            f"{'~' if entry.is_computed else ''}{in_words(entry.download_bytes)}",
+            f"~{in_words(entry.memory_bytes)}",
+            "\n".join(model.licence for model in entry.models),
+            "\n".join(entry.devices),
+            state(entry.name),
+        )
+    for name in pulled:
+        if name not in catalogue.names:
+            table.add_row(name, "", "", "", "", "", state(name))
+    return table
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], Callable[[int], None]]]:
+    """A bar on standard error: called with all bytes that are to come, it gives whom to tell of those that came."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+
+        def begin(total: int) -> Callable[[int], None]:
+            task = bar.add_task("", total=total)
+            return lambda count: bar.advance(task, count)
+
+        yield begin
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,139 @@
+"""The catalogue: pairs on the Hugging Face hub that are known to belong together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from .errors import BadCatalogue, UnknownName
+
+SHIPPED = Path(__file__).with_name("catalogue.json")
+CACHE_TOKENS = 16384  # what the pipeline's cache holds unless told otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """An exported model on the hub.
+
+    parameters, bits: how many weights, and how many bits most of them take.
+    weight_bytes: the size of its weights as somebody has read it, None where nobody has.
+    cache_bytes: what a token takes in the key-value cache at 8 bits a value, None where it is not known.
+    confirmed: the page that names the repository.
+    """
+
+    repository: str
+    licence: str
+    weights: str
+    parameters: int
+    bits: int
+    confirmed: str
+    weight_bytes: int | None = None
+    cache_bytes: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the weights: read, or else computed, parameters times bits."""
+        return self.weight_bytes if self.weight_bytes is not None else self.parameters * self.bits // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A pair of the catalogue. `devices` are those that it is meant for; drafts are used on the CPU only."""
+
+    name: str
+    about: str
+    target: Model
+    draft: Model | None
+    devices: tuple[str, ...]
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        return (self.target,) if self.draft is None else (self.target, self.draft)
+
+    @property
+    def download_bytes(self) -> int:
+        """Bytes of the weights, which are nearly all of a download."""
+        return sum(model.size for model in self.models)
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether a size was computed because nobody has read it."""
+        return any(model.weight_bytes is None for model in self.models)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Computed: the weights, and the cache of the models whose shape is known for CACHE_TOKENS tokens."""
+        return self.download_bytes + CACHE_TOKENS * sum(model.cache_bytes or 0 for model in self.models)
+
+    def as_dict(self) -> dict[str, Any]:
+        def described(model: Model) -> dict[str, Any]:
+            return {
+                "repository": model.repository,
+                "licence": model.licence,
+                "weights": model.weights,
+                "bytes": model.size,
+                "bytes_are": "computed" if model.weight_bytes is None else "read",
+                "confirmed": model.confirmed,
+            }
+
+        return {
+            "name": self.name,
+            "about": self.about,
+            "target": described(self.target),
+            "draft": None if self.draft is None else described(self.draft),
+            "devices": list(self.devices),
+            "download_bytes": self.download_bytes,
+            "memory_bytes": self.memory_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All entries, and what is to be known about them."""
+
+    note: str
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def shipped(cls) -> Catalogue:
+        """The one that comes with Outrider."""
+        return cls.read(SHIPPED)
+
+    @classmethod
+    def read(cls, path: Path) -> Catalogue:
+        """Raises BadCatalogue."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            models = {name: Model(**model) for name, model in content["models"].items()}
+            entries = tuple(_entry(pair, models) for pair in content["pairs"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadCatalogue(f"{path} cannot be read ({error!r}): install Outrider again.") from error
+        return cls(str(content["note"]), entries)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.entries)
+
+    def entry(self, name: str) -> Entry:
+        """Raises UnknownName, with the names that are most alike."""
+        for entry in self.entries:
+            if entry.name == name:
+                return entry
+        similar = get_close_matches(name.lower(), self.names, n=3, cutoff=0.4)
+        remedy = f"did you mean {' or '.join(similar)}?" if similar else "`outrider models list` shows it."
+        raise UnknownName(f"The catalogue has no pair {name!r}: {remedy}")
+
+
+def _entry(pair: Mapping[str, Any], models: Mapping[str, Model]) -> Entry:
+    draft = pair["draft"]
+    return Entry(
+        name=pair["name"],
+        about=pair["about"],
+        target=models[pair["target"]],
+        draft=None if draft is None else models[draft],
+        devices=tuple(pair["devices"]),
+    )

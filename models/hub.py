@@ -1,0 +1,233 @@
+"""The Hugging Face hub. The one place in Outrider that uses the network."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from .digest import sha256
+from .errors import BadDownload, HubUnreachable, NoSuchModel
+from .room import in_words, require_room
+
+TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizers
+SAFE_WEIGHTS = ("model*.safetensors",)  # some repositories hold the same weights once more under other names
+PICKLED_WEIGHTS = ("pytorch_model*.bin",)
+IR_FILES = (*TEXT_FILES, "openvino_*.xml", "openvino_*.bin", "LICENSE*", "README.md")
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """A checkpoint of the hub on this machine."""
+
+    folder: Path
+    revision: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """A file of a repository: its size in bytes, and the SHA-256 of a large file or git's SHA-1 of a small one."""
+
+    name: str
+    size: int
+    sha256: str | None
+    git_sha1: str | None
+
+    @property
+    def part(self) -> str:
+        """What it is called until it is complete. A file with other bytes has another name."""
+        return f"{self.name}.{(self.sha256 or self.git_sha1 or '')[:16]}.part"
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file at `path` has the listed bytes."""
+        if not path.is_file() or path.stat().st_size != self.size:
+            return False
+        if self.sha256 is not None:
+            return sha256(path) == self.sha256
+        content = path.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == self.git_sha1
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    """An exported model of the hub at one revision, which is a commit: the files that running it can need."""
+
+    name: str
+    revision: str
+    files: tuple[RemoteFile, ...]
+
+    def missing_bytes(self, folder: Path) -> int:
+        """How much of it is not in `folder` yet."""
+        present = (path for file in self.files for path in (folder / file.name, folder / file.part) if path.is_file())
+        return max(0, sum(file.size for file in self.files) - sum(path.stat().st_size for path in present))
+
+
+def list_repository(name: str) -> Repository:
+    """What `ORG/NAME` holds now. Raises NoSuchModel, HubUnreachable, BadDownload."""
+    from huggingface_hub import HfApi
+
+    with _refusing(name):
+        model = HfApi().model_info(name, files_metadata=True)
+    files = tuple(
+        RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, file.blob_id)
+        for file in model.siblings or ()
+        if any(fnmatch(file.rfilename, pattern) for pattern in IR_FILES) and not set(file.rfilename) & {"/", "\\"}
+    )
+    for file in files:
+        if file.sha256 is None and file.git_sha1 is None:
+            raise BadDownload(f"The hub lists no hash for {file.name} of {name}, so it cannot be checked: try later.")
+    return Repository(name, str(model.sha), files)
+
+
+def fetch(repository: Repository, folder: Path, advance: Callable[[int], None]) -> None:
+    """Make `folder` hold the repository's files and no others, each with the listed bytes.
+
+    What is there already is checked and not fetched again; of a file that was interrupted, only the rest is.
+    `advance` is told of bytes that are there or have arrived, negative ones where some turn out to be of no use.
+    Raises NoSuchModel, HubUnreachable, BadDownload.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {name for file in repository.files for name in (file.name, file.part)}
+    for stranger in set(folder.iterdir()):
+        if stranger.name not in wanted or not stranger.is_file():
+            shutil.rmtree(stranger) if stranger.is_dir() else stranger.unlink()
+    for file in repository.files:
+        if file.is_at(folder / file.name):
+            advance(file.size)
+        else:
+            _fetch_file(repository, file, folder, advance)
+
+
+def _fetch_file(repository: Repository, file: RemoteFile, folder: Path, advance: Callable[[int], None]) -> None:
+    # The hub's snapshot_download begins a file anew when it was interrupted, and compares sizes only.
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers
+
+    part = folder / file.part
+    with _refusing(repository.name), _CountedFile(part, advance) as arriving:
+        if arriving.tell() > file.size:
+            arriving.truncate(0)
+        http_get(
+            hf_hub_url(repository.name, file.name, revision=repository.revision),
+            arriving,
+            resume_size=arriving.tell(),
+            headers=build_hf_headers(library_name="outrider"),
+            expected_size=file.size,
+            tqdm_class=_Silent,
+        )
+    if not file.is_at(part):
+        advance(-part.stat().st_size)
+        part.unlink()
+        raise BadDownload(
+            f"{file.name} of {repository.name} arrived with other bytes than the hub lists, so it was removed: "
+            "try again; what is sound is kept."
+        )
+    part.replace(folder / file.name)
+
+
+class _CountedFile(FileIO):
+    """A file to append to, which tells how many bytes it has, as they come and go."""
+
+    def __init__(self, path: Path, advance: Callable[[int], None]) -> None:
+        super().__init__(path, "ab")
+        self._advance = advance
+        self.seek(0, 2)
+        advance(self.tell())
+
+    def write(self, data: Any) -> int:
+        written = 0
+        while written < len(data):  # an unbuffered file may take less than it is given
+            written += super().write(data[written:]) or 0
+        self._advance(written)
+        return written
+
+    def truncate(self, size: int | None = None) -> int:
+        before = self.seek(0, 2)
+        after = super().truncate(size)
+        self.seek(0, 2)
+        self._advance(after - before)
+        return after
+
+
+class _Silent:
+    """Stands in for the hub's progress bar, since bytes are counted where they are written."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        pass
+
+    def __enter__(self) -> _Silent:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def update(self, count: float | None = 1) -> None:
+        pass
+
+
+def download(name: str, remote_code: bool, announce: Callable[[str], None]) -> Download:
+    """Fetch the checkpoint `ORG/NAME` or `ORG/NAME@REVISION`, or find it in the hub's local cache.
+
+    `announce` is told before anything is fetched. Raises NoSuchModel, HubUnreachable, NoRoom.
+    """
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    repository, _, revision = name.partition("@")
+    code = ("*.py",) if remote_code else ()
+    try:
+        with _refusing(name, "neither a folder nor"):
+            model = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
+            sizes = {file.rfilename: file.size or 0 for file in model.siblings or ()}
+            weights = SAFE_WEIGHTS if any(Path(file).match(SAFE_WEIGHTS[0]) for file in sizes) else PICKLED_WEIGHTS
+            patterns = (*TEXT_FILES, *code, *weights)
+            size = sum(size for file, size in sizes.items() if any(Path(file).match(pattern) for pattern in patterns))
+            require_room(Path(HF_HUB_CACHE), size, f"Downloading {name}")
+            announce(f"Downloading {name} from the Hugging Face hub ({in_words(size)})")
+            folder = snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns))
+    except HubUnreachable as error:
+        try:
+            folder = snapshot_download(repository, revision=revision or None, local_files_only=True)
+        except LocalEntryNotFoundError:
+            raise HubUnreachable(f"{name} is not a folder here. {error}") from error
+    return Download(Path(folder), Path(folder).name)
+
+
+@contextmanager
+def _refusing(name: str, nor: str = "not") -> Iterator[None]:
+    """Say in our words what the hub's library raises about `ORG/NAME` or `ORG/NAME@REVISION`."""
+    import httpx
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    repository, _, revision = name.partition("@")
+    try:
+        yield
+    except HFValidationError as error:
+        raise NoSuchModel(f"{name} is {nor} a hub id such as ORG/NAME. ({error})") from error
+    except GatedRepoError as error:
+        raise NoSuchModel(
+            f"{name} is gated: accept its licence on the hub, log in with `hf auth login`, and try again."
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise NoSuchModel(f"{name} is {nor} a model of the Hugging Face hub that you can read.") from error
+    except RevisionNotFoundError as error:
+        raise NoSuchModel(f"{repository} has no revision {revision} on the Hugging Face hub.") from error
+    except (OfflineModeIsEnabled, HfHubHTTPError, httpx.HTTPError) as error:
+        offline = isinstance(error, OfflineModeIsEnabled)
+        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({error})"
+        raise HubUnreachable(f"{name} cannot be downloaded: {reason}. Connect and try again.") from error

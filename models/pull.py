@@ -1,0 +1,117 @@
+"""Pull: fetch a pair of the catalogue from the hub. It appears under its name only when it is complete and checked."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from outrider.pipelines.errors import BrokenPair, VocabularyMismatch
+from outrider.pipelines.pair import MODEL_FILES, Pair
+from outrider.pipelines.text import Tokenizer
+from outrider.pipelines.vocabulary import check_same_vocabulary
+
+from . import pair_folder
+from .catalogue import Entry, Model
+from .errors import HubUnreachable, IncompleteModel, OutputExists
+from .hub import Repository, fetch, list_repository
+from .room import blaming_full_disk, in_words, require_room
+from .staging import Staging
+
+MADE_WITH = ("outrider", "openvino", "openvino-tokenizers", "openvino-genai", "huggingface-hub")
+
+Begin = Callable[[int], Callable[[int], None]]  # is told the bytes of all files, and gives whom to tell of progress
+
+
+def pull(
+    entry: Entry,
+    folder: Path,
+    *,
+    draft: bool = True,
+    announce: Callable[[str], None] = lambda text: None,
+    begin: Begin = lambda total: lambda count: None,
+) -> Path:
+    """Fetch `entry` into the folder of its name in `folder`, and return that.
+
+    draft: False takes the target alone.
+    An interrupted pull leaves a hidden folder, with which the next one of the same name goes on.
+
+    Raises NoSuchModel, HubUnreachable, IncompleteModel, BadDownload, NoRoom, OutputExists, NotWritable, InProgress,
+    BrokenPair, VocabularyMismatch.
+    """
+    out = folder / entry.name
+    if out.exists():
+        raise OutputExists(
+            f"{entry.name} was pulled before, to {out}: use it with --pair {entry.name}, or remove it first with "
+            f"`outrider models remove {entry.name}`."
+        )
+    models: dict[str, Model] = {"target": entry.target}
+    if draft and entry.draft is not None:
+        models["draft"] = entry.draft
+    with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
+        repositories = {role: list_repository(model.repository) for role, model in models.items()}
+        for role, repository in repositories.items():
+            _require_runnable(repository, entry.name, role)
+        if "draft" not in models and (staging.path / "draft").exists():
+            shutil.rmtree(staging.path / "draft")
+        missing = sum(repository.missing_bytes(staging.path / role) for role, repository in repositories.items())
+        require_room(out.parent, missing, f"Pulling {entry.name}")
+        advance = begin(sum(file.size for repository in repositories.values() for file in repository.files))
+        for role, repository in repositories.items():
+            announce(f"Fetching the {role}, {repository.name} at {repository.revision[:12]}")
+            try:
+                fetch(repository, staging.path / role, advance)
+            except HubUnreachable as error:
+                raise HubUnreachable(f"{error} What was downloaded is kept.") from error
+        if "draft" in models:
+            announce("Comparing the vocabularies")
+        num_tokens = _check_vocabularies(entry.name, staging.path, tuple(models))
+        announce("Hashing the files")
+        _describe(staging.path, models, repositories, num_tokens)
+        Pair.open(staging.path)
+        staging.publish()
+    announce(f"Pulled {entry.name}, {in_words(pair_folder.size(out))}")
+    return out
+
+
+def _require_runnable(repository: Repository, name: str, role: str) -> None:
+    """Find out before gigabytes are fetched."""
+    missing = sorted(set(MODEL_FILES) - {file.name for file in repository.files})
+    if missing:
+        remedy = f"take the target alone with `outrider models pull {name} --without-draft`, or " * (role == "draft")
+        raise IncompleteModel(
+            f"{repository.name} on the hub lacks {', '.join(missing)}, so it cannot run here: {remedy}make the pair "
+            "with `outrider export`."
+        )
+
+
+def _check_vocabularies(name: str, path: Path, roles: tuple[str, ...]) -> int:
+    """How many tokens the target knows. A draft that knows others is refused."""
+    target = Tokenizer(path / "target").vocabulary
+    if "draft" in roles:
+        try:
+            check_same_vocabulary(target, Tokenizer(path / "draft").vocabulary, "target and draft")
+        except (BrokenPair, VocabularyMismatch) as error:
+            raise type(error)(
+                f"{name} is not usable as a pair. {error} The target alone can be used: "
+                f"`outrider models pull {name} --without-draft`; nothing is fetched twice."
+            ) from error
+    return len(target)
+
+
+def _describe(path: Path, models: Mapping[str, Model], repositories: Mapping[str, Repository], num_tokens: int) -> None:
+    """Write pair.json: the revision of each model, and the hash of each file."""
+    described: dict[str, Any] = {
+        role: {
+            "source": model.repository,
+            "revision": repositories[role].revision,
+            "licence": model.licence,
+            "weights": model.weights,
+            "bytes": pair_folder.size(path / role),
+        }
+        for role, model in models.items()
+    }
+    metadata = pair_folder.describe(path, described, MADE_WITH)
+    checks = {"vocabulary": {"tokens": num_tokens, "same_in": list(models)}, "files": "as the hub lists them"}
+    pair_folder.write(path, {**metadata, "checks": checks})

@@ -1,0 +1,283 @@
+"""The desktop window, driven as a person drives it, on a display that nobody sees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from outrider.pipelines import LLMPipeline
+
+from .scripted import BEGINNING, END, Refused, ScriptedPipeline
+
+tk = pytest.importorskip("tkinter", reason="this Python has no tkinter (Debian: apt install python3-tk)")
+
+from outrider.app import desktop  # noqa: E402  it leaves where there is no tkinter
+
+PATIENCE_S = 120
+PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
+
+
+class Scripted(ScriptedPipeline):
+    """What the window needs beside what the page does."""
+
+    tokenizer = SimpleNamespace(has_chat_template=True)
+    chats = 0
+
+    def start_chat(self) -> None:
+        self.chats += 1
+
+    def stream(self, prompt: Any, **options: Any) -> Any:
+        return super().stream(prompt, mode="auto", **options)
+
+
+class Driver:
+    """Runs the window's loop until something is seen."""
+
+    def __init__(self, load: Callable[[], Any]) -> None:
+        self.root = tk.Tk()
+        self.model = desktop.Model(load)
+        self.window = desktop.Window(self.root, self.model, "test")
+        self.closed = False
+        self.root.bind("<Destroy>", lambda event: setattr(self, "closed", True))
+        self.model.start()
+
+    def until(self, seen: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not seen():
+            assert time.monotonic() < deadline, self.status
+            self.root.update()
+            time.sleep(0.005)
+
+    @property
+    def status(self) -> str:
+        return str(self.window.status.get())
+
+    @property
+    def text(self) -> str:
+        return str(self.window.text.get("1.0", "end-1c"))
+
+    def can(self, button: Any) -> bool:
+        return bool(button.instate(["!disabled"]))
+
+    def ready(self) -> None:
+        self.until(lambda: self.can(self.window.send))
+
+    def type(self, text: str) -> None:
+        """Press the keys."""
+        self.window.prompt.focus_force()
+        self.root.update()
+        names = {" ": "space", "\n": "Return", "(": "parenleft", ")": "parenright", ":": "colon", "*": "asterisk",
+                 ",": "comma"}  # fmt: skip
+        for character in text:
+            self.window.prompt.event_generate(f"<KeyPress-{names.get(character, character)}>")
+
+    def press(self, keys: str) -> None:
+        self.window.prompt.focus_force()
+        self.root.update()
+        self.window.prompt.event_generate(keys)
+
+    def click(self, button: Any) -> None:
+        self.root.update()
+        for event in ("<Enter>", "<ButtonPress-1>", "<ButtonRelease-1>"):
+            button.event_generate(event, x=5, y=5)
+        self.root.update()
+
+    def leave(self) -> None:
+        """Close the window as its frame does."""
+        self.root.tk.call(*self.root.tk.splitlist(self.root.protocol("WM_DELETE_WINDOW")))
+
+    def end(self) -> None:
+        if not self.closed:
+            self.leave()
+            deadline = time.monotonic() + PATIENCE_S
+            while not self.closed and time.monotonic() < deadline:
+                self.root.update()
+                time.sleep(0.005)
+        self.model.join(PATIENCE_S)
+        assert not self.model.is_alive()
+
+
+@pytest.fixture(scope="module")
+def display() -> Iterator[str | None]:
+    """A virtual display; systems other than Linux show the window."""
+    if sys.platform != "linux":
+        yield None
+        return
+    if shutil.which("Xvfb") is None:
+        pytest.skip("Xvfb is not installed (Debian: apt install xvfb)")
+    reading, writing = os.pipe()
+    command = ["Xvfb", "-displayfd", str(writing), "-screen", "0", "1000x700x24", "-nolisten", "tcp"]
+    with subprocess.Popen(command, pass_fds=[writing], stderr=subprocess.DEVNULL) as server:
+        os.close(writing)
+        try:
+            with os.fdopen(reading) as number:
+                yield f":{number.readline().strip()}"
+        finally:
+            server.terminate()
+
+
+@pytest.fixture
+def drive(display: str | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Driver]]:
+    if display is not None:
+        monkeypatch.setenv("DISPLAY", display)
+    drivers: list[Driver] = []
+
+    def drive(load: Callable[[], Any]) -> Driver:
+        drivers.append(Driver(load))
+        return drivers[-1]
+
+    yield drive
+    for driver in drivers:
+        driver.end()
+
+
+@pytest.fixture
+def scripted() -> Iterator[Scripted]:
+    pipeline = Scripted()
+    yield pipeline
+    pipeline.warm.set()
+    pipeline.gate.set()
+
+
+def test_the_window_answers_while_the_model_loads_and_shows_how_far_it_is(drive, scripted) -> None:
+    loading = threading.Event()
+
+    def load() -> Scripted:
+        assert loading.wait(PATIENCE_S)
+        return scripted
+
+    driver = drive(load)
+    driver.until(lambda: driver.status == "Loading the models")
+    driver.type("hi")
+    driver.press("<Control-Return>")
+    driver.until(lambda: driver.window.prompt.get("1.0", "end-1c") == "hi")  # nothing was sent, nothing is lost
+    assert driver.window.progress.winfo_ismapped()
+    loading.set()
+    driver.until(lambda: "Warming up" in driver.status)
+    assert not driver.can(driver.window.send)
+    scripted.warm.set()
+    driver.until(lambda: driver.status == "Ready")
+    assert driver.can(driver.window.send)
+    assert not driver.window.progress.winfo_ismapped()
+
+
+def test_an_answer_is_streamed_and_its_speed_is_shown(drive, scripted) -> None:
+    scripted.warm.set()
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.type("hello")
+    driver.press("<Control-Return>")
+    driver.until(lambda: BEGINNING in driver.text)
+    assert END not in driver.text
+    assert driver.text.startswith("hello\n\n")
+    assert driver.window.prompt.get("1.0", "end-1c") == ""
+    assert not driver.can(driver.window.send)
+    scripted.gate.set()
+    driver.until(lambda: driver.can(driver.window.send))
+    assert BEGINNING + END in driver.text
+    assert driver.status == "1234 tokens, 86.4 per second, 31 of 40 drafted tokens kept"
+    assert scripted.requests[0][0] == "hello"
+    assert scripted.chats == 1
+
+
+@pytest.mark.parametrize("way", ["button", "key"])
+def test_stop_ends_the_answer_with_what_there_is_and_the_next_prompt_is_answered(drive, scripted, way: str) -> None:
+    scripted.warm.set()
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.type("hello")
+    driver.click(driver.window.send)
+    driver.until(lambda: BEGINNING in driver.text)
+    if way == "button":
+        driver.click(driver.window.stop)
+    else:
+        driver.press("<Escape>")
+    driver.until(lambda: "stopped" in driver.status)
+    assert END not in driver.text
+    scripted.gate.set()
+    driver.type("again")
+    driver.press("<Control-Return>")
+    driver.until(lambda: END in driver.text)
+
+
+def test_closing_in_the_middle_of_an_answer_ends_window_and_thread(drive, scripted) -> None:
+    scripted.warm.set()
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.type("hello")
+    driver.press("<Control-Return>")
+    driver.until(lambda: BEGINNING in driver.text)
+    driver.leave()
+    driver.until(lambda: driver.closed)
+    assert scripted.streams[0].cancelled
+    assert not driver.model.is_alive()
+
+
+def test_closing_while_the_model_warms_up_waits_for_it_out_of_sight(drive, scripted) -> None:
+    driver = drive(lambda: scripted)
+    driver.until(lambda: "Warming up" in driver.status)
+    driver.leave()
+    driver.until(lambda: driver.root.state() == "withdrawn")
+    assert driver.model.is_alive()
+    scripted.warm.set()
+    driver.until(lambda: driver.closed)
+
+
+def test_a_prompt_that_is_refused_is_said_and_the_next_one_is_answered(drive, scripted) -> None:
+    scripted.warm.set()
+    scripted.gate.set()
+    scripted.refusal = Refused("The prompt has too many words.")
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.type("hello")
+    driver.press("<Control-Return>")
+    driver.until(lambda: "too many words" in driver.text and driver.can(driver.window.send))
+    scripted.refusal = None
+    driver.type("hello")
+    driver.press("<Control-Return>")
+    driver.until(lambda: END in driver.text)
+
+
+def test_a_pair_that_cannot_be_loaded_is_said_so(drive, tmp_path: Path) -> None:
+    driver = drive(lambda: LLMPipeline(tmp_path / "nowhere"))
+    driver.until(lambda: "There is no folder" in driver.text)
+    assert driver.status == "The model did not start"
+    assert not driver.can(driver.window.send)
+
+
+def test_the_embedded_pair_answers_in_the_window_and_closing_stops_it(drive, embedded_pair: Path) -> None:
+    driver = drive(lambda: LLMPipeline(embedded_pair))
+    driver.ready()
+    driver.window.prompt.insert("1.0", PROMPT)
+    driver.press("<Control-Return>")
+    driver.until(lambda: driver.can(driver.window.send))
+    assert driver.text.strip().endswith("def area(width, height):\n    return width * height")
+    assert "per second" in driver.status
+    driver.window.prompt.insert("1.0", "Write a long story.")
+    driver.press("<Control-Return>")
+    driver.until(lambda: not driver.can(driver.window.send))
+    driver.leave()
+    driver.until(lambda: driver.closed)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [("sys.modules['_tkinter'] = None", "apt install python3-tk"), ("os.environ.pop('DISPLAY', 0)", "on a desktop")],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there is always a display")
+def test_without_tkinter_or_a_display_one_line_says_what_to_do(prepare: str, words: str) -> None:
+    program = f"import os, runpy, sys; {prepare}; runpy.run_module('outrider.app.desktop', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from outrider.models.catalogue import CACHE_TOKENS, SHIPPED, Catalogue, Model
+from outrider.models.errors import BadCatalogue, UnknownName
+from outrider.pipelines import speculation
+
+
+def test_every_entry_is_whole() -> None:
+    catalogue = Catalogue.shipped()
+    assert len(set(catalogue.names)) == len(catalogue.names) >= 8
+    for entry in catalogue.entries:
+        assert re.fullmatch(r"[a-z0-9.-]+", entry.name), entry.name
+        assert set(entry.devices) <= {"CPU", "GPU", "NPU"}
+        for model in entry.models:
+            assert re.fullmatch(r"[\w-]+/[\w.-]+", model.repository), model.repository
+            assert model.licence
+            assert model.confirmed
+            assert 0.9 < model.size / (model.parameters * model.bits / 8) < 1.5, model  # a typing error would show
+        assert entry.memory_bytes >= entry.download_bytes > 0
+
+
+def test_every_model_belongs_to_a_pair() -> None:
+    used = {model.repository for entry in Catalogue.shipped().entries for model in entry.models}
+    assert used == {model["repository"] for model in json.loads(SHIPPED.read_text())["models"].values()}
+
+
+def test_the_cache_is_the_one_that_the_pipeline_takes() -> None:
+    assert speculation.CACHE_TOKENS == CACHE_TOKENS
+
+
+def test_a_size_that_nobody_read_is_computed_and_said_to_be() -> None:
+    read = Model("org/a", "mit", "int4", 1000, 4, "a page", weight_bytes=700)
+    computed = Model("org/b", "mit", "int8", 1000, 8, "a page")
+    assert (read.size, computed.size) == (700, 1000)
+    by_name = {entry["name"]: entry for entry in (entry.as_dict() for entry in Catalogue.shipped().entries)}
+    assert by_name["phi-3-mini"]["target"]["bytes_are"] == "read"
+    assert by_name["qwen3-8b"]["draft"]["bytes_are"] == "computed"
+
+
+def test_an_unknown_name_is_refused_with_the_names_that_are_alike() -> None:
+    with pytest.raises(UnknownName, match=r"'phi3-mini': did you mean phi-3-mini"):
+        Catalogue.shipped().entry("phi3-mini")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", "{}", '{"note": "", "models": {"a": {"repository": 1}}, "pairs": []}',
+     '{"note": "", "models": {}, "pairs": [{"name": "a", "about": "", "target": "b", "draft": null, "devices": []}]}'],
+)  # fmt: skip
+def test_a_damaged_catalogue_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "catalogue.json"
+    path.write_text(content)
+    with pytest.raises(BadCatalogue, match="install Outrider again"):
+        Catalogue.read(path)
