@@ -6,6 +6,7 @@ import socket
 import time
 from pathlib import Path
 
+from outrider.models.pulled import pairs_folder
 from outrider.pipelines import LLMPipeline, OutriderError
 from outrider.pipelines.devices import CPU
 
@@ -13,7 +14,7 @@ from .assistant import Assistant
 from .history import History, history_path
 from .page import Page
 from .page.theme import HEAD, STYLE_SHEET, theme
-from .pairs import name_of, pairs_folder
+from .pairs import name_of
 from .wording import TRANSLATIONS
 
 

@@ -73,7 +73,7 @@ def chat(
     reference: Reference = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(help="A folder of pairs that the page offers.", show_default="pairs in your data folder"),
+        typer.Option(help="A folder of pairs that the page offers.", show_default="the pulled pairs"),
     ] = None,
 ) -> None:
     """Chat in the browser. Nothing leaves this machine."""

@@ -1,11 +1,9 @@
-"""The pairs that can be chosen: those in a folder, and the one that comes with Outrider."""
+"""The pairs that the page offers: those in a folder, and the one that comes with Outrider."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-
-from platformdirs import user_data_path
 
 from outrider.models import embedded_pair
 from outrider.pipelines import OutriderError, Pair
@@ -18,11 +16,6 @@ class Choice:
     name: str
     path: Path
     reason: str | None = None
-
-
-def pairs_folder() -> Path:
-    """Where pairs are looked for unless another folder is named."""
-    return user_data_path("outrider", appauthor=False) / "pairs"
 
 
 def name_of(pair: Path) -> str:
