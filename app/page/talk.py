@@ -25,6 +25,7 @@ from .guard import refuse_while_answering, told
 from .view import View
 
 REDRAW_S = 0.05  # how often a growing answer is drawn
+KEEP_S = 2.0  # how often it is kept, should the program not live to its end
 
 log = logging.getLogger(__name__)
 
@@ -61,14 +62,15 @@ class Talk:
     ) -> Iterator[tuple[Any, ...]]:
         """Draw the answer as it grows, and keep what there is of it, however it ends."""
         words, asked = words_of(request), view
-        drawn = 0.0
+        drawn, kept = 0.0, time.monotonic()
         try:
             if (count := self._assistant.count(view.conversation)) is not None:
                 note = {view.nodes[-1].id: words("reading", count=f"{count:,}")}
                 yield view, rendering.chat_messages(view.nodes, coloured, words, note), *untouched()
             for turn in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
                 view = view.with_last(turn)
-                if turn.complete:
+                if turn.complete or time.monotonic() - kept > KEEP_S:
+                    kept = time.monotonic()
                     self._keep(view)
                 if turn.complete or time.monotonic() - drawn > REDRAW_S:
                     drawn = time.monotonic()

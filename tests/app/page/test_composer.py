@@ -113,3 +113,37 @@ def test_keys_send_break_the_line_and_stop(page, pipeline) -> None:
     expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
     page.keyboard.press("Escape")
     expect(page.locator("#chat .figures")).to_contain_text("stopped")
+
+
+def test_every_control_has_a_name_for_screen_readers(page) -> None:
+    answered(page, "Write area.")
+    for role, name in (
+        ("textbox", "Prompt"), ("button", "Send"), ("button", "Attach text files"), ("radio", "Automatic"),
+        ("textbox", "Search titles and texts"), ("button", "Edit"), ("button", "Receipt"), ("tab", "Race"),
+    ):  # fmt: skip
+        expect(page.get_by_role(role, name=name, exact=True)).to_have_count(1)
+    unnamed = page.evaluate(
+        """() => [...document.querySelectorAll("button, input, textarea, [role=combobox]")]
+             .filter(part => part.offsetParent && part.type !== "file")
+             .filter(part => !(part.innerText || part.ariaLabel || part.title || (part.labels && part.labels.length)))
+             .map(part => part.outerHTML.slice(0, 200))"""
+    )
+    assert unnamed == []
+
+
+def test_two_windows_are_answered_at_the_same_time(page, pipeline, serve, open_context) -> None:
+    pipeline.gate.clear()
+    other = page.context.new_page()
+    other.goto(page.url)
+    expect(other.locator("#status")).to_contain_text("ready")
+    for window, prompt in ((page, "Write area."), (other, "Write volume.")):
+        box(window).fill(prompt)
+        window.locator("#send").click()
+    for window in (page, other):
+        expect(window.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
+    page.locator("#stop").click()
+    expect(page.locator("#chat .figures")).to_contain_text("stopped")
+    expect(other.locator("#stop")).to_be_visible()
+    pipeline.gate.set()
+    expect(other.locator("#chat .figures")).not_to_contain_text("stopped")
+    expect(other.locator("#chat .said")).to_have_text(["Write volume."])

@@ -119,3 +119,40 @@ def test_a_receipt_can_be_stopped(page, pipeline) -> None:
     pipeline.gate.set()
     ask(page, "Now rename it.")
     expect(page.locator("#chat .figures")).to_have_count(2)
+
+
+def test_a_stopped_answer_is_replayed_as_far_as_it_went(page, pipeline) -> None:
+    pipeline.gate.clear()
+    ask(page, "Write area.")
+    expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
+    page.locator("#stop").click()
+    expect(page.locator("#chat .figures")).to_contain_text("stopped")
+    pipeline.gate.set()
+    page.locator("#chat .act-receipt").click()
+    expect(page.locator("#chat .receipt")).to_contain_text("without drafts")
+    assert [options["max_new_tokens"] for _, options in pipeline.requests] == [512, 1]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_race_drafting_and_settings_fit_a_phone(serve, pipeline, open_context, scheme) -> None:
+    pipeline.warm.set()
+    pipeline.gate.set()
+    page = opened(serve(pipeline), open_context(viewport={"width": 390, "height": 844}, color_scheme=scheme))
+    expect(page.locator("#chats.open")).to_have_count(0)  # it would cover everything
+    answered(page, "Write area.")
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.locator("#lanes .verdict")).to_be_visible()
+    sticking_out = """part => [...document.querySelectorAll(part + " *")].map(part => part.getBoundingClientRect())
+                      .filter(box => box.width && (box.left < -1 || box.right > innerWidth + 1)).length"""
+    assert page.evaluate(sticking_out, "#race") == 0
+    page.get_by_role("tab", name="Drafting").click()
+    expect(page.locator("#insight table")).to_have_count(3)
+    assert page.evaluate(sticking_out, "#insight") == 0
+    for side in ("#chats", "#settings"):
+        page.locator(f"{side} .toggle-button").click()
+        expect(page.locator(f"{side}.open")).to_have_count(1)
+        page.wait_for_timeout(600)  # it slides in
+        assert page.evaluate(sticking_out, f"{side} .sidebar-content") == 0
+        page.locator(f"{side} .toggle-button").click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
