@@ -16,7 +16,7 @@ from . import rendering
 from .acts import LISTENER, Outbox
 from .chats import ChatList
 from .composer import Composer
-from .examples import EXAMPLES
+from .examples import example_cards
 from .insight import insight_html
 from .panel import SettingsPanel
 from .race import Race
@@ -52,6 +52,7 @@ class Page:
         self.settings = SettingsPanel(self.assistant, self.history)
         self.acts = gr.HTML(elem_id="acts", js_on_load=LISTENER)
         self.outbox = Outbox()
+        cards: list[Any] = list(example_cards())
         with gr.Tabs(elem_id="tabs"):
             with gr.Tab(translate("tab_chat"), id="chat"):
                 self.chat = gr.Chatbot(
@@ -64,7 +65,7 @@ class Page:
                     buttons=[],
                     latex_delimiters=[],
                     placeholder=translate("empty"),
-                    examples=[{"text": example.prompt, "display_text": example.title} for example in EXAMPLES],
+                    examples=cards,
                 )
                 with gr.Column(elem_id="composer"):
                     with gr.Row(elem_id="controls"):
@@ -156,6 +157,7 @@ class Page:
         self.settings.model.connect(self.blocks, self.clock, queued)
         self.blocks.load(self._texts, None, texts, **quick)
         self.blocks.load(**refresh)
+        self.blocks.load(self._cards, None, self.chat, **quick)
         self.blocks.load(self._fit, self.width, self.chats.sidebar, js="() => [window.innerWidth]", **quick)
         self.blocks.unload(talk.leave)
 
@@ -164,6 +166,10 @@ class Page:
         title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
         heading = f"<h2>{words('chats')}</h2>"
         return title, rendering.notice_html(self.history.notice), heading
+
+    def _cards(self, request: gr.Request) -> gr.Chatbot:
+        cards: list[Any] = list(example_cards(words_of(request)))
+        return gr.Chatbot(examples=cards)
 
     def _refresh(self, view: View, search: str, request: gr.Request) -> tuple[Any, ...]:
         """The list of conversations, and the figures of the shown one and of all answers."""
