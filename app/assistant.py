@@ -244,7 +244,8 @@ class Assistant:
             self.state = State("warming", "state_warming_other", {"pair": choice.name, "device": device})
             pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it, and the pair before goes on
-            log.exception("%s could not be loaded on %s", choice.path, device)
+            if not isinstance(error, OutriderError):
+                log.exception("%s could not be loaded on %s", choice.path, device)
             self._refused[choice.path, device] = str(error)
             values = {"pair": choice.name, "device": device, "reason": str(error)}
             self.state = State("refused", "state_refused", values)

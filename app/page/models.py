@@ -15,23 +15,27 @@ from .guard import told
 
 
 class ModelChoice:
-    """Lays itself out where it is made. The clock of the page shows how far the loading is."""
+    """Lays itself out where it is made."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant
         self._pair = gr.Dropdown([], label=translate("pair"), info=translate("pair_hint"), elem_id="pair")
         with gr.Row(elem_id="load-row"):
             self._device = gr.Dropdown(
-                list(device_names()), value=assistant.pipeline.device, label=translate("device"), min_width=100,
+                list(dict.fromkeys([assistant.pipeline.device, *device_names()])),
+                value=assistant.pipeline.device,
+                label=translate("device"),
+                min_width=100,
                 elem_id="device",
-            )  # fmt: skip
+            )
             self._load = gr.Button(translate("load"), size="sm", min_width=70, scale=0, elem_id="load")
         self._unusable = gr.HTML(elem_id="unusable")
         self.outputs = [self._pair, self._unusable]
 
-    def connect(self, blocks: gr.Blocks, clock: gr.Timer, queued: dict[str, Any]) -> None:
+    def connect(self, blocks: gr.Blocks, queued: dict[str, Any]) -> gr.events.Dependency:
+        """What happens behind the result shows how far the loading is."""
         blocks.load(self.listed, None, self.outputs, **queued)
-        self._load.click(self._switch, [self._pair, self._device], clock, **queued)
+        return self._load.click(self._switch, [self._pair, self._device], None, **queued)
 
     def listed(self, request: gr.Request) -> tuple[gr.Dropdown, str]:
         """The pairs that can be chosen, and below them those that cannot, with the reason."""
@@ -45,11 +49,10 @@ class ModelChoice:
             shown = self._assistant.name if self._assistant.name in usable else None
             return gr.Dropdown(choices=usable, value=shown), said
 
-    def _switch(self, name: str | None, device: str, request: gr.Request) -> gr.Timer:
+    def _switch(self, name: str | None, device: str, request: gr.Request) -> None:
         with told(request):
             usable = (choice for choice in self._assistant.choices() if choice.reason is None)
             choice = next((choice for choice in usable if choice.name == name), None)
             if choice is None:
                 raise gr.Error(words_of(request)("choose_pair"), print_exception=False)
             self._assistant.switch(choice, device)
-            return gr.Timer(0.5)

@@ -154,7 +154,8 @@ class Page:
         dependent = [self.mode, *self.settings.dependent, *self.settings.model.outputs]
         switched = self.switches.change(self._switched, [self.mode, self.settings.dependent[0]], dependent, **queued)
         switched.then(self._texts, None, texts, **quick).then(**refresh)
-        self.settings.model.connect(self.blocks, self.clock, queued)
+        begun = self.settings.model.connect(self.blocks, queued)
+        begun.success(self._tick, self.switches, state, **queued)
         self.blocks.load(self._texts, None, texts, **quick)
         self.blocks.load(**refresh)
         self.blocks.load(self._cards, None, self.chat, **quick)
