@@ -18,10 +18,12 @@ from .errors import (
     UnsupportedModel,
     VocabularyMismatch,
 )
+from .logprobs import TokenLogprobs
 from .pair import Pair
 from .pipeline import LLMPipeline
 from .results import DecodedResults, DecodedText, Generation, Piece
 from .stream import Stream
+from .structured_output import StructuredOutputConfig
 from .text import Span, Tokenizer
 from .trace import Statistics
 
@@ -45,6 +47,8 @@ __all__ = [
     "Span",
     "Statistics",
     "Stream",
+    "StructuredOutputConfig",
+    "TokenLogprobs",
     "Tokenizer",
     "UnknownOption",
     "UnsupportedDevice",

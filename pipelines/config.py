@@ -12,6 +12,7 @@ from typing import Any
 import openvino_genai
 
 from .errors import BrokenPair, InvalidOption, UnknownOption
+from .structured_output import StructuredOutputConfig
 
 AUTO = "auto"
 MODES = ("off", "lookup", "suffix", "draft", "chained", AUTO)
@@ -31,6 +32,10 @@ class GenerationConfig:
     matches. None of it changes the tokens, only the speed.
 
     Decoding is greedy unless `do_sample` is set; a temperature of 0 is greedy as well. A limit of None is none.
+    `logprobs` is how many of the likeliest tokens are reported at each place, with the probability of the one written.
+
+    With `structured_output_config` only tokens count that keep the answer to that form; the answer ends where the form
+    is complete, and before only by its own limits: stop strings, stop tokens and length cut it off.
 
     Raises InvalidOption where a value is out of range.
     """
@@ -55,6 +60,8 @@ class GenerationConfig:
     frequency_penalty: float = 0.0
     rng_seed: int = 0
     num_return_sequences: int = 1
+    logprobs: int = 0
+    structured_output_config: StructuredOutputConfig | None = None
 
     mode: str = AUTO
     num_assistant_tokens: int | None = None
@@ -67,6 +74,14 @@ class GenerationConfig:
             value = getattr(self, name)
             if not holds(value):
                 raise InvalidOption(f"{name}={value!r} is not possible: give {expected}.")
+        if self.structured_output_config is not None:
+            form = StructuredOutputConfig.of(self.structured_output_config)
+            object.__setattr__(self, "structured_output_config", form)
+            if self.min_new_tokens:
+                raise InvalidOption(
+                    f"min_new_tokens={self.min_new_tokens} is not possible with structured_output_config, which says "
+                    "where an answer may end: leave it out, and ask for the length in the schema, regex or grammar."
+                )
         if self.num_return_sequences > 1 and self.greedy:
             raise InvalidOption(
                 f"num_return_sequences={self.num_return_sequences} would return the same greedy answer "
@@ -190,6 +205,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "frequency_penalty": (_number(lambda v: -float("inf") < v < float("inf")), "a finite number, 0 for none"),
     "rng_seed": (_whole(0, UNLIMITED), "a whole number from 0 up to 2**64 - 1"),
     "num_return_sequences": (_whole(1), "a whole number from 1 up"),
+    "logprobs": (_whole(0, 20), "a whole number from 0 to 20"),
     "mode": (lambda value: value in MODES, "one of " + ", ".join(map(repr, MODES))),
     "num_assistant_tokens": (
         _optional(_whole(1, 32)),

@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from contextlib import contextmanager
+from dataclasses import replace
 
 from .calibration import Calibration
 from .drafters.base import Chain, Drafter, ModelDrafter, Opinion, Proposal
+from .drafters.grammar import Grammar
 from .sequence import Sequence
 from .turn import Turn
 
@@ -18,20 +20,27 @@ log = logging.getLogger(__name__)
 
 
 class Drafting:
-    """The drafters by mode; the draft model, where there is one, is the same in every mode that has it.
+    """The drafters by mode; the draft model, where there is one, is the same in every mode that has it. For an answer
+    of a given form, what the form forces comes first in every mode that drafts.
 
     model_s: seconds that it has taken, all in all.
     """
 
     def __init__(self, modes: Mapping[str, Chain], calibration: Calibration, vocabulary_size: int) -> None:
         self._modes = modes
+        grammar = Grammar()
+        self._modes_in_form = {
+            mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
+            for mode, chain in modes.items()
+        }
         self._calibration = calibration
         self._vocabulary_size = vocabulary_size
         self.model = next((chain.model for chain in modes.values() if chain.model is not None), None)
         self.model_s = 0.0
 
     def chain(self, turn: Turn) -> Chain:
-        return self._modes[turn.sequence.config.mode]
+        modes = self._modes if turn.sequence.constraint is None else self._modes_in_form
+        return modes[turn.sequence.config.mode]
 
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
@@ -98,19 +107,20 @@ class Drafting:
             self.model_s += time.perf_counter() - began
 
     def _proposals(self, drafter: Drafter, sequence: Sequence, ahead: SequenceOf[int]) -> Iterator[Proposal]:
-        """What a drafter proposes, for as long as it does not fail."""
+        """What a drafter proposes, for as long as it does not fail and the answer may go on so."""
         if sequence.drafting_failed:
             return
         try:
-            proposals = drafter.propose(sequence, ahead)
+            proposals, ahead = drafter.propose(sequence, ahead), list(ahead)
             while True:
                 began = time.perf_counter()
                 proposal = next(proposals, None)
                 if drafter is self.model:
                     self.model_s += time.perf_counter() - began
-                if proposal is None:
+                if proposal is None or not sequence.allows(ahead, self._checked(proposal).token):
                     return
-                yield self._checked(proposal)
+                yield proposal
+                ahead.append(proposal.token)
         except Exception:
             self._leave_out(drafter, [sequence])
 

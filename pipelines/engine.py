@@ -209,7 +209,7 @@ class Engine(Backend):
         if window_end >= len(sequence.tokens):
             kept = verify(rows[: len(draft) + 1], draft, sequence.choose)
             foreseen = [token == proposed for token, proposed in zip(kept, draft, strict=False)]
-            sequence.extend(kept, [*compress(drafted, foreseen), TARGET][: len(kept)])
+            sequence.extend(kept, [*compress(drafted, foreseen), TARGET][: len(kept)], rows)
         sequence.num_cached = min(window_end, len(sequence.tokens) - 1)  # what was rejected is written over
         self._pool.publish(sequence.table, sequence.tokens, sequence.num_cached)
         sources = tuple(sequence.sources[num_before:])

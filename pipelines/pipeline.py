@@ -14,6 +14,7 @@ from .config import AUTO, GenerationConfig
 from .devices import CPU, check_device, load
 from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
 from .genai_engine import GenaiEngine
+from .grammars import Grammars
 from .pair import Pair
 from .prompt import Inputs, Message, Prompt, encode_prompt, prompts_of
 from .results import DecodedResults, DecodedText
@@ -26,6 +27,10 @@ Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
 
 WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
+REFUSED_ELSEWHERE = {
+    "logprobs": "hands out tokens alone",
+    "structured_output_config": "passes over keywords of a schema that it does not know",
+}
 
 
 class LLMPipeline:
@@ -39,9 +44,10 @@ class LLMPipeline:
 
     On a `device` other than the CPU ("GPU", "GPU.1", "NPU") OpenVINO GenAI's pipeline decodes. There `exact` is False
     and `modes` is ("off",): nothing is drafted, in mode "auto" either, and the same seed may give another text (see
-    `GenaiEngine`). Requests are served one after the other. `exact=False` makes GenAI keep what it computed, so that
-    the next turn of a chat begins sooner and its text depends on what was asked before. Without `cache_tokens` the
-    cache grows as needed; an NPU takes the properties MAX_PROMPT_LEN and MIN_RESPONSE_LEN instead.
+    `GenaiEngine`). `logprobs` and `structured_output_config` are refused there. Requests are served one after the
+    other. `exact=False` makes GenAI keep what it computed, so that the next turn of a chat begins sooner and its text
+    depends on what was asked before. Without `cache_tokens` the cache grows as needed; an NPU takes the properties
+    MAX_PROMPT_LEN and MIN_RESPONSE_LEN instead.
 
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """
@@ -61,6 +67,7 @@ class LLMPipeline:
             raise InvalidOption(f"cache_tokens={cache_tokens!r} is not possible: give a whole number from 2 up.")
         self.pair = Pair.open(models_path)
         self.tokenizer = Tokenizer(self.pair.target)
+        self._grammars = Grammars(self.tokenizer)
         self.device = device
         self.max_context = self.pair.max_context
         config = GenerationConfig.from_folder(self.pair.target)
@@ -181,12 +188,18 @@ class LLMPipeline:
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
         if self.device != CPU and chosen.mode == AUTO:  # nobody is there to draft
-            return chosen.updated({"mode": "off"})
+            chosen = chosen.updated({"mode": "off"})
         if self.device != CPU and chosen.mode not in self.modes:
             raise InvalidOption(
                 f"mode={chosen.mode!r} is not possible on {self.device}, where nothing is drafted: leave it out, or "
                 "load the pair with device='CPU'."
             )
+        for name, reason in REFUSED_ELSEWHERE.items():
+            if self.device != CPU and (value := getattr(chosen, name)):
+                raise InvalidOption(
+                    f"{name}={value!r} is not possible on {self.device}, where OpenVINO GenAI {reason}: leave it out, "
+                    "or load the pair with device='CPU'."
+                )
         if chosen.mode not in self.modes:
             raise InvalidOption(
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
@@ -203,7 +216,8 @@ class LLMPipeline:
         history = self._history
         tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
         text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
-        sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer)
+        constraint = self._grammars.constraint(config)
+        sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer, constraint)
         if self._speculation is not None and config.num_assistant_tokens is None and config.mode != "off":
             self._speculation.measure()
 

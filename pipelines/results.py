@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .logprobs import TokenLogprobs
 from .text import Span
 from .trace import PassRecord, Statistics
 
@@ -13,7 +14,8 @@ class Piece:
     """The next part of an answer.
 
     `sources` tells for each of `token_ids` who proposed it ("target", or the drafter's name); `spans` cut `text` the
-    same way. The last piece of an answer has a `finish_reason` ("stop", "length" or "cancelled") and `stats`.
+    same way; `logprobs` are those of the same tokens, where the request wanted any. The last piece of an answer has a
+    `finish_reason` ("stop", "length" or "cancelled") and `stats`.
     """
 
     text: str
@@ -22,6 +24,7 @@ class Piece:
     spans: tuple[Span, ...]
     finish_reason: str | None = None
     stats: Statistics | None = None
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Generation:
     finish_reason: str
     stats: Statistics
     trace: tuple[PassRecord, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
 
 
 class _Answers:

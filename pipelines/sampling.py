@@ -40,6 +40,16 @@ def choose_token(
     return int(ids[np.argmax(scores + gumbel(*noise_key, ids))])
 
 
+def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:
+    """Logits of which only those of the `allowed` tokens are left over; the others, and ids behind them, are -inf."""
+    if allowed is None:
+        return logits
+    size = min(logits.size, allowed.size)
+    left = np.full_like(logits, -np.inf)
+    np.copyto(left[:size], logits[:size], where=allowed[:size])
+    return left
+
+
 def penalized(logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig) -> Scores:
     """Logits after the penalties, float64 [vocabulary].
 

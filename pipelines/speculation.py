@@ -14,7 +14,7 @@ from .block_pool import BlockPool
 from .calibration import Calibration
 from .config import AUTO
 from .cost import CONTEXTS, CostModel, Run
-from .drafters import draft_model, retrieval, suffix
+from .drafters import draft_model, grammar, retrieval, suffix
 from .drafters.base import Chain, Drafter
 from .drafters.draft_model import DraftModel
 from .drafters.prompt_lookup import PromptLookup
@@ -73,7 +73,8 @@ class Speculation:
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._target = PagedModel(pair.target, num_blocks, properties)
         self._draft: PagedModel | None = None
-        calibration = Calibration({**suffix.PRIORS, **retrieval.PRIORS, **draft_model.PRIORS, **consultant.PRIORS})
+        kinds = (grammar, suffix, retrieval, draft_model, consultant)
+        calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
         copying: tuple[Drafter, ...] = (Suffix(calibration),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))

@@ -75,6 +75,7 @@ class Stream(Iterator[Piece]):
             finish_reason=sequence.finish_reason,
             stats=sequence.statistics,
             trace=tuple(sequence.trace),
+            logprobs=tuple(sequence.logprobs),
         )
 
     def _piece(self, spans: tuple[Span, ...]) -> Piece:
@@ -86,6 +87,7 @@ class Stream(Iterator[Piece]):
             spans=spans,
             finish_reason=self._sequence.finish_reason,
             stats=self._sequence.statistics if self._ended else None,
+            logprobs=tuple(self._sequence.logprobs[sent : self._num_sent]),
         )
 
     def __enter__(self) -> Stream:

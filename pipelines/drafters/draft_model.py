@@ -96,6 +96,7 @@ class DraftModel:
     def _opinion(self, sequence: Sequence, ahead: SequenceOf[int], there: int | None, logits: Logits) -> Opinion:
         """On the token that is there, or where none is, on its own."""
         tokens, config = [*sequence.tokens, *ahead], sequence.config
+        logits = sequence.restricted(logits, ahead)
         own = choose_token(logits, tokens, sequence.num_prompt_tokens, config, sequence.answer)
         odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
         kind = self.name if config.greedy else f"{self.name} sampled"

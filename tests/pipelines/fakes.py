@@ -12,7 +12,7 @@ from outrider.pipelines.block_pool import BlockPool
 from outrider.pipelines.calibration import Calibration
 from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.cost import CostModel
-from outrider.pipelines.drafters import draft_model, suffix
+from outrider.pipelines.drafters import draft_model, grammar, suffix
 from outrider.pipelines.drafters.base import Chain, Drafter
 from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.drafting import Drafting
@@ -100,7 +100,7 @@ class FakeTokenizer:
 
 
 def calibration() -> Calibration:
-    return Calibration({**suffix.PRIORS, **draft_model.PRIORS})
+    return Calibration({**grammar.PRIORS, **suffix.PRIORS, **draft_model.PRIORS})
 
 
 def chains(drafters: Mapping[str, Drafter]) -> dict[str, Chain]:

@@ -13,6 +13,7 @@ from outrider.pipelines.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.drafters.suffix import Suffix
 from outrider.pipelines.drafting import Drafting
 from outrider.pipelines.engine import Engine
+from outrider.pipelines.grammars import Grammars
 from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.pair import Pair, context_length
 from outrider.pipelines.planner import Planner
@@ -33,13 +34,15 @@ class Models:
     draft: PagedModel
     draft_context: int
     tokenizer: Tokenizer
+    grammars: Grammars
 
     @classmethod
     def load(cls, folder: Path) -> Models:
         pair = Pair.open(folder)
         assert pair.draft is not None
         models = [PagedModel(path, NUM_BLOCKS) for path in (pair.target, pair.draft)]
-        return cls(*models, context_length(pair.draft), Tokenizer(pair.target))
+        tokenizer = Tokenizer(pair.target)
+        return cls(*models, context_length(pair.draft), tokenizer, Grammars(tokenizer))
 
     def served(self, num_blocks: int = NUM_BLOCKS, drafters: Mapping[str, Drafter] | None = None) -> Served:
         """An engine with nothing in its cache."""
@@ -52,13 +55,18 @@ class Models:
         }
         drafting = Drafting(chains(drafters or usual), made, self.target.vocabulary_size)
         planner = Planner(drafting, made, replace(COST))
-        return Served(Engine(self.target, pools[0], planner), pools, self.tokenizer)
+        return Served(Engine(self.target, pools[0], planner), pools, self.tokenizer, self.grammars)
 
     def slowly(self, asked: Asked) -> reference.Answer:
-        """The reference decoder's answer."""
+        """The reference decoder's answer; of structured output it knows regular expressions."""
         logits = reference.model_logits(self.target)
+        allowed = None
+        if (form := asked.config.structured_output_config) is not None:
+            assert form.regex is not None
+            tokens = [self.tokenizer.decode([i]) for i in range(len(self.tokenizer.vocabulary))]
+            allowed = reference.matching(form.regex, tokens)
         return reference.decode(
-            logits, asked.prompt, asked.config, asked.max_new_tokens, asked.answer, self.tokenizer.decode
+            logits, asked.prompt, asked.config, asked.max_new_tokens, asked.answer, self.tokenizer.decode, allowed
         )
 
 
@@ -67,11 +75,13 @@ class Served:
     engine: Engine
     pools: list[BlockPool]
     tokenizer: Tokenizer
+    grammars: Grammars
 
     def sequence(self, asked: Asked, mode: str) -> Sequence:
         config = asked.config.updated({"mode": mode})
         text = TextStream(self.tokenizer, config.stop_strings) if config.stop_strings else None
-        return Sequence(asked.prompt, config, asked.max_new_tokens, text, asked.answer)
+        constraint = self.grammars.constraint(config)
+        return Sequence(asked.prompt, config, asked.max_new_tokens, text, asked.answer, constraint)
 
     def one(self, asked: Asked, mode: str = "off") -> Sequence:
         """Serve one request alone."""

@@ -8,6 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
+
+import regex
 
 from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel, Window
@@ -42,19 +45,50 @@ def decode(
     max_new_tokens: int,
     answer: int = 0,
     to_text: Callable[[Sequence[int]], str] | None = None,
+    allowed: Callable[[Sequence[int]], tuple[frozenset[int], bool]] | None = None,
 ) -> Answer:
-    """The answer to a prompt, token by token until one of the ways to end is met."""
+    """The answer to a prompt, token by token until one of the ways to end is met.
+
+    `allowed` tells which tokens may follow those written, and whether the answer may end there.
+    """
     written: list[int] = []
     while True:
         row = logits([*prompt, *written])
+        if allowed is not None:
+            may_follow, may_end = allowed(written)
+            may_follow |= stop_ids(config) if may_end else frozenset()
+            row = [logit if token in may_follow else -math.inf for token, logit in enumerate(row)]
         written.append(next_token(row, prompt, written, config, answer))
         text = to_text(written) if to_text else ""
         if any(stop in text for stop in config.stop_strings):
             return Answer(written, "stop", cut(text, config))
         if written[-1] in stop_ids(config):
             return Answer(written, "stop", text)
+        if allowed is not None and allowed(written) == (frozenset(), True):
+            return Answer(written, "stop", text)
         if len(written) == max_new_tokens:
             return Answer(written, "length", text)
+
+
+def matching(pattern: str, tokens: Sequence[str]) -> Callable[[Sequence[int]], tuple[frozenset[int], bool]]:
+    """The tokens that keep an answer on the way to match a pattern, found by trying each; for text of whole characters.
+
+    A token without text keeps it where it is, and is none of them.
+    """
+
+    @cache
+    def behind(text: str) -> tuple[frozenset[int], bool]:
+        tried = (i for i, piece in enumerate(tokens) if piece and regex.fullmatch(pattern, text + piece, partial=True))
+        return frozenset(tried), regex.fullmatch(pattern, text) is not None
+
+    return lambda written: behind("".join(tokens[token] for token in written))
+
+
+def logprobs(logits: Logits) -> list[float]:
+    """Log-softmax."""
+    highest = max(logits)
+    total = math.log(math.fsum(math.exp(logit - highest) for logit in logits))
+    return [logit - highest - total for logit in logits]
 
 
 def cut(text: str, config: GenerationConfig) -> str:

@@ -80,7 +80,7 @@ def test_a_failed_pass_fails_its_requests_frees_their_blocks_and_the_next_is_ser
 
 def test_a_request_that_fails_alone_leaves_the_others():
     class Unlucky(type(request([1]))):
-        def extend(self, tokens, sources):
+        def extend(self, tokens, sources, rows):
             raise ValueError("no luck")
 
     engine, pool = fake_engine(FakeModel(RULE))

@@ -10,7 +10,15 @@ from itertools import pairwise
 import openvino_genai
 import pytest
 
-from outrider.pipelines import MODES, DeviceFailed, GenerationConfig, InvalidOption, LLMPipeline, UnsupportedDevice
+from outrider.pipelines import (
+    MODES,
+    DeviceFailed,
+    GenerationConfig,
+    InvalidOption,
+    LLMPipeline,
+    StructuredOutputConfig,
+    UnsupportedDevice,
+)
 from outrider.pipelines.genai_config import to_genai
 
 from .elsewhere import Elsewhere
@@ -23,6 +31,7 @@ OF_OUR_OWN = {  # done outside GenAI, or by its other options
     "num_return_sequences",
 }  # fmt: skip
 OF_DRAFTING = {"mode", "num_assistant_tokens", "max_ngram_size"}
+REFUSED = {"logprobs", "structured_output_config"}
 
 
 @pytest.fixture(scope="module", params=["GPU", "NPU"])
@@ -90,7 +99,8 @@ def test_every_option_is_dealt_with():
         repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.25, rng_seed=3, ignore_eos=True,
     )  # fmt: skip
     theirs, default = to_genai(chosen, max_new_tokens=17), openvino_genai.GenerationConfig()
-    passed_on = {field.name for field in fields(chosen)} - OF_OUR_OWN - OF_DRAFTING - {"ignore_eos", "max_new_tokens"}
+    passed_on = {field.name for field in fields(chosen)} - OF_OUR_OWN - OF_DRAFTING - REFUSED
+    passed_on -= {"ignore_eos", "max_new_tokens"}
     for name in passed_on:
         value = getattr(chosen, name)
         assert getattr(theirs, name) == (pytest.approx(value) if isinstance(value, float) else value), name
@@ -292,3 +302,7 @@ def test_nothing_is_promised_and_nothing_drafted(pipeline: LLMPipeline, caplog):
     for mode in set(MODES) - {"off", "auto"}:
         with pytest.raises(InvalidOption, match=rf"mode='{mode}' .*on {pipeline.device}.*device='CPU'"):
             pipeline.generate(RENAME, mode=mode)
+    form = StructuredOutputConfig(regex="a+")
+    for name, value in {"logprobs": 1, "structured_output_config": form}.items():
+        with pytest.raises(InvalidOption, match=rf"{name}=.* on {pipeline.device}.*device='CPU'"):
+            pipeline.generate(RENAME, **{name: value})

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from outrider.pipelines.config import GenerationConfig
-from outrider.pipelines.sampling import HIGHEST_NOISE, candidates, choose_token, gumbel, penalized
+from outrider.pipelines.sampling import HIGHEST_NOISE, candidates, choose_token, gumbel, penalized, restricted
 
 from . import reference
 
@@ -48,6 +48,22 @@ def test_the_chosen_token_is_that_of_plain_arithmetic(values, settings, data):
     for logits in (noisy,) if config.top_p < 1 or config.min_p > 0 else (noisy, row(values)):
         expected = reference.next_token(logits.tolist(), prompt, written, config, answer)
         assert choose_token(logits, prompt + written, len(prompt), config, answer) == expected
+
+
+@given(LOGITS, SETTINGS, st.booleans(), st.data())
+def test_a_restricted_row_gives_what_a_row_of_the_allowed_tokens_alone_would(values, settings, do_sample, data):
+    """Of logits with more ids than the vocabulary, too."""
+    token = st.integers(0, len(values) - 1)
+    kept = data.draw(st.sets(token, min_size=1))
+    size = data.draw(st.integers(1 + max(kept), 30))  # of the vocabulary: ids behind it are not allowed
+    allowed = np.array([i in kept for i in range(size)])
+    left = restricted(row(values), allowed)
+    assert left.dtype == np.float32
+    assert left.tolist() == [value if i in kept else -np.inf for i, value in enumerate(values)]
+    assert restricted(row(values), None).tolist() == values
+    config = GenerationConfig(do_sample=do_sample, **settings)
+    prompt = data.draw(st.lists(token, min_size=1, max_size=8))
+    assert choose_token(left, prompt, len(prompt), config) in kept
 
 
 @given(LOGITS)

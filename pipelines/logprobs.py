@@ -1,0 +1,33 @@
+"""TokenLogprobs: how likely the model itself held a token, and which it held likeliest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .sampling import Logits
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Natural logarithms of probabilities, by the softmax of the model's raw logits: before penalties, temperature,
+    truncation and structured output.
+
+    top: the likeliest tokens and theirs, likeliest first; equally likely ones by id.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, logits: Logits, token: int, num_top: int) -> TokenLogprobs:
+        """What a row of logits says of the token that was chosen there. Computed in float64."""
+        scores = logits.astype(np.float64)
+        scores -= scores.max()
+        scores -= np.log(np.exp(scores).sum())
+        num_top = min(num_top, scores.size)
+        ids = np.flatnonzero(scores >= np.partition(scores, -num_top)[-num_top])
+        ids = ids[np.argsort(-scores[ids], kind="stable")][:num_top]
+        return cls(token, float(scores[token]), tuple((int(i), float(scores[i])) for i in ids))
