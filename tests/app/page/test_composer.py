@@ -12,7 +12,7 @@ from ..scripted import BEGINNING, END, ScriptedPipeline
 from .test_history import answered
 from .test_page import opened
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from outrider.app.history import History
 from ..scripted import BEGINNING, END, ScriptedPipeline
 from .test_page import ask, opened
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from ..scripted import Refused, ScriptedPipeline
 from .test_history import answered
 from .test_page import opened
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=60_000)
 WINDOW = {"width": 1400, "height": 900}
 
 

@@ -12,7 +12,7 @@ from outrider.app.page.examples import EXAMPLES
 
 from ..scripted import BEGINNING, END, Refused, ScriptedPipeline
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from outrider.pipelines import LLMPipeline
 
 from ..conftest import free_port
 
-expect.set_options(timeout=15_000)
+expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")
