@@ -4,50 +4,118 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from outrider.pipelines import LLMPipeline
+from outrider.models.pulled import pairs_folder
+from outrider.pipelines import Generation, LLMPipeline, OutriderError
 
-from .conversation import Conversation, Turn, messages
+from .conversation import CANCELLED, Conversation, Turn, messages
+from .insight import Insight, insight_of
+from .pairs import Choice, name_of, pairs_in
+from .receipt import Receipt, first_difference
+from .saving import Saving, saving_of
 from .settings import Settings
 
 log = logging.getLogger(__name__)
 
 
+class StillLoading(OutriderError):
+    """A pair asked for while another one is being loaded."""
+
+
+class NotComparable(OutriderError):
+    """An answer that this model did not write."""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far the model is: `name` is "warming", "ready" or "failed", `line` says it to people."""
+    """How far the model is: `name` is "warming", "ready", "refused" or "failed"; `line` and `values` are words for it.
+
+    `began` is of `time.monotonic`.
+    """
 
     name: str
     line: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class _Answering:
     """An answer that is being written, and what was asked of it meanwhile."""
 
+    visitor: str
     stopped: bool = False
     dropped: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
 
 
 class Assistant:
-    """One pipeline, shared by all visitors of the page."""
+    """One pipeline at a time, shared by all visitors of the page.
 
-    def __init__(self, pipeline: LLMPipeline, name: str) -> None:
+    insight: of all answers of this pipeline so far but the plain ones.
+    switches: how often another pipeline has taken the place of the first.
+    """
+
+    def __init__(
+        self,
+        pipeline: LLMPipeline,
+        name: str,
+        open_pair: Callable[[Path, str], LLMPipeline] = LLMPipeline,
+        folder: Path | None = None,
+        others: tuple[Path, ...] = (),
+    ) -> None:
+        """`folder` holds the pairs that can be chosen, beside `others` and the embedded one."""
         self.pipeline = pipeline
         self.name = name
-        self.state = State("warming", "warming up")
-        self._answering: dict[str, _Answering] = {}  # by visitor
-        self._warm_up_thread = threading.Thread(target=self._warm_up, name="warm-up", daemon=True)
+        self.switches = 0
+        self._open_pair = open_pair
+        self._folder = folder or pairs_folder()
+        self._others = others
+        self._refused: dict[tuple[Path, str], str] = {}  # why a pair could not be loaded on a device
+        self.state = State("warming", "state_warming")
+        self.insight = Insight()
+        self._answering: set[_Answering] = set()
+        self._lock = threading.Lock()  # of `insight` and `_answering`
+        self._warm_up_thread = threading.Thread(target=self._warm_up, args=(pipeline,), name="warm-up", daemon=True)
+
+    @property
+    def model(self) -> str:
+        """What a turn says about who wrote it."""
+        return self.name if self.pipeline.device == "CPU" else f"{self.name} on {self.pipeline.device}"
 
     def warm_up_in_background(self) -> None:
         self._warm_up_thread.start()
 
+    def choices(self) -> list[Choice]:
+        """The pairs that can be chosen, and those that cannot work, with the reason."""
+        return pairs_in(self._folder, *self._others)
+
+    @property
+    def refusals(self) -> list[tuple[str, str, str]]:
+        """Pair, device and reason of each attempt to load one that failed, and has not succeeded since."""
+        return [(name_of(path), device, reason) for (path, device), reason in self._refused.items()]
+
+    def switch(self, choice: Choice, device: str) -> None:
+        """Load and warm up another pair in the background, and answer with it from then on.
+
+        Until it is ready the one before answers, so both are in memory for a while; where it cannot be loaded, the one
+        before stays. Raises StillLoading.
+        """
+        with self._lock:
+            if self.state.name == "warming":
+                raise StillLoading(f"{self.state.values.get('pair', self.name)} is still being loaded: wait for it.")
+            self.state = State("warming", "state_loading", {"pair": choice.name, "device": device})
+        self._warm_up_thread = threading.Thread(target=self._switch, args=(choice, device), name="switch", daemon=True)
+        self._warm_up_thread.start()
+
     def close(self) -> None:
         """Drop every answer and let a warm-up come to its end: a process must not exit in the middle of a pass."""
-        for visitor in list(self._answering):
+        for visitor in {answering.visitor for answering in self._of()}:
             self.drop(visitor, patience_s=5)
         if self._warm_up_thread.is_alive():
             self._warm_up_thread.join()
@@ -57,40 +125,139 @@ class Assistant:
 
         `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
         """
-        turn = replace(conversation[-1], settings=settings)
-        answering = self._answering[visitor] = _Answering()
-        try:
-            with self.pipeline.stream(messages(conversation), **settings.options()) as pieces:
-                for piece in pieces:
-                    if answering.dropped:
-                        return
-                    turn = turn.extended(piece)
-                    yield turn
-                    if answering.stopped:
-                        pieces.cancel()
-        finally:
-            self._answering.pop(visitor, None)
-            answering.ended.set()
+        pipeline = self.pipeline
+        turn = replace(conversation[-1], settings=settings, model=self.model)
+        said = messages([*conversation[:-1], turn])
+        with self._registered(visitor) as answering, pipeline.stream(said, **settings.options()) as pieces:
+            for piece in pieces:
+                if answering.dropped:
+                    return
+                turn = turn.extended(piece)
+                if turn.complete:
+                    turn = replace(turn, saving=self._looked_into(pipeline, pieces.finish(), settings))
+                yield turn
+                if answering.stopped:
+                    pieces.cancel()
+
+    def replay(self, conversation: Conversation, visitor: str) -> Iterator[int | Receipt]:
+        """Answer the last turn again without drafts: the tokens so far, again and again, and at the end the receipt.
+
+        Ends without one when it was stopped. Raises OutriderError, such as NotComparable.
+        """
+        turn = conversation[-1]
+        if turn.model != self.model:
+            raise NotComparable(
+                f"{turn.model or 'Another model'} wrote this answer and {self.model} is loaded: load that pair first."
+            )
+        if turn.stats is None or turn.stats.ttft_s is None:
+            raise NotComparable("This answer has no tokens with times to compare: ask again first.")
+        settings = replace(turn.settings, mode="off")
+        if turn.finish_reason == CANCELLED:  # it would have gone on
+            settings = replace(settings, max_new_tokens=len(turn.token_ids))
+        asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, saving=None, receipt=None)
+        for again in self.answer((*conversation[:-1], asked), settings, visitor):
+            if again.stats is None or again.stats.ttft_s is None:
+                yield len(again.token_ids)
+            elif again.finish_reason != CANCELLED:
+                yield Receipt(
+                    num_tokens=len(again.token_ids),
+                    differs_at=first_difference(turn.token_ids, again.token_ids),
+                    plain_s=again.stats.total_s - again.stats.ttft_s,
+                    drafted_s=turn.stats.total_s - turn.stats.ttft_s,
+                )
+
+    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[tuple[Turn, Turn]]:
+        """The turn answered plainly, and then as `settings` say, each alone and with an empty cache.
+
+        Ends after the first where that was stopped. Raises OutriderError.
+        """
+        lanes = [turn, turn]
+        for lane, mode in enumerate(("off", settings.mode)):
+            if self.pipeline.device == "CPU":
+                self.pipeline.speculation.forget_prompts()
+            for lanes[lane] in self.answer((turn,), replace(settings, mode=mode), visitor):
+                yield lanes[0], lanes[1]
+            if lanes[lane].finish_reason in (None, CANCELLED):
+                return
+
+    def count(self, conversation: Conversation) -> int | None:
+        """Tokens of a conversation as the model's chat template makes them; None for a model without one."""
+        tokenizer, said = self.pipeline.tokenizer, messages(conversation)
+        if not said:
+            return 0
+        if not tokenizer.has_chat_template:
+            return None
+        return len(tokenizer.encode(tokenizer.apply_chat_template(said, False), add_special_tokens=False))
 
     def stop(self, visitor: str) -> None:
-        """Complete the visitor's answer with what there is of it."""
-        if answering := self._answering.get(visitor):
+        """Complete the visitor's answers with what there is of them."""
+        for answering in self._of(visitor):
             answering.stopped = True
 
     def drop(self, visitor: str, patience_s: float = 0) -> None:
-        """End the visitor's answer without completing it, and wait so long for that to have happened."""
-        if answering := self._answering.get(visitor):
+        """End the visitor's answers without completing them, and wait so long for that to have happened."""
+        for answering in self._of(visitor):
             answering.dropped = True
             answering.ended.wait(patience_s)
 
-    def _warm_up(self) -> None:
+    def _of(self, visitor: str | None = None) -> list[_Answering]:
+        with self._lock:
+            return [answering for answering in self._answering if visitor in (None, answering.visitor)]
+
+    @contextmanager
+    def _registered(self, visitor: str) -> Iterator[_Answering]:
+        answering = _Answering(visitor)
+        with self._lock:
+            self._answering.add(answering)
         try:
-            self.pipeline.warm_up()
+            yield answering
+        finally:
+            with self._lock:
+                self._answering.discard(answering)
+            answering.ended.set()
+
+    def _looked_into(self, pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
+        """Count an answer in, where somebody could draft; what it saved, where passes have known costs."""
+        if settings.mode == "off":
+            return None
+        with self._lock:
+            if pipeline is self.pipeline:
+                self.insight += insight_of(generation.trace)
+        cost = pipeline.speculation.cost if pipeline.device == "CPU" else None
+        if cost is None:
+            return None
+        middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
+        return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
+
+    def _warm_up(self, pipeline: LLMPipeline) -> None:
+        try:
+            pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it
             log.exception("The model failed to start")
-            self.state = State("failed", f"failed to start: {error}")
+            self.state = State("failed", "state_failed", {"reason": str(error)})
             return
-        if self.pipeline.device != "CPU":  # the page says what that means
-            self.state = State("ready", f"ready on {self.pipeline.device}")
+        self.state = _ready(pipeline)
+
+    def _switch(self, choice: Choice, device: str) -> None:
+        try:
+            pipeline = self._open_pair(choice.path, device)
+            self.state = State("warming", "state_warming_other", {"pair": choice.name, "device": device})
+            pipeline.warm_up()
+        except Exception as error:  # whatever it was, the page has to show it, and the pair before goes on
+            if not isinstance(error, OutriderError):
+                log.exception("%s could not be loaded on %s", choice.path, device)
+            self._refused[choice.path, device] = str(error)
+            values = {"pair": choice.name, "device": device, "reason": str(error)}
+            self.state = State("refused", "state_refused", values)
             return
-        self.state = State("ready", "ready" if self.pipeline.exact else "ready, but not exact on this device")
+        with self._lock:
+            self.pipeline, self.name, self.insight = pipeline, choice.name, Insight()
+            self._refused.pop((choice.path, device), None)
+            self.switches += 1
+            self.state = _ready(pipeline)
+
+
+def _ready(pipeline: LLMPipeline) -> State:
+    if pipeline.device != "CPU":  # the page says what that means
+        return State("ready", "state_device", {"device": pipeline.device})
+    return State("ready", "state_ready" if pipeline.exact else "state_inexact")

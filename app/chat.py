@@ -6,11 +6,16 @@ import socket
 import time
 from pathlib import Path
 
+from outrider.models.pulled import pairs_folder
 from outrider.pipelines import LLMPipeline, OutriderError
+from outrider.pipelines.devices import CPU
 
 from .assistant import Assistant
+from .history import History, history_path
 from .page import Page
-from .theme import HEAD, STYLE_SHEET, theme
+from .page.theme import HEAD, STYLE_SHEET, theme
+from .pairs import name_of
+from .wording import TRANSLATIONS
 
 
 class AddressTaken(OutriderError):
@@ -24,11 +29,20 @@ def serve(
     port: int = 7860,
     open_browser: bool = False,
     reference: Path | None = None,
+    pairs: Path | None = None,
 ) -> None:
-    """Load the pair and serve its page until interrupted. Raises AddressTaken, and what LLMPipeline raises."""
+    """Load the pair and serve its page until interrupted; the page offers the pairs in the folder `pairs`, too.
+
+    Raises AddressTaken, and what LLMPipeline raises.
+    """
     _check_address(host, port)
+
+    def load(path: Path, device: str) -> LLMPipeline:
+        return LLMPipeline(path, device, reference=reference if device == CPU else None)
+
     pipeline = LLMPipeline(pair, device, reference=reference)
-    page = open_page(Assistant(pipeline, name_of(pair)), host, port, open_browser)
+    assistant = Assistant(pipeline, name_of(pair), load, pairs or pairs_folder(), (pair,))
+    page = open_page(assistant, History(history_path()), host, port, open_browser)
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
     print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
     try:
@@ -39,11 +53,12 @@ def serve(
     finally:
         page.assistant.close()
         page.blocks.close(verbose=False)
+        page.history.close()
 
 
-def open_page(assistant: Assistant, host: str, port: int, open_browser: bool = False) -> Page:
+def open_page(assistant: Assistant, history: History, host: str, port: int, open_browser: bool = False) -> Page:
     """Start serving an assistant's page in the background, and warm the model up meanwhile."""
-    page = Page(assistant)
+    page = Page(assistant, history)
     page.blocks.launch(
         server_name=host,
         server_port=port,
@@ -60,15 +75,10 @@ def open_page(assistant: Assistant, host: str, port: int, open_browser: bool = F
         theme=theme(),
         css_paths=STYLE_SHEET,
         head=HEAD,
+        i18n=TRANSLATIONS,
     )
     assistant.warm_up_in_background()
     return page
-
-
-def name_of(pair: Path) -> str:
-    """What people call a pair: its folder's name, or its parent's where that is just called "pair"."""
-    folder = pair.resolve()
-    return folder.parent.name if folder.name == "pair" else folder.name
 
 
 def _check_address(host: str, port: int) -> None:

@@ -72,12 +72,16 @@ def chat(
     port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     reference: Reference = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="A folder of pairs that the page offers.", show_default="the pulled pairs"),
+    ] = None,
 ) -> None:
     """Chat in the browser. Nothing leaves this machine."""
     keep_private()
     from .chat import serve
 
-    serve(pair or _embedded_pair(), device, host, port, open_browser, reference)
+    serve(pair or _embedded_pair(), device, host, port, open_browser, reference, pairs)
 
 
 @app.command()

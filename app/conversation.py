@@ -7,18 +7,38 @@ from dataclasses import dataclass, field, replace
 
 from outrider.pipelines import Piece, Span, Statistics
 
+from .receipt import Receipt
+from .saving import Saving
 from .settings import Settings
+
+CANCELLED = "cancelled"  # how an answer ended that was stopped, or that the program did not live to finish
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A text file that a prompt brings along."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One prompt and its answer, written under `settings`. A complete one has a `finish_reason` and `stats`."""
+    """One prompt and its answer, written under `settings` by `model`. A complete one has a `finish_reason` and `stats`.
+
+    saving: what drafting saved, where that could be told. receipt: how its replay without drafts went, once asked for.
+    """
 
     prompt: str
     settings: Settings = field(default_factory=Settings)
+    files: tuple[File, ...] = ()
+    model: str = ""
     spans: tuple[Span, ...] = ()
+    token_ids: tuple[int, ...] = ()
     finish_reason: str | None = None
     stats: Statistics | None = None
+    saving: Saving | None = None
+    receipt: Receipt | None = None
 
     @property
     def text(self) -> str:
@@ -29,6 +49,11 @@ class Turn:
     def complete(self) -> bool:
         return self.finish_reason is not None
 
+    @property
+    def content(self) -> str:
+        """What the model is asked: the prompt, and behind it the files, each fenced under its name."""
+        return "\n\n".join([self.prompt, *(f"{file.name}:\n{_fenced(file.text)}" for file in self.files)])
+
     def extended(self, piece: Piece) -> Turn:
         """This turn with the next piece of its answer; spans of one source that meet become one."""
         spans = list(self.spans)
@@ -37,17 +62,39 @@ class Turn:
                 spans[-1] = replace(spans[-1], text=spans[-1].text + span.text)
             else:
                 spans.append(span)
-        return replace(self, spans=tuple(spans), finish_reason=piece.finish_reason, stats=piece.stats)
+        return replace(
+            self,
+            spans=tuple(spans),
+            token_ids=self.token_ids + piece.token_ids,
+            finish_reason=piece.finish_reason,
+            stats=piece.stats,
+        )
 
 
 Conversation = tuple[Turn, ...]
 
 
 def messages(conversation: Iterable[Turn]) -> list[dict[str, str]]:
-    """The chat messages that the model sees: every turn, the last one without its answer when it has none."""
+    """The chat messages that the model sees: the system prompt of the last turn, where it has one, then every turn.
+
+    The last turn is without its answer when it has none; an earlier one that was stopped before its first word is left
+    out.
+    """
+    turns = list(conversation)
     result = []
-    for turn in conversation:
-        result.append({"role": "user", "content": turn.prompt})
+    if turns and turns[-1].settings.system:
+        result.append({"role": "system", "content": turns[-1].settings.system})
+    for turn in turns:
+        if turn.finish_reason == CANCELLED and not turn.text:
+            continue
+        result.append({"role": "user", "content": turn.content})
         if turn.complete:
             result.append({"role": "assistant", "content": turn.text})
     return result
+
+
+def _fenced(text: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}\n{text}{'' if text.endswith(chr(10)) else chr(10)}{fence}"

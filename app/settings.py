@@ -10,7 +10,7 @@ from outrider.pipelines import AUTO, InvalidOption
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the controls show.
+    """What the controls show, and the system prompt.
 
     A top-k of 0 is no limit, a temperature of 0 takes the likeliest token every time, 0 draft tokens as many as pay.
     """
@@ -24,6 +24,7 @@ class Settings:
     seed: int | None = 0  # None when the field was emptied
     max_new_tokens: int = 512
     draft_tokens: int = 0
+    system: str = ""
 
     def options(self) -> dict[str, Any]:
         """The same as options of `LLMPipeline.stream`. Raises InvalidOption."""

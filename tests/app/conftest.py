@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 from outrider.app.assistant import Assistant
 from outrider.app.chat import open_page
+from outrider.app.history import History
 
 from .scripted import ScriptedPipeline
 
@@ -60,18 +62,21 @@ def open_context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Any], str]]:
-    """Serves the page of a pipeline and gives its address."""
+def serve(tmp_path: Path) -> Iterator[Callable[..., str]]:
+    """Serves the page of a pipeline, with the test's own history, and gives its address."""
     pages = []
 
-    def serve(pipeline: Any, name: str = "scripted") -> str:
+    def serve(pipeline: Any, name: str = "scripted", open_pair: Any = None) -> str:
         port = free_port()
-        pages.append(open_page(Assistant(pipeline, name), "127.0.0.1", port))
+        history = History(tmp_path / "history.sqlite")
+        assistant = Assistant(pipeline, name, open_pair, tmp_path / "pairs")
+        pages.append(open_page(assistant, history, "127.0.0.1", port))
         return f"http://127.0.0.1:{port}"
 
     yield serve
     for page in pages:
         page.blocks.close(verbose=False)
+        page.history.close()
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from outrider.pipelines import OutriderError, Piece, Span, Statistics
+from outrider.pipelines import Generation, OutriderError, Piece, Span, Statistics
+from outrider.pipelines.trace import PassRecord
 
 BEGINNING = "def area(width, height):\n    # <b>&amp;</b>\n"
 END = "    return width * height\n"
@@ -17,13 +18,36 @@ STATS = Statistics(
     total_s=0.5,
 )  # fmt: skip
 
+TRACE = (
+    PassRecord(0.0, 0.1, 0.1, 0.0, 9, (), ("target",)),
+    PassRecord(0.1, 0.2, 0.1, 0.0, 4, ("suffix",) * 3, ("suffix", "suffix", "target")),
+)
+
+
+class ScriptedCost:
+    """Every pass costs the same."""
+
+    def pass_ms(self, windows: list[tuple[int, int]]) -> float:
+        return 80.0
+
+
+class ScriptedSpeculation:
+    """Counts how often the cache was emptied."""
+
+    cost = ScriptedCost()
+    emptied = 0
+
+    def forget_prompts(self) -> None:
+        self.emptied += 1
+
 
 class ScriptedStream:
     """Yields BEGINNING, waits for the gate or for `cancel`, then yields END or ends."""
 
-    def __init__(self, gate: threading.Event, source: str) -> None:
+    def __init__(self, gate: threading.Event, source: str, end_token: int) -> None:
         self._gate = gate
         self._source = source
+        self._end_token = end_token
         self.cancelled = False
 
     def __enter__(self) -> ScriptedStream:
@@ -39,10 +63,25 @@ class ScriptedStream:
         if self.cancelled:
             yield Piece("", (), (), (), "cancelled", STATS)
         else:
-            yield Piece(END, (2,), ("target",), (Span(END, "target"),), "stop", STATS)
+            yield Piece(END, (self._end_token,), ("target",), (Span(END, "target"),), "stop", STATS)
 
     def cancel(self) -> None:
         self.cancelled = True
+
+    def finish(self) -> Generation:
+        return Generation("", (), (), (), "stop", STATS, TRACE)
+
+
+class ScriptedTokenizer:
+    """A token a character; the template puts a role and a colon before each message."""
+
+    has_chat_template = True
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [ord(character) for character in text]
+
+    def apply_chat_template(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        return "".join(f"{message['role']}:{message['content']}" for message in messages)
 
 
 class ScriptedPipeline:
@@ -52,10 +91,13 @@ class ScriptedPipeline:
     device = "CPU"
     max_context = 2048
     exact = True
+    tokenizer = ScriptedTokenizer()
+    end_token = 2
 
     def __init__(self) -> None:
         self.warm = threading.Event()
         self.gate = threading.Event()
+        self.speculation = ScriptedSpeculation()
         self.refusal: Exception | None = None
         self.requests: list[tuple[list[dict[str, str]], dict[str, Any]]] = []
         self.streams: list[ScriptedStream] = []
@@ -67,7 +109,7 @@ class ScriptedPipeline:
         self.requests.append((messages, options))
         if self.refusal is not None:
             raise self.refusal
-        self.streams.append(ScriptedStream(self.gate, SOURCES[options["mode"]]))
+        self.streams.append(ScriptedStream(self.gate, SOURCES[options["mode"]], self.end_token))
         return self.streams[-1]
 
 

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.app.conversation import Turn, messages
-from outrider.app.rendering import (
+from outrider.app.history import Node
+from outrider.app.page.rendering import (
     answer_markdown,
     chat_messages,
     coloured_html,
@@ -129,7 +130,7 @@ def test_the_model_sees_complete_turns_and_the_prompt_that_is_due() -> None:
 
 def test_each_turn_is_two_messages_of_the_chat() -> None:
     done = Turn("One?", spans=(Span("1", "target"),), finish_reason="length")
-    shown = chat_messages([done, Turn("Two?")], coloured=True)
+    shown = chat_messages([Node(1, None, done, (1,)), Node(2, 1, Turn("Two?"), (2,))], coloured=True)
     assert [message["role"] for message in shown] == ["user", "assistant"] * 2
     assert "cut at the length limit" in shown[1]["content"]
     assert "waiting" in shown[3]["content"]

@@ -10,11 +10,13 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from outrider.app.assistant import Assistant
-from outrider.app.chat import name_of, open_page
-from outrider.app.examples import EXAMPLES
+from outrider.app.chat import open_page
+from outrider.app.history import History
+from outrider.app.page.examples import EXAMPLES
+from outrider.app.pairs import name_of
 from outrider.pipelines import LLMPipeline
 
-from .conftest import free_port
+from ..conftest import free_port
 
 expect.set_options(timeout=60_000)
 
@@ -22,7 +24,8 @@ expect.set_options(timeout=60_000)
 @pytest.fixture(scope="module")
 def address(embedded_pair: Path) -> Iterator[str]:
     port = free_port()
-    page = open_page(Assistant(LLMPipeline(embedded_pair), name_of(embedded_pair)), "127.0.0.1", port)
+    history = History(Path(":memory:"))
+    page = open_page(Assistant(LLMPipeline(embedded_pair), name_of(embedded_pair)), history, "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}"
     page.assistant.close()
     page.blocks.close(verbose=False)
@@ -66,6 +69,20 @@ def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
     assert texts == [texts[0]] * len(modes)
     seed.fill("8")
     assert answered(page, "Plain") != texts[0]
+
+
+def test_receipt_and_race_find_the_same_tokens(page: Page) -> None:
+    page.locator("#mode").get_by_text("Automatic").click()
+    page.locator("#chat .example").get_by_text(EXAMPLES[1].title, exact=True).click()
+    expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
+    expect(page.locator("#chat .figures .saved")).to_have_count(1)
+    page.locator("#chat .act-receipt").click()
+    expect(page.locator("#chat .receipt.same")).to_contain_text("every one")
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.locator("#lanes .verdict")).to_contain_text("The same")
+    first, second = page.locator("#lanes pre").all_inner_texts()
+    assert first == second
 
 
 def test_every_request_of_the_page_goes_to_its_own_host(page: Page, requests: list[Request], address: str) -> None:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..wording import IN_ENGLISH, Words
+
 
 class Example(NamedTuple):
-    """What the card says, and the prompt that it sends."""
+    """The word for what the card says, and the prompt that it sends."""
 
-    title: str
+    key: str
     prompt: str
+
+    @property
+    def title(self) -> str:
+        return IN_ENGLISH(self.key)
 
 
 _CLAMP = '''def clamp(value, low, high):
@@ -33,13 +39,21 @@ _CHUNKS = """def chunks(items, size):
     return result"""
 
 EXAMPLES = (
-    Example("Rename a variable", f"Rename `result` to `pieces`:\n{_CHUNKS}"),
-    Example("Rename a parameter", f"Rename `window` to `width`:\n{_MOVING_AVERAGE}"),
-    Example("Remove the docstring", f"Remove the docstring:\n{_MOVING_AVERAGE}"),
-    Example("Repeat the code", f"Repeat this function:\n{_CLAMP}"),
-    Example("Complete a function", 'Complete this function:\ndef read_lines(path, encoding="utf-8"):\n    lines = []'),
+    Example("example_rename_variable", f"Rename `result` to `pieces`:\n{_CHUNKS}"),
+    Example("example_rename_parameter", f"Rename `window` to `width`:\n{_MOVING_AVERAGE}"),
+    Example("example_remove_docstring", f"Remove the docstring:\n{_MOVING_AVERAGE}"),
+    Example("example_repeat_code", f"Repeat this function:\n{_CLAMP}"),
     Example(
-        "Write from a signature",
+        "example_complete_function",
+        'Complete this function:\ndef read_lines(path, encoding="utf-8"):\n    lines = []',
+    ),
+    Example(
+        "example_write_function",
         'Write this function:\ndef is_empty(value):\n    """Return True if value is None or has no elements."""',
     ),
 )
+
+
+def example_cards(words: Words = IN_ENGLISH) -> list[dict[str, str]]:
+    """What `gr.Chatbot` shows of them."""
+    return [{"text": example.prompt, "display_text": words(example.key)} for example in EXAMPLES]

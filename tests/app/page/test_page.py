@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from outrider.app.examples import EXAMPLES
+from outrider.app.page.examples import EXAMPLES
 
-from .scripted import BEGINNING, END, Refused, ScriptedPipeline
+from ..scripted import BEGINNING, END, Refused, ScriptedPipeline
 
 expect.set_options(timeout=60_000)
 
@@ -269,7 +269,7 @@ def test_an_example_is_sent_as_it_stands(page, pipeline, example) -> None:
     page.locator("#chat .example").get_by_text(example.title, exact=True).click()
     finish(page, pipeline, 1)
     assert pipeline.requests[0][0] == [{"role": "user", "content": example.prompt}]
-    shown = page.locator("#chat .user-row .message-content").inner_text()
+    shown = "\n".join(page.locator("#chat .user-row").locator(".said, pre.code").all_inner_texts())
     assert [line.strip() for line in shown.split("\n") if line.strip()] == [
         line.strip() for line in example.prompt.split("\n") if line.strip()
     ]
@@ -279,7 +279,7 @@ def test_html_in_a_prompt_is_shown_and_not_run(page, pipeline) -> None:
     prompt = "<img src=x onerror=\"document.title='run'\"> *stars* & <b>tags</b>"
     ask(page, prompt)
     finish(page, pipeline, 1)
-    expect(page.locator("#chat .user-row .message-content")).to_have_text(prompt)
+    expect(page.locator("#chat .user-row .said")).to_have_text(prompt)
     assert page.title() == "Outrider"
 
 

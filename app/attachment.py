@@ -1,0 +1,47 @@
+"""Text files that a prompt brings along."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from outrider.pipelines import OutriderError
+
+from .conversation import File
+
+LARGEST_TOGETHER = 256_000  # bytes
+
+
+class BadAttachment(OutriderError):
+    """A file that cannot go into a prompt."""
+
+
+def read_attachments(paths: Iterable[str | Path], others: Iterable[File] = ()) -> tuple[File, ...]:
+    """The files at `paths` behind `others`, which were read already. Raises BadAttachment."""
+    files = list(others)
+    room = LARGEST_TOGETHER - sum(len(file.text.encode("utf-8", "replace")) for file in files)
+    for path in map(Path, paths):
+        try:
+            size = path.stat().st_size
+            if size > room:
+                raise BadAttachment(
+                    f"{path.name} has {size:,} bytes, and of the {LARGEST_TOGETHER:,} that files can have together "
+                    f"{room:,} are left: attach less, or paste the part that matters."
+                )
+            content = path.read_bytes()
+        except OSError as error:
+            raise BadAttachment(f"{path.name} cannot be read ({error.strerror}): attach it again.") from error
+        room -= size
+        files.append(File(path.name, _text_of(content, path.name)))
+    return tuple(files)
+
+
+def _text_of(content: bytes, name: str) -> str:
+    if b"\x00" in content:
+        raise BadAttachment(f"{name} is no text but binary: attach a text file.")
+    try:
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise BadAttachment(
+            f"{name} is no text in UTF-8 (byte {error.start:,}): save it as UTF-8 and attach it again."
+        ) from error

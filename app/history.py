@@ -1,0 +1,317 @@
+"""History: the conversations and presets that a user keeps, in one SQLite file."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_data_path
+
+from outrider.pipelines import OutriderError
+
+from .conversation import CANCELLED, Turn
+from .record import settings_of, settings_record, turn_of, turn_record
+from .settings import Settings
+
+FORMAT = 1
+TITLE_LENGTH = 60
+SCHEMA = """
+CREATE TABLE chats (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, changed REAL NOT NULL, tip INTEGER
+);
+CREATE TABLE turns (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    chat INTEGER NOT NULL REFERENCES chats ON DELETE CASCADE,
+    parent INTEGER REFERENCES turns ON DELETE CASCADE,
+    finish_reason TEXT,
+    text TEXT NOT NULL,
+    record TEXT NOT NULL CHECK (json_valid(record))
+);
+CREATE INDEX turns_by_chat ON turns (chat, parent);
+CREATE TABLE presets (name TEXT PRIMARY KEY, record TEXT NOT NULL CHECK (json_valid(record)));
+"""
+
+log = logging.getLogger(__name__)
+
+
+class NoSuchChat(OutriderError):
+    """A conversation, or a turn of one, that has been deleted meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """One line of the list of conversations."""
+
+    id: int
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A turn in its conversation's tree; `siblings` are the ids of all turns behind its parent, its own included."""
+
+    id: int
+    parent: int | None
+    turn: Turn
+    siblings: tuple[int, ...] = ()
+
+
+def history_path() -> Path:
+    """Where this system keeps what a user made."""
+    return user_data_path("outrider", appauthor=False) / "history.sqlite"
+
+
+def title_of(prompt: str) -> str:
+    """The first line of a prompt, cut to a length that a list can show."""
+    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "...")
+    return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
+
+
+class History:
+    """Conversations as trees of turns: an edited or repeated prompt is a sibling of the first. Calls are thread-safe.
+
+    A conversation's tip is the turn that it was last shown up to. `notice` says what was wrong with the file, where
+    something was: a damaged one is set aside under another name and a new one begun; where none can be kept, what is
+    said is lost when the program ends.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.notice = ""
+        self._lock = threading.RLock()
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = _opened(path)
+        except (sqlite3.OperationalError, OSError) as error:
+            self.notice = f"Conversations cannot be kept in {path} ({error}). They are lost when Outrider ends."
+            self._db = _opened(":memory:")
+        except (sqlite3.DatabaseError, ValueError) as error:
+            aside = _set_aside(path)
+            self.notice = f"The history file was damaged ({error}). It is kept as {aside}, and a new one was begun."
+            self._db = _opened(path)
+        if self.notice:
+            log.warning("%s", self.notice)
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def chats(self, search: str = "") -> list[Chat]:
+        """The conversations whose title, prompts, files or answers hold `search`, in any case; the latest first."""
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT id, title FROM chats WHERE holds(title, :search) OR EXISTS "
+                "(SELECT 1 FROM turns WHERE chat = chats.id AND holds(text, :search)) ORDER BY changed DESC, id DESC",
+                {"search": search.casefold()},
+            ).fetchall()
+        return [Chat(*row) for row in rows]
+
+    def add_chat(self, title: str) -> int:
+        with self._writing():
+            return self._inserted("INSERT INTO chats (title, changed) VALUES (?, ?)", _storable(title), time.time())
+
+    def title(self, chat: int) -> str:
+        """Raises NoSuchChat."""
+        with self._lock:
+            row = self._db.execute("SELECT title FROM chats WHERE id = ?", (chat,)).fetchone()
+        if row is None:
+            raise NoSuchChat("This conversation has been deleted: begin a new one.")
+        return str(row[0])
+
+    def has(self, chat: int | None) -> bool:
+        with self._lock:
+            return self._db.execute("SELECT 1 FROM chats WHERE id = ?", (chat,)).fetchone() is not None
+
+    def rename(self, chat: int, title: str) -> None:
+        """Raises NoSuchChat."""
+        with self._writing():
+            self._changed("UPDATE chats SET title = ? WHERE id = ?", _storable(title), chat)
+
+    def delete(self, chat: int) -> None:
+        """Delete a conversation and its turns, where it is still there."""
+        with self._writing():
+            self._db.execute("DELETE FROM chats WHERE id = ?", (chat,))
+
+    def add_turn(self, chat: int, parent: int | None, turn: Turn) -> int:
+        """Put a turn behind another, or at the beginning, and the tip on it. Raises NoSuchChat."""
+        with self._writing():
+            self._changed("UPDATE chats SET changed = ? WHERE id = ?", time.time(), chat)
+            if parent is not None:
+                self._belongs(chat, parent)
+            row = (chat, parent, turn.finish_reason, _searched(turn), _dumped(turn))
+            added = self._inserted(
+                "INSERT INTO turns (chat, parent, finish_reason, text, record) VALUES (?, ?, ?, ?, ?)", *row
+            )
+            self._db.execute("UPDATE chats SET tip = ? WHERE id = ?", (added, chat))
+        return added
+
+    def update(self, node: int, turn: Turn) -> None:
+        """Keep what has become of a turn. Raises NoSuchChat."""
+        with self._writing():
+            row = (turn.finish_reason, _searched(turn), _dumped(turn), node)
+            self._changed("UPDATE turns SET finish_reason = ?, text = ?, record = ? WHERE id = ?", *row)
+
+    def remove(self, node: int) -> None:
+        """Take a turn back, and what follows it; the tip goes to its parent, and a conversation without turns goes."""
+        with self._writing():
+            row = self._db.execute("SELECT chat, parent FROM turns WHERE id = ?", (node,)).fetchone()
+            if row is None:
+                return
+            chat, parent = row
+            self._db.execute("DELETE FROM turns WHERE id = ?", (node,))
+            self._db.execute("UPDATE chats SET tip = ? WHERE id = ?", (parent, chat))
+            self._db.execute(
+                "DELETE FROM chats WHERE id = ? AND NOT EXISTS (SELECT 1 FROM turns WHERE chat = ?)", (chat, chat)
+            )
+
+    def tree(self, chat: int) -> list[Node]:
+        """All turns of a conversation, in the order in which they were asked. Raises NoSuchChat, BadRecord."""
+        with self._lock:
+            self.title(chat)
+            rows = self._db.execute(
+                "SELECT id, parent, record, finish_reason FROM turns WHERE chat = ? ORDER BY id", (chat,)
+            ).fetchall()
+        siblings: dict[int | None, tuple[int, ...]] = {}
+        for node, parent, _, _ in rows:
+            siblings[parent] = (*siblings.get(parent, ()), node)
+        return [
+            Node(node, parent, turn_of(json.loads(record) | {"finish_reason": finish_reason}), siblings[parent])
+            for node, parent, record, finish_reason in rows
+        ]
+
+    def path(self, chat: int) -> tuple[Node, ...]:
+        """The turns from the first to the tip. Raises NoSuchChat, BadRecord."""
+        with self._lock:
+            nodes = {node.id: node for node in self.tree(chat)}
+            (at,) = self._db.execute("SELECT tip FROM chats WHERE id = ?", (chat,)).fetchone()
+        path = []
+        while at is not None:
+            path.append(nodes[at])
+            at = nodes[at].parent
+        return tuple(reversed(path))
+
+    def show(self, chat: int, node: int | None) -> tuple[Node, ...]:
+        """Put the tip on a turn, or before the first, and give the path to it. Raises NoSuchChat, BadRecord."""
+        with self._writing():
+            if node is not None:
+                self._belongs(chat, node)
+            self._changed("UPDATE chats SET tip = ? WHERE id = ?", node, chat)
+            return self.path(chat)
+
+    def show_branch(self, chat: int, node: int) -> tuple[Node, ...]:
+        """The path through a turn, and on to the end of what was asked last behind it. Raises NoSuchChat, BadRecord."""
+        with self._lock:
+            tree = self.tree(chat)
+            while children := [other.id for other in tree if other.parent == node]:
+                node = max(children)
+            return self.show(chat, node)
+
+    def insert(self, title: str, turns: Sequence[tuple[int | None, Turn]], tip: int | None) -> int:
+        """A new conversation of turns, each with the place in the list of its parent; `tip` is a place, too."""
+        with self._writing():
+            chat = self.add_chat(title)
+            nodes: list[int] = []
+            for parent, turn in turns:
+                kept = turn if turn.complete else turn_of(turn_record(turn) | {"finish_reason": CANCELLED})
+                nodes.append(self.add_turn(chat, None if parent is None else nodes[parent], kept))
+            self._db.execute("UPDATE chats SET tip = ? WHERE id = ?", (None if tip is None else nodes[tip], chat))
+        return chat
+
+    def presets(self) -> dict[str, Settings]:
+        """The kept settings, by name in alphabetical order. Raises BadRecord."""
+        with self._lock:
+            rows = self._db.execute("SELECT name, record FROM presets ORDER BY name").fetchall()
+        return {name: settings_of(json.loads(record)) for name, record in rows}
+
+    def keep_preset(self, name: str, settings: Settings) -> None:
+        """Keep settings under a name, in the place of what had it."""
+        with self._writing():
+            record = json.dumps(settings_record(settings))
+            self._db.execute("REPLACE INTO presets VALUES (?, ?)", (_storable(name), record))
+
+    def drop_preset(self, name: str) -> None:
+        with self._writing():
+            self._db.execute("DELETE FROM presets WHERE name = ?", (name,))
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """All that is written within is kept, or none of it."""
+        with self._lock:
+            if self._db.in_transaction:
+                yield
+                return
+            with self._db:
+                self._db.execute("BEGIN IMMEDIATE")
+                yield
+
+    def _inserted(self, statement: str, *values: object) -> int:
+        row = self._db.execute(statement, values).lastrowid
+        assert row is not None
+        return row
+
+    def _changed(self, statement: str, *values: object) -> None:
+        if self._db.execute(statement, values).rowcount == 0:
+            raise NoSuchChat("This conversation has been deleted: begin a new one.")
+
+    def _belongs(self, chat: int, node: int) -> None:
+        if self._db.execute("SELECT 1 FROM turns WHERE id = ? AND chat = ?", (node, chat)).fetchone() is None:
+            raise NoSuchChat("This part of the conversation has been deleted: open it again.")
+
+
+def _opened(path: Path | str) -> sqlite3.Connection:
+    """Raises sqlite3.DatabaseError or ValueError for a damaged file, OperationalError for one that cannot be used."""
+    db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    try:
+        db.create_function("holds", 2, lambda text, search: search in text.casefold(), deterministic=True)
+        (version,) = db.execute("PRAGMA user_version").fetchone()
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if version not in (0, FORMAT):
+            raise ValueError(f"its format is {version}, and this Outrider knows {FORMAT}")
+        if (version == 0 and tables) or (version == FORMAT and not tables.issuperset({"chats", "turns", "presets"})):
+            raise ValueError("it holds other tables than a history")
+        for (fault,) in db.execute("PRAGMA quick_check(1)"):
+            if fault != "ok":
+                raise ValueError(fault)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA foreign_keys = ON")
+        if version == 0:
+            db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
+        # What another process left unfinished ends here.
+        db.execute("UPDATE turns SET finish_reason = ? WHERE finish_reason IS NULL", (CANCELLED,))
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _set_aside(path: Path) -> Path:
+    """Rename a file, and what SQLite keeps beside it, to names that are free."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    names = (f"{path.stem}.damaged-{stamp}{extra}{path.suffix}" for extra in ("", *(f"-{i}" for i in range(1, 1000))))
+    aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
+    for ending in ("-wal", "-shm", ""):
+        part = path.with_name(path.name + ending)
+        if part.exists():
+            part.rename(aside.with_name(aside.name + ending))
+    return aside
+
+
+def _searched(turn: Turn) -> str:
+    """What a search looks through."""
+    files = (text for file in turn.files for text in (file.name, file.text))
+    return _storable("\n".join([turn.prompt, turn.text, *files]))
+
+
+def _storable(text: str) -> str:
+    """SQLite keeps text as UTF-8, which has no lone surrogates; in a record JSON spells them."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _dumped(turn: Turn) -> str:
+    return json.dumps(turn_record(turn), allow_nan=False)

@@ -1,0 +1,5 @@
+"""The chat page."""
+
+from .page import Page
+
+__all__ = ["Page"]

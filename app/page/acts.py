@@ -1,0 +1,63 @@
+"""Buttons within the conversation, and text that leaves the page: to the clipboard or into a file."""
+
+from __future__ import annotations
+
+import json
+
+import gradio as gr
+
+# The chat lets classes through and no other attribute, so they say what a button does and to which turn.
+LISTENER = """
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("#chat button.act");
+  if (!button) return;
+  const named = (prefix) => [...button.classList].find((name) => name.startsWith(prefix)).slice(prefix.length);
+  const act = named("act-");
+  trigger(act === "receipt" ? "submit" : "select", {act: act, turn: Number(named("turn-"))});
+});
+"""
+
+# A page that comes over plain HTTP from another machine has no clipboard of its own.
+DELIVER = """
+(parcel) => {
+  if (!parcel) return;
+  const {name, text} = JSON.parse(parcel);
+  if (name) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([text], {type: "text/plain;charset=utf-8"}));
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  } else if (navigator.clipboard) {
+    navigator.clipboard.writeText(text);
+  } else {
+    const box = document.createElement("textarea");
+    box.value = text;
+    document.body.append(box);
+    box.select();
+    document.execCommand("copy");
+    box.remove();
+  }
+}
+"""
+
+
+class Outbox:
+    """Where an event puts what `copied` or `saved` gives; `deliver` is then to be called behind it."""
+
+    def __init__(self) -> None:
+        self.box = gr.Textbox(visible=False)
+
+    def deliver(self, event: gr.events.Dependency) -> None:
+        event.success(None, self.box, None, js=DELIVER, show_progress="hidden", api_visibility="private")
+
+
+def copied(text: str) -> str:
+    return json.dumps({"name": None, "text": text})
+
+
+def saved(name: str, text: str) -> str:
+    """A file that the browser saves, under a name that every system takes."""
+    stem, dot, ending = name.rpartition(".")
+    clean = "".join(c if c.isalnum() or c in " -_" else " " for c in stem)
+    return json.dumps({"name": f"{' '.join(clean.split()) or 'conversation'}{dot}{ending}", "text": text})

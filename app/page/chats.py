@@ -1,0 +1,108 @@
+"""The list of kept conversations, at the left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from ..history import History
+from ..transfer import exchange_of, read_exchange, to_json, to_markdown
+from ..wording import translate, words_of
+from .acts import Outbox, saved
+from .guard import told
+from .view import View
+
+
+class ChatList:
+    """Lays itself out where it is made; `Page` connects what changes the shown conversation."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+        with gr.Sidebar(position="left", width=290, open=False, elem_id="chats") as self.sidebar:
+            self.heading = gr.HTML(elem_id="chats-heading")
+            self.new = gr.Button(translate("new"), variant="primary", elem_id="new", size="sm")
+            self.search = gr.Textbox(
+                label=translate("search"), placeholder=translate("search"), elem_id="search", max_lines=1
+            )
+            self.listing = gr.Radio([], label=translate("chats"), elem_id="listing", show_label=False)
+            self.title = gr.Textbox(label=translate("title"), elem_id="chat-title", max_lines=1)
+            with gr.Row(elem_id="chat-buttons"):
+                self.rename = gr.Button(translate("rename"), size="sm", min_width=80)
+                self.delete = gr.Button(translate("delete"), size="sm", min_width=80, elem_id="delete")
+                self.sure = gr.Button(
+                    translate("delete_sure"), variant="stop", size="sm", visible=False, min_width=80, elem_id="sure"
+                )
+                self.keep = gr.Button(translate("keep"), size="sm", visible=False, min_width=80)
+                self.json = gr.Button(translate("export_json"), size="sm", min_width=110)
+                self.markdown = gr.Button(translate("export_markdown"), size="sm", min_width=110)
+                self.upload = gr.UploadButton(
+                    translate("import"),
+                    file_types=[".json", ".md"],
+                    type="binary",
+                    size="sm",
+                    min_width=80,
+                    elem_id="import",
+                )
+
+    def connect(self, view: gr.State, outbox: Outbox, queued: dict[str, Any]) -> None:
+        """What needs nothing but the list and the shown conversation."""
+        asked, listed = [view, self.search], [self.listing, self.title]
+        self.search.change(self.listed, asked, listed, **queued)
+        gr.on([self.rename.click, self.title.submit], self._rename, [*asked, self.title], listed, **queued)
+        self.delete.click(self._ask_sure, view, [self.delete, self.sure, self.keep], **queued)
+        gr.on([self.keep.click, self.sure.click], self._not_sure, None, [self.delete, self.sure, self.keep], **queued)
+        outbox.deliver(self.json.click(self._to_json, view, outbox.box, **queued))
+        outbox.deliver(self.markdown.click(self._to_markdown, view, outbox.box, **queued))
+
+    def listed(self, view: View, search: str) -> tuple[gr.Radio, gr.Textbox]:
+        """The list, the shown conversation marked in it, and that one's title."""
+        chats = self._history.chats(search or "")
+        shown = view.chat if view.chat in {chat.id for chat in chats} else None
+        title = self._history.title(view.chat) if view.chat is not None and self._history.has(view.chat) else ""
+        choices = [(chat.title or "…", chat.id) for chat in chats]
+        return gr.Radio(choices=choices, value=shown), gr.Textbox(value=title, interactive=view.chat is not None)
+
+    def delete_shown(self, view: View) -> View:
+        if view.chat is not None:
+            self._history.delete(view.chat)
+        return View()
+
+    def imported(self, content: bytes, request: gr.Request) -> View:
+        with told(request):
+            exchange = read_exchange(content)
+            chat = self._history.insert(exchange.title, exchange.turns, exchange.tip)
+            gr.Info(words_of(request)("imported", title=exchange.title))
+            return View(chat, self._history.path(chat))
+
+    def _rename(self, view: View, search: str, title: str, request: gr.Request) -> tuple[gr.Radio, gr.Textbox]:
+        with told(request):
+            chat = _open_chat(view, request)
+            if not title.strip():
+                raise gr.Error(words_of(request)("no_title"), print_exception=False)
+            self._history.rename(chat, title.strip())
+            return self.listed(view, search)
+
+    def _to_json(self, view: View, request: gr.Request) -> str:
+        with told(request):
+            chat = _open_chat(view, request)
+            title = self._history.title(chat)
+            return saved(f"{title}.json", to_json(exchange_of(title, self._history.tree(chat), view.tip)))
+
+    def _to_markdown(self, view: View, request: gr.Request) -> str:
+        with told(request):
+            title = self._history.title(_open_chat(view, request))
+            return saved(f"{title}.md", to_markdown(title, view.conversation))
+
+    def _ask_sure(self, view: View, request: gr.Request) -> tuple[gr.Button, ...]:
+        _open_chat(view, request)
+        return gr.Button(visible=False), gr.Button(visible=True), gr.Button(visible=True)
+
+    def _not_sure(self) -> tuple[gr.Button, ...]:
+        return gr.Button(visible=True), gr.Button(visible=False), gr.Button(visible=False)
+
+
+def _open_chat(view: View, request: gr.Request) -> int:
+    if view.chat is None:
+        raise gr.Error(words_of(request)("nothing_open"), print_exception=False)
+    return view.chat

@@ -1,0 +1,209 @@
+"""The chat page: what is on it, and which event calls what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gradio as gr
+
+from outrider.pipelines import OutriderError
+
+from ..assistant import Assistant
+from ..history import History
+from ..settings import Settings
+from ..wording import Words, translate, words_of
+from . import rendering
+from .acts import LISTENER, Outbox
+from .chats import ChatList
+from .composer import Composer
+from .examples import example_cards
+from .insight import insight_html
+from .panel import SettingsPanel
+from .race import Race
+from .talk import Talk
+from .view import View
+
+BUSY_S, IDLE_S = 0.5, 4  # how often the state of the model is looked at
+WIDE = 1100  # pixels of a window that has room for the list of conversations
+TEMPORARY_S = 3600  # how long an imported file stays in Gradio's temporary folder
+
+
+class Page:
+    """The page of one assistant. `blocks` is what Gradio serves."""
+
+    def __init__(self, assistant: Assistant, history: History) -> None:
+        self.assistant = assistant
+        self.history = history
+        with gr.Blocks(title="Outrider", fill_height=True, delete_cache=(TEMPORARY_S, TEMPORARY_S)) as self.blocks:
+            self._lay_out()
+            self._connect()
+
+    def _lay_out(self) -> None:
+        self.view = gr.State(View())
+        modes = self.assistant.pipeline.modes
+        self.chats = ChatList(self.history)
+        with gr.Row(elem_id="masthead"):
+            self.title = gr.HTML(elem_id="title")
+            self.status = gr.HTML(elem_id="status")
+        self.notice = gr.HTML(elem_id="notice")
+        self.clock = gr.Timer(BUSY_S)
+        self.switches = gr.State(f"{self.assistant.switches} {self.assistant.refusals}")
+        self.width = gr.Number(visible=False)  # of the window, which the browser tells
+        self.settings = SettingsPanel(self.assistant, self.history)
+        self.acts = gr.HTML(elem_id="acts", js_on_load=LISTENER)
+        self.outbox = Outbox()
+        cards: list[Any] = list(example_cards())
+        with gr.Tabs(elem_id="tabs"):
+            with gr.Tab(translate("tab_chat"), id="chat"):
+                self.chat = gr.Chatbot(
+                    elem_id="chat",
+                    show_label=False,
+                    container=False,
+                    scale=1,
+                    height="100%",
+                    layout="panel",
+                    buttons=[],
+                    latex_delimiters=[],
+                    placeholder=translate("empty"),
+                    examples=cards,
+                )
+                with gr.Column(elem_id="composer"):
+                    with gr.Row(elem_id="controls"):
+                        self.mode = gr.Radio(
+                            [(translate(f"mode_{mode}"), mode) for mode in rendering.MODES if mode in modes],
+                            value=Settings().mode if Settings().mode in modes else modes[0],
+                            label=translate("mode"),
+                            show_label=False,
+                            container=False,
+                            elem_id="mode",
+                        )
+                        self.coloured = gr.Checkbox(
+                            True, label=translate("colour"), container=False, elem_id="coloured"
+                        )
+                        self.legend = gr.HTML(elem_id="legend")
+                    self.composer = Composer()
+                    self.meter = gr.HTML(elem_id="meter")
+                    self.small_print = gr.HTML(elem_id="small-print")
+            with gr.Tab(translate("tab_race"), id="race", elem_id="race"):
+                self.race = Race(self.assistant)
+            with gr.Tab(translate("tab_insight"), id="insight", elem_id="insight-tab"):
+                self.insight = gr.HTML(elem_id="insight")
+
+    def _connect(self) -> None:
+        queued: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
+        quick = queued | {"queue": False}  # for what refuses nothing: Gradio shows errors of queued events only
+        talk = Talk(self.assistant, self.history)
+        listed = [self.chats.listing, self.chats.title]
+        seen = [self.view, self.coloured]
+        composer = self.composer
+        buttons, entry = [composer.send, composer.stop], composer.outputs
+        shown = [self.view, self.chat, *buttons]
+        refresh: dict[str, Any] = {
+            "fn": self._refresh, "inputs": [self.view, self.chats.search], **queued,
+            "outputs": [*listed, self.meter, self.legend, self.insight],
+        }  # fmt: skip
+        asked = [composer.box, composer.entry]
+        for ask, begin, inputs in (
+            (composer.box.submit, talk.ask, asked),
+            (composer.send.click, talk.ask, asked),
+            (self.chat.example_select, talk.ask_example, []),
+            (self.chat.retry, talk.retry, []),
+        ):
+            begun = ask(begin, [*inputs, *seen], [*entry, *shown], **queued)
+            begun.success(**refresh)
+            answer = begun.success(
+                talk.answer,
+                [*seen, self.mode, *self.settings.values],
+                [self.view, self.chat, *entry],
+                concurrency_id="answer",
+                concurrency_limit=8,
+                **queued,
+            )
+            rested = answer.then(talk.rest, seen, [self.chat, *buttons], **quick)
+            rested.then(**refresh)
+        composer.stop.click(talk.stop, None, None, **quick)
+        self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
+        anew = gr.on([self.chat.clear, self.chats.new.click], talk.begin_anew, None, [*entry, *shown], **quick)
+        anew.then(**refresh)
+        opening = [self.chats.listing, self.coloured]
+        opened = self.chats.listing.input(talk.open, opening, [*entry, *shown], **queued)
+        opened.then(**refresh)
+        self.coloured.change(talk.drawn, seen, self.chat, **quick)
+        acted = self.acts.select(talk.act, seen, [*entry, self.view, self.chat, self.outbox.box], **queued)
+        self.outbox.deliver(acted)
+        acted.then(**refresh)
+        replayed = self.acts.submit(
+            talk.receipt, seen, shown, concurrency_id="answer", concurrency_limit=8, **queued
+        )
+        replayed.then(talk.rest, seen, [self.chat, *buttons], **quick).then(**refresh)
+
+        texts = [self.title, self.notice, self.chats.heading]
+        deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
+        deleted = deleted.then(self.chats.delete_shown, self.view, self.view, **queued)
+        imported = self.chats.upload.upload(talk.leave_chat, None, None, **queued)
+        imported = imported.then(self.chats.imported, self.chats.upload, self.view, **queued)
+        for event in (deleted, imported):
+            event.success(talk.rest, seen, [self.chat, *buttons], **queued).then(**refresh)
+        self.chats.connect(self.view, self.outbox, queued)
+        composer.connect(queued)
+        self.settings.connect(self.blocks, queued)
+        self.race.connect(self.blocks, self.mode, self.settings.values, queued)
+
+        state = [self.status, self.small_print, self.clock, self.switches]
+        gr.on([self.blocks.load, self.clock.tick], self._tick, self.switches, state, **queued)
+        dependent = [self.mode, *self.settings.dependent, *self.settings.model.outputs]
+        switched = self.switches.change(self._switched, [self.mode, self.settings.dependent[0]], dependent, **queued)
+        switched.then(self._texts, None, texts, **quick).then(**refresh)
+        begun = self.settings.model.connect(self.blocks, queued)
+        begun.success(self._tick, self.switches, state, **queued)
+        self.blocks.load(self._texts, None, texts, **quick)
+        self.blocks.load(**refresh)
+        self.blocks.load(self._cards, None, self.chat, **quick)
+        self.blocks.load(self._fit, self.width, self.chats.sidebar, js="() => [window.innerWidth]", **quick)
+        self.blocks.unload(talk.leave)
+
+    def _texts(self, request: gr.Request) -> tuple[str, ...]:
+        words, modes = words_of(request), self.assistant.pipeline.modes
+        title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
+        heading = f"<h2>{words('chats')}</h2>"
+        return title, rendering.notice_html(self.history.notice), heading
+
+    def _cards(self, request: gr.Request) -> gr.Chatbot:
+        cards: list[Any] = list(example_cards(words_of(request)))
+        return gr.Chatbot(examples=cards)
+
+    def _refresh(self, view: View, search: str, request: gr.Request) -> tuple[Any, ...]:
+        """The list of conversations, and the figures of the shown one and of all answers."""
+        words, pipeline = words_of(request), self.assistant.pipeline
+        try:
+            used = self.assistant.count(view.conversation)
+        except OutriderError:  # another model wrote it, and the template of this one refuses it
+            used = None
+        meter = rendering.meter_html(used, pipeline.max_context, words)
+        legend = rendering.legend_html(pipeline.modes, words, view.conversation)
+        return *self.chats.listed(view, search), meter, legend, insight_html(self.assistant.insight, words)
+
+    def _fit(self, width: float) -> gr.Sidebar:
+        return gr.Sidebar(open=width >= WIDE)
+
+    def _tick(self, seen: str, request: gr.Request) -> tuple[Any, ...]:
+        """How far the model is. `seen` is what this window knows of it: another one may have switched it."""
+        words, assistant = words_of(request), self.assistant
+        status = rendering.status_html(assistant.name, assistant.state, words)
+        clock = gr.Timer(BUSY_S if assistant.state.name == "warming" else IDLE_S)
+        now = f"{assistant.switches} {assistant.refusals}"
+        return status, self._small_print(words), clock, gr.skip() if now == seen else now
+
+    def _switched(self, mode: str, max_new_tokens: float, request: gr.Request) -> tuple[Any, ...]:
+        """What the model that answers now can do."""
+        modes = self.assistant.pipeline.modes
+        choices = [(translate(f"mode_{name}"), name) for name in rendering.MODES if name in modes]
+        radio = gr.Radio(choices=choices, value=mode if mode in modes else modes[-1])
+        ranged = self.settings.ranged(self.assistant, max_new_tokens)
+        return radio, *ranged, *self.settings.model.listed(request)
+
+    def _small_print(self, words: Words) -> str:
+        pipeline = self.assistant.pipeline
+        if pipeline.device != "CPU":
+            return words("genai", device=pipeline.device)
+        return words("exact" if pipeline.exact else "inexact")

@@ -1,0 +1,100 @@
+"""The race: one prompt answered plainly and with drafts, side by side."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from ..assistant import Assistant
+from ..conversation import Turn
+from ..receipt import first_difference
+from ..settings import Settings
+from ..wording import Words, translate, words_of
+from . import rendering
+from .examples import EXAMPLES
+from .guard import told
+from .talk import REDRAW_S
+
+START = Turn(EXAMPLES[1].prompt)
+
+
+class Race:
+    """Lays itself out where it is made."""
+
+    def __init__(self, assistant: Assistant) -> None:
+        self._assistant = assistant
+        self._about = gr.HTML(elem_id="race-about")
+        with gr.Row(elem_id="race-entry"):
+            self._prompt = gr.Textbox(
+                START.prompt, label=translate("race_prompt"), lines=3, max_lines=8, elem_id="race-prompt"
+            )
+            self._start = gr.Button(translate("race_start"), variant="primary", scale=0, min_width=90, elem_id="start")
+            self._stop = gr.Button(
+                translate("stop"), variant="stop", scale=0, min_width=90, visible=False, elem_id="race-stop"
+            )
+        self._lanes = gr.HTML(elem_id="lanes")
+
+    def connect(self, blocks: gr.Blocks, mode: gr.Radio, settings: list[Any], queued: dict[str, Any]) -> None:
+        blocks.load(self._told, None, self._about, **queued)
+        buttons = [self._start, self._stop]
+        raced = self._start.click(
+            self._run,
+            [self._prompt, mode, *settings],
+            [self._lanes, *buttons],
+            concurrency_id="answer",
+            concurrency_limit=8,
+            **queued,
+        )
+        raced.then(lambda: (gr.Button(visible=True), gr.Button(visible=False)), None, buttons, **queued)
+        self._stop.click(self._end, None, None, **queued)
+
+    def _told(self, request: gr.Request) -> str:
+        return f"<p>{words_of(request)('race_about')}</p>"
+
+    def _end(self, request: gr.Request) -> None:
+        self._assistant.stop(str(request.session_hash))
+
+    def _run(self, request: gr.Request, prompt: str, mode: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        words, settings, drawn = words_of(request), Settings(mode, *values), 0.0
+        if mode == "off":
+            raise gr.Error(words("race_plain"), print_exception=False)
+        buttons = gr.Button(visible=False), gr.Button(visible=True)
+        asked = Turn(prompt)
+        with told(request):
+            yield lanes_html(asked, asked, mode, words), *buttons
+            for plain, drafted in self._assistant.race(asked, settings, str(request.session_hash)):
+                if plain.complete or drafted.complete or time.monotonic() - drawn > REDRAW_S:
+                    drawn = time.monotonic()
+                    yield lanes_html(plain, drafted, mode, words), *buttons
+
+
+def lanes_html(plain: Turn, drafted: Turn, mode: str, words: Words) -> str:
+    """Both answers, and who won by how much once both are there."""
+    lanes = "".join(_lane_html(turn, words(f"mode_{lane}"), words) for turn, lane in ((plain, "off"), (drafted, mode)))
+    return f'<div class="lanes">{lanes}</div>{_verdict_html(plain, drafted, words)}'
+
+
+def _lane_html(turn: Turn, name: str, words: Words) -> str:
+    if turn.complete:
+        line = rendering.figures_html(turn, words)
+    else:
+        count = len(turn.token_ids)
+        said = words.count(count, "token", "tokens") if count else words("race_waits")
+        line = f'<div class="figures"><span>{said}</span></div>'
+    return f"<section><h3>{name}</h3>{rendering.coloured_html(turn.spans)}{line}</section>"
+
+
+def _verdict_html(plain: Turn, drafted: Turn, words: Words) -> str:
+    if plain.stats is None or drafted.stats is None:
+        return ""
+    differs_at = first_difference(plain.token_ids, drafted.token_ids)
+    times = {"plain": f"{plain.stats.total_s:.2f}", "drafted": f"{drafted.stats.total_s:.2f}"}
+    if differs_at is not None:
+        line = words("race_other", place=f"{differs_at + 1:,}", **times)
+    else:
+        ratio = plain.stats.total_s / drafted.stats.total_s if drafted.stats.total_s else 1.0
+        line = words("race_same", count=f"{len(plain.token_ids):,}", ratio=f"{ratio:.1f}", **times)
+    return f'<p class="verdict" role="status">{line}</p>'

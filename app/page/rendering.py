@@ -1,0 +1,229 @@
+"""Turns as the HTML and Markdown that the chat shows. Everything a person or a model wrote is escaped."""
+
+from __future__ import annotations
+
+import ast
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from types import MappingProxyType
+
+from outrider.pipelines import Span
+
+from ..assistant import State
+from ..conversation import CANCELLED, File, Turn
+from ..history import Node
+from ..receipt import Receipt
+from ..wording import IN_ENGLISH, Words
+
+SOURCES = ("target", "prompt_lookup", "suffix", "reference", "draft_model")
+DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
+MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
+
+_FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
+_CODE_START = re.compile(
+    r"^(?:(?:async )?def \w+ *\(|class \w+ *[:(]|@\w[\w.]*(?:\(.*\))?$|import [\w., ]+$|from [\w.]+ import )",
+    re.MULTILINE,
+)
+
+
+def chat_messages(
+    nodes: Iterable[Node], coloured: bool, words: Words = IN_ENGLISH, notes: Mapping[int, str] = MappingProxyType({})
+) -> list[dict[str, str]]:
+    """What `gr.Chatbot` shows: a message for each prompt and one for each answer with its figures.
+
+    `notes` are lines to stand under the answers of some nodes.
+    """
+    result = []
+    for node in nodes:
+        prompt = prompt_html(node.turn.prompt) + files_html(node.turn.files, words)
+        result.append({"role": "user", "content": prompt + prompt_acts_html(node, words)})
+        result.append({"role": "assistant", "content": answer_content(node, coloured, words, notes.get(node.id))})
+    return result
+
+
+def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: str | None = None) -> str:
+    """An answer, coloured by where its tokens came from or as Markdown, and the lines under it."""
+    turn = node.turn
+    if not turn.complete and not turn.spans:
+        dots = "<span>.</span><span>.</span><span>.</span>"
+        return f'<div class="waiting" role="status">{note or words("thinking")}{dots}</div>'
+    body = coloured_html(turn.spans) if coloured else answer_markdown(turn.text)
+    if not turn.complete:
+        return body
+    line = f'<p class="receipt" role="status">{escape(note)}</p>' if note else receipt_html(turn.receipt, words)
+    return f"{body}\n\n{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
+
+
+def prompt_acts_html(node: Node, words: Words) -> str:
+    """The buttons under a prompt: its branches, where it has several, edit and copy."""
+    if not node.turn.complete:
+        return ""
+    place, count = node.siblings.index(node.id) + 1 if node.siblings else 1, len(node.siblings)
+    branches = ""
+    if count > 1:
+        back, on = act_html("back", node, words), act_html("on", node, words)
+        branches = f'<span class="branches">{back}<span>{place}/{count}</span>{on}</span>'
+    acts = branches + act_html("edit", node, words) + act_html("copy", node, words, "copy_prompt")
+    return f'<div class="acts">{acts}</div>'
+
+
+def answer_acts_html(node: Node, words: Words) -> str:
+    receipt = act_html("receipt", node, words) if node.turn.token_ids else ""
+    return f'<div class="acts">{act_html("copy", node, words, "copy_answer")}{receipt}</div>'
+
+
+def act_html(label: str, node: Node, words: Words, act: str | None = None) -> str:
+    """A button that the page's listener knows by its classes, which are all that the chat lets through."""
+    act = act or label
+    hint = escape(words(f"{act}_hint"))
+    return f'<button type="button" class="act act-{act} turn-{node.id}" title="{hint}">{words(label)}</button>'
+
+
+def coloured_html(spans: Iterable[Span]) -> str:
+    """The answer's text, white space kept, each span marked with its source; line ends and indents stay unmarked."""
+    html = []
+    in_indent = True
+    for span in spans:
+        for part in re.split(r"(\n[ \t]*)", span.text):
+            indent = part[: len(part) - len(part.lstrip(" \t\n"))] if in_indent or part.startswith("\n") else ""
+            html.append(_verbatim(indent))
+            if part != indent:
+                html.append(f'<span class="from-{span.source}">{_verbatim(part[len(indent):])}</span>')
+            in_indent = part == indent if part else in_indent
+    return f'<pre class="answer">{"".join(html)}</pre>'
+
+
+def answer_markdown(text: str) -> str:
+    """The answer as Markdown; bare Python becomes a code block, so that it is highlighted and can be copied."""
+    if "```" in text or not is_python(text):
+        return text
+    return f"```python\n{text.strip(chr(10))}\n```"
+
+
+def is_python(text: str) -> bool:
+    """Whether a text is Python code rather than prose. One that breaks off counts by how it begins."""
+    if _CODE_START.match(text.lstrip()):
+        return True
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return False
+    return any(not isinstance(node, ast.Expr) for node in body)
+
+
+def prompt_html(prompt: str) -> str:
+    """A prompt as it was typed, its code (fenced, or from the first line that starts like a definition) set apart."""
+    parts = _FENCE.split(prompt)
+    if len(parts) == 1 and (found := _CODE_START.search(prompt)) and "\n" in prompt[found.start() :]:
+        parts = [prompt[: found.start()], prompt[found.start() :]]
+    said = ('<p class="said">', "</p>", str.strip)
+    code = ('<pre class="code">', "</pre>", str.rstrip)
+    html = []
+    for at, part in enumerate(parts):
+        opening, closing, trimmed = code if at % 2 else said
+        if part.strip():
+            html.append(f"{opening}{_verbatim(trimmed(part))}{closing}")
+    return "".join(html)
+
+
+def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
+    """The line under an answer: tokens, speed, passes, and how many of the drafted tokens stood."""
+    figures = [f"<span>{figure}</span>" for figure in figures_of(turn, words)]
+    if turn.saving is not None and turn.saving.took_ms:
+        parts = ", ".join(
+            f"{words(f'from_{source}')} {saved_phrase(ms, words)}"
+            for source, ms in turn.saving.by_drafter.items()
+            if source in SOURCES
+        )
+        hint = words("saved_hint", plain=f"{turn.saving.plain_ms:.1f}", parts=parts)
+        figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.saving.total_ms, words)}</span>')
+    if turn.finish_reason == "length":
+        figures.append(f'<span class="note">{words("cut")}</span>')
+    if turn.finish_reason == CANCELLED:
+        figures.append(f'<span class="note">{words("stopped")}</span>')
+    return f'<div class="figures">{"".join(figures)}</div>'
+
+
+def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
+    """The settings that matter and the figures of one answer, as phrases."""
+    figures = [words(f"mode_{turn.settings.mode}")]
+    if turn.settings.temperature > 0:
+        figures.append(words("seed", seed=turn.settings.seed))
+    stats = turn.stats
+    if stats is None:
+        return figures
+    figures.append(words.count(stats.new_tokens, "token", "tokens"))
+    if stats.tokens_per_s is not None:
+        figures.append(words("speed", rate=f"{stats.tokens_per_s:,.{0 if stats.tokens_per_s >= 10 else 1}f}"))
+    figures.append(words.count(stats.passes, "pass", "passes"))
+    accepted, drafted = f"{stats.accepted:,}", f"{stats.drafted:,}"
+    figures.append(words("accepted", accepted=accepted, drafted=drafted) if stats.drafted else words("undrafted"))
+    return figures
+
+
+def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable[Turn] = ()) -> str:
+    """What the colours mean, for the sources that these modes can have, and what each saved in these turns."""
+    saved: dict[str, float] = {}
+    for turn in turns:
+        for source, ms in turn.saving.by_drafter.items() if turn.saving else ():
+            saved[source] = saved.get(source, 0.0) + ms
+    sources = ["target", *(source for mode, source in DRAFTERS.items() if mode in modes)]
+    sources += sorted(source for source in saved if source in SOURCES and source not in sources)
+    marks = []
+    for source in sources:
+        mark = f'<span class="from-{source}" title="{words(f"from_{source}_hint")}">{words(f"from_{source}")}</span>'
+        marks.append(f"{mark}<small>{saved_phrase(saved[source], words)}</small>" if source in saved else mark)
+    return f"{words('tokens_from')} {''.join(marks)}"
+
+
+def saved_phrase(ms: float, words: Words) -> str:
+    return words("saved" if ms >= 0 else "lost", ms=f"{abs(ms):,.0f}")
+
+
+def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
+    """What the replay of an answer showed."""
+    if receipt is None:
+        return ""
+    if receipt.differs_at is None:
+        line = words("identical", count=f"{receipt.num_tokens:,}")
+    else:
+        line = words("differs", place=f"{receipt.differs_at + 1:,}")
+    if receipt.ratio is not None:
+        plain, drafted = f"{receipt.plain_s:.2f}", f"{receipt.drafted_s:.2f}"
+        line += " " + words("times", plain=plain, drafted=drafted, ratio=f"{receipt.ratio:.1f}")
+    sort = "same" if receipt.differs_at is None else "other"
+    return f'<p class="receipt {sort}">{line}</p>'
+
+
+def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:
+    """The names and sizes of attached files."""
+    names = (escape(words("attached", name=file.name, size=f"{len(file.text):,}")) for file in files)
+    return f'<p class="files">{"".join(f"<span>{name}</span>" for name in names)}</p>' if files else ""
+
+
+def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str:
+    """How much of the context a conversation takes; `used` is None where that cannot be told."""
+    if used is None:
+        return f"<span>{words('context_unknown', all=f'{context:,}')}</span>"
+    line = words("context", used=f"{used:,}", all=f"{context:,}")
+    return f'<meter min="0" max="{context}" high="{context * 0.8:.0f}" value="{used}">{line}</meter><span>{line}</span>'
+
+
+def notice_html(notice: str) -> str:
+    """What was wrong with the history file, where something was."""
+    return f'<p role="alert">{escape(notice)}</p>' if notice else ""
+
+
+def status_html(name: str, state: State, words: Words = IN_ENGLISH) -> str:
+    """The model's name and whether it is ready."""
+    line = escape(words(state.line, **state.values))
+    if state.name == "warming":
+        line += " " + words("seconds", seconds=f"{time.monotonic() - state.began:.0f}")
+    return f'<div class="{state.name}" role="status"><i></i><b>{escape(name)}</b> {line}</div>'
+
+
+def _verbatim(text: str) -> str:
+    """Escaped for HTML inside Markdown: a blank line would end the HTML block, so line ends are spelled out."""
+    return escape(text).replace("\n", "&#10;")
