@@ -13,10 +13,11 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 1
+FORMAT = 2
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 33)
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
+UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which interpolation is prepared, since the planner asks for many prices in every pass
 FEWEST_REPEATS, MOST_REPEATS = 3, 20
 CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
@@ -41,6 +42,8 @@ class CostModel:
     base_ms: for each of `rows`, the time of a pass of so many rows over an empty context.
     context_ms: for each of `rows`, what a token of context adds for a window of so many rows.
     draft_ms, draft_row_ms: the draft model's time for a token, and for a token that it has to catch up with.
+    is_tiled: passes of more than UNTILED_ROWS cost as much as if their rows filled the last tile of TILE_ROWS. So it is
+        with OpenVINO's matrix kernels on a processor with AVX-512; beyond 192 rows their tiles are WIDE_TILE_ROWS.
 
     The passes of late correct what was measured once: `_speed` follows a machine that is busy, `_shape` what some
     numbers of rows cost compared with others.
@@ -51,6 +54,7 @@ class CostModel:
     context_ms: tuple[float, ...]
     draft_ms: float = 0.0
     draft_row_ms: float = 0.0
+    is_tiled: bool = False
     _speed: float = field(default=1.0, init=False, compare=False)
     _shape: list[float] = field(init=False, compare=False)
     _between: list[tuple[int, float]] = field(init=False, compare=False, repr=False)  # see `_place`
@@ -82,6 +86,10 @@ class CostModel:
         base = self._base(total_rows + 1) - self._base(total_rows)
         attention = (self._context(rows + 1) - self._context(rows)) * context
         return self._speed * max(0.0, base + attention)
+
+    def without_part_tile(self, rows: int) -> int:
+        """The most rows, of so many, that waste no part of a tile: the others are cheaper in a pass of their own."""
+        return rows - rows % WIDE_TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
         """Learn from a pass that took `measured_ms`."""
@@ -119,6 +127,8 @@ class CostModel:
 
     def _place(self, rows: int) -> tuple[int, float]:
         """Between which two measured numbers of rows, and how far. Beyond the last, along the last stretch."""
+        if self.is_tiled and rows > UNTILED_ROWS:
+            rows += -rows % TILE_ROWS
         if rows <= self.rows[0]:
             return 0, 0.0
         i = next((i for i in range(1, len(self.rows)) if rows <= self.rows[i]), len(self.rows) - 1)
@@ -136,7 +146,11 @@ class CostModel:
         base = _increasing(at_short - slope * short)
         if base.min() <= 0:
             raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
-        made = cls(rows, tuple(base.tolist()), tuple(slope.tolist()))
+        is_tiled = False
+        if max_context > UNTILED_ROWS:
+            filled_ms, begun_ms = (_fastest_ms(target, UNTILED_ROWS + more, 0) for more in (0, 1))
+            is_tiled = begun_ms - filled_ms > TILE_ROWS / 2 * (filled_ms / UNTILED_ROWS)
+        made = cls(rows, tuple(base.tolist()), tuple(slope.tolist()), is_tiled=is_tiled)
         if draft is not None:
 
             def first() -> object:  # as in use: the target's weights have driven the draft model's out of the caches
@@ -163,14 +177,16 @@ class CostModel:
             stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if stored.pop("format") != FORMAT:
                 return None
+            is_tiled = stored.pop("is_tiled")
             fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else float(v) for name, v in stored.items()}
-            model = cls(**fields)
+            model = cls(**fields, is_tiled=is_tiled)
             values = (*model.base_ms, *model.context_ms, model.draft_ms, model.draft_row_ms)
             sound = (
                 len(model.rows) == len(model.base_ms) == len(model.context_ms) >= 2
                 and all(0 < a < b for a, b in pairwise(model.rows))
                 and all(0 <= value < float("inf") for value in values)
                 and min(model.base_ms) > 0
+                and isinstance(model.is_tiled, bool)
             )
         except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, ZeroDivisionError):
             return None

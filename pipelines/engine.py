@@ -22,7 +22,7 @@ from .turn import Turn
 from .verify import verify
 
 FEWEST_ROWS = 2
-PREFILL_ROWS_BESIDE_DECODING = 64  # a pass with so many rows is the longest that a running answer waits for a prompt
+PREFILL_ROWS_BESIDE_DECODING = 32  # what a running answer waits for at a time; kernels change for the worse above 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,15 @@ class Engine(Backend):
                 begun.add(next_block)
             plans.append(_Plan(sequence, Window(sequence.tokens[start:end], start, sequence.table.blocks)))
             room -= end - start
+        return plans if is_writing else self._without_part_tile(plans)
+
+    def _without_part_tile(self, plans: list[_Plan]) -> list[_Plan]:
+        """Leave the last rows of the last chunk to another pass where they would cost as much as many more."""
+        rows = sum(len(plan.window.tokens) for plan in plans)
+        if (excess := rows - self._planner.without_part_tile(rows)) > 0:
+            last = plans[-1].window
+            if len(last.tokens) - excess >= self._fewest_rows:
+                plans[-1] = replace(plans[-1], window=replace(last, tokens=last.tokens[:-excess]))
         return plans
 
     def _turn(self, sequence: Sequence) -> Turn:

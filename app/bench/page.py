@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from ..rendering import LABELS
 from . import plots
 from .about import in_words
+from .labels import LABELS
 from .report import Report, Sample
 from .table import COLUMNS, HOW
 

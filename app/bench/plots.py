@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from ..rendering import LABELS
+from .labels import LABELS
 from .report import Entry, Report
 
 COLOURS = {

@@ -132,9 +132,7 @@ class Page:
         acted = self.acts.select(talk.act, seen, [*entry, self.view, self.chat, self.outbox.box], **queued)
         self.outbox.deliver(acted)
         acted.then(**refresh)
-        replayed = self.acts.submit(
-            talk.receipt, seen, shown, concurrency_id="answer", concurrency_limit=8, **queued
-        )
+        replayed = self.acts.submit(talk.receipt, seen, shown, concurrency_id="answer", concurrency_limit=8, **queued)
         replayed.then(talk.rest, seen, [self.chat, *buttons], **quick).then(**refresh)
 
         texts = [self.title, self.notice, self.chats.heading]

@@ -90,7 +90,7 @@ def coloured_html(spans: Iterable[Span]) -> str:
             indent = part[: len(part) - len(part.lstrip(" \t\n"))] if in_indent or part.startswith("\n") else ""
             html.append(_verbatim(indent))
             if part != indent:
-                html.append(f'<span class="from-{span.source}">{_verbatim(part[len(indent):])}</span>')
+                html.append(f'<span class="from-{span.source}">{_verbatim(part[len(indent) :])}</span>')
             in_indent = part == indent if part else in_indent
     return f'<pre class="answer">{"".join(html)}</pre>'
 

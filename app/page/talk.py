@@ -46,9 +46,7 @@ class Talk:
         begun = self._begin(Turn(prompt, files=entry.files), place, coloured, request)
         return *composed("", Entry(), words_of(request)), *begun
 
-    def ask_example(
-        self, event: gr.SelectData, view: View, coloured: bool, request: gr.Request
-    ) -> tuple[Any, ...]:
+    def ask_example(self, event: gr.SelectData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         return *untouched(), *self._begin(Turn(event.value["text"]), view, coloured, request)
 
     def retry(self, event: gr.RetryData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:

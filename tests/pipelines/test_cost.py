@@ -56,6 +56,24 @@ def test_measuring_finds_what_passes_take(monkeypatch):
     assert made.draft_row_ms == pytest.approx(0.25)
 
 
+@pytest.mark.parametrize("is_tiled", [False, True])
+def test_it_is_found_out_whether_a_begun_tile_costs_a_whole_one(monkeypatch, is_tiled):
+    def takes(rows, context):
+        return 20 + 2 * (rows + -rows % 32 if is_tiled and rows > 64 else rows)
+
+    clock = Clock(monkeypatch, takes)
+    made = CostModel.measure(clock.run, None, 4096)
+    assert made.is_tiled == is_tiled
+    for rows in (33, 64, 65, 80, 96, 97, 150):
+        assert made.pass_ms([(rows, 0)]) == pytest.approx(takes(rows, 0))
+    for rows in range(1, 600):
+        whole = made.without_part_tile(rows)
+        assert whole == rows or (is_tiled and rows > 64 and whole % 64 == 0 and 0 < rows - whole < 64)
+        assert takes(whole, 0) + 2 * (rows - whole) <= takes(rows, 0), (
+            "cutting costs more than it saves, but for a pass"
+        )
+
+
 def test_a_short_context_is_measured_within_its_bounds(monkeypatch):
     asked = []
     clock = Clock(monkeypatch, lambda rows, context: asked.append(rows + context) or 5.0 + rows)
@@ -113,7 +131,8 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
 
 
 GOOD = {
-    "format": 1, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
+    "format": 2, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
+    "is_tiled": False,
 }  # fmt: skip
 
 
@@ -125,6 +144,7 @@ GOOD = {
         json.dumps({**GOOD, "base_ms": [1.0, "x"]}), json.dumps({**GOOD, "draft_ms": -1.0}),
         json.dumps({**GOOD, "context_ms": [-1.0, 0.0]}), json.dumps({**GOOD, "base_ms": [1.0, float("inf")]}),
         json.dumps({**GOOD, "base_ms": [1.0, float("nan")]}), json.dumps({**GOOD, "more": 1}),
+        json.dumps({**GOOD, "is_tiled": 1}), json.dumps({**GOOD, "format": 1}),
         json.dumps({name: value for name, value in GOOD.items() if name != "rows"}), "\x00\xff",
     ],
 )  # fmt: skip

@@ -1,0 +1,6 @@
+"""What the tables and plots call those who propose tokens."""
+
+LABELS = {
+    "target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index", "reference": "your files",
+    "draft_model": "draft model",
+}  # fmt: skip
