@@ -12,10 +12,11 @@ from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
 from outrider.pipelines import Generation, LLMPipeline, OutriderError
+from outrider.pipelines.pair import name_of
 
 from .conversation import CANCELLED, Conversation, Turn, messages
 from .insight import Insight, insight_of
-from .pairs import Choice, name_of, pairs_in
+from .pairs import Choice, pairs_in
 from .receipt import Receipt, first_difference
 from .saving import Saving, saving_of
 from .settings import Settings

@@ -9,12 +9,12 @@ from pathlib import Path
 from outrider.models.pulled import pairs_folder
 from outrider.pipelines import LLMPipeline, OutriderError
 from outrider.pipelines.devices import CPU
+from outrider.pipelines.pair import name_of
 
 from .assistant import Assistant
 from .history import History, history_path
 from .page import Page
 from .page.theme import HEAD, STYLE_SHEET, theme
-from .pairs import name_of
 from .wording import TRANSLATIONS
 
 

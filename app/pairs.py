@@ -7,6 +7,7 @@ from pathlib import Path
 
 from outrider.models import embedded_pair
 from outrider.pipelines import OutriderError, Pair
+from outrider.pipelines.pair import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +17,6 @@ class Choice:
     name: str
     path: Path
     reason: str | None = None
-
-
-def name_of(pair: Path) -> str:
-    """What people call a pair: its folder's name, or its parent's where that is just called "pair"."""
-    folder = pair.resolve()
-    return folder.parent.name if folder.name == "pair" else folder.name
 
 
 def pairs_in(folder: Path, *others: Path) -> list[Choice]:

@@ -16,6 +16,12 @@ MODEL_FILES = (
 )  # fmt: skip
 
 
+def name_of(pair: Path) -> str:
+    """What people call a pair: its folder's name, or its parent's where that is just called "pair"."""
+    folder = pair.resolve()
+    return folder.parent.name if folder.name == "pair" else folder.name
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A pair folder holds target/, pair.json and, where a model drafts, draft/. A bare IR folder is a pair too."""
@@ -50,9 +56,7 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """What people call it: its folder's name, or its parent's where that is just called "pair"."""
-        folder = self.path.resolve()
-        return folder.parent.name if folder.name == "pair" else folder.name
+        return name_of(self.path)
 
     @property
     def properties(self) -> dict[str, str | int]:

@@ -6,7 +6,8 @@ import os
 import shutil
 from pathlib import Path
 
-from outrider.app.pairs import name_of, pairs_in
+from outrider.app.pairs import pairs_in
+from outrider.pipelines.pair import name_of
 
 
 def test_pairs_are_found_by_name_and_broken_ones_have_a_reason(tmp_path: Path, embedded_pair: Path) -> None:

@@ -13,8 +13,8 @@ from outrider.app.assistant import Assistant
 from outrider.app.chat import open_page
 from outrider.app.history import History
 from outrider.app.page.examples import EXAMPLES
-from outrider.app.pairs import name_of
 from outrider.pipelines import LLMPipeline
+from outrider.pipelines.pair import name_of
 
 from ..conftest import free_port
 
