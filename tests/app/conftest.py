@@ -35,9 +35,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """An installed Chromium, or the one that Playwright has downloaded."""
+    """An installed Chromium, or the one that Playwright has downloaded.
+
+    For one file at a time: while Playwright is on, no other event loop can run in this thread.
+    """
     installed = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=next(filter(None, installed), None), args=FLAGS)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from outrider.pipelines import LLMPipeline
 from tests.hub import SHA, Hub, serving
 
 OUTRIDER = [sys.executable, "-c", "from outrider.app.cli import main; main()"]
@@ -122,7 +123,9 @@ def test_a_pulled_pair_answers_by_its_name_as_the_same_files_do_elsewhere(pulled
     assert named.returncode == 0, named.stderr
     embedded = json.loads(pulled.run("generate", PROMPT, *arguments).stdout)
     assert json.loads(named.stdout)["token_ids"] == embedded["token_ids"]
-    assert json.loads(named.stdout)["stats"]["drafted"] > 0
+    drafted = LLMPipeline(pulled.pairs / NAME).generate(PROMPT, mode="draft", num_assistant_tokens=4, max_new_tokens=32)
+    assert list(drafted.generations[0].token_ids) == embedded["token_ids"]
+    assert drafted.stats[0].drafted_by["draft_model"] > 0
 
 
 def test_the_doctor_and_the_benchmark_take_the_name_too(pulled: Machine) -> None:

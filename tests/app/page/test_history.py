@@ -149,5 +149,3 @@ def test_a_conversation_deleted_in_another_window_is_said(page, tmp_path) -> Non
     ask(page, "Now rename it.")
     expect(page.get_by_text("This conversation has been deleted").first).to_be_visible()
     expect(page.locator("#prompt textarea")).to_have_value("Now rename it.")
-
-

@@ -98,9 +98,7 @@ def test_bare_code_becomes_a_code_block_and_the_rest_stays() -> None:
     ],
 )
 def test_the_code_in_a_prompt_is_set_apart(prompt: str) -> None:
-    assert prompt_html(prompt) == (
-        '<p class="said">Rename it:</p><pre class="code">def f(x):&#10;    return x</pre>'
-    )
+    assert prompt_html(prompt) == ('<p class="said">Rename it:</p><pre class="code">def f(x):&#10;    return x</pre>')
 
 
 def test_a_prompt_that_only_mentions_code_is_no_code() -> None:
@@ -153,9 +151,10 @@ def test_a_temperature_of_zero_and_a_top_k_of_zero_mean_greedy_and_no_limit() ->
     options = Settings(temperature=0, top_k=0).options()
     assert options["do_sample"] is False
     assert options["top_k"] is None
-    assert Settings(temperature=0.1, top_k=5).options() | {"do_sample": True, "top_k": 5} == Settings(
-        temperature=0.1, top_k=5
-    ).options()
+    assert (
+        Settings(temperature=0.1, top_k=5).options() | {"do_sample": True, "top_k": 5}
+        == Settings(temperature=0.1, top_k=5).options()
+    )
 
 
 def test_an_emptied_seed_is_refused() -> None:

@@ -71,9 +71,7 @@ def test_a_stream_adds_up_to_the_answer_and_ends_with_its_figures(client: openai
 
 
 def test_without_include_usage_the_last_chunk_has_the_figures(client: openai.OpenAI) -> None:
-    chunks: list[Any] = list(
-        client.chat.completions.create(model=MODEL, messages=user(REPEAT), stream=True, **SAMPLED)
-    )
+    chunks: list[Any] = list(client.chat.completions.create(model=MODEL, messages=user(REPEAT), stream=True, **SAMPLED))
     assert chunks[-1].choices[0].finish_reason in ("stop", "length")
     assert chunks[-1].speculation["passes"] > 0
     assert all(chunk.usage is None and not hasattr(chunk, "speculation") for chunk in chunks[:-1])

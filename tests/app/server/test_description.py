@@ -13,7 +13,7 @@ from schemathesis.checks import CHECKS
 
 from outrider.pipelines import LLMPipeline
 
-from .serving import MODEL, Served, running
+from .serving import MODEL, Served, running, wait_until
 
 NUM_EXAMPLES = 100  # of each operation and kind
 # A sound body can still be refused, for a tool that the model does not know or a prompt that is too long.
@@ -97,7 +97,7 @@ def test_what_is_described_is_done(described: Served, method: str, path: str, mo
     if mode is schemathesis.GenerationMode.POSITIVE:
         assert 200 in seen or path.endswith("{model_id}")
         assert kinds == {"application/json", "text/event-stream"} or method == "GET"
-    assert described.server.worker.num_open == 0
+    wait_until(lambda: described.server.worker.num_open == 0)
 
 
 def test_the_description_covers_every_route(described: Served) -> None:

@@ -98,7 +98,7 @@ def test_a_bare_call_is_the_whole_answer_or_none(text: str, expected: Any) -> No
 
 def test_the_chat_template_tells_how_calls_are_written() -> None:
     assert reader_for(TEMPLATE) is TaggedReader
-    assert reader_for("{% if tools %}{\"name\": name, \"parameters\": {}}") is BareReader
+    assert reader_for('{% if tools %}{"name": name, "parameters": {}}') is BareReader
     assert reader_for("{% if tools %}<tool_call><function=x>") is None
     assert reader_for("{{ messages }}") is None
     assert TextReader().read(CALL, True).text == CALL
