@@ -140,7 +140,7 @@ class CostModel:
         rows = tuple(n for n in ROWS if least_rows <= n < max_context)
         short, long = (max(0, min(context, max_context - rows[-1])) for context in CONTEXTS)
         at_short = _increasing(np.array([_fastest_ms(target, n, short) for n in rows]))
-        few = sorted({rows[0], rows[len(rows) // 2], rows[-1]})
+        few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row takes another attention kernel
         at_long = np.interp(rows, few, [_fastest_ms(target, n, long) for n in few])
         slope = np.maximum((at_long - at_short) / max(long - short, 1), 0.0)
         base = _increasing(at_short - slope * short)

@@ -56,6 +56,13 @@ def test_measuring_finds_what_passes_take(monkeypatch):
     assert made.draft_row_ms == pytest.approx(0.25)
 
 
+def test_a_single_row_may_cost_much_less_over_a_long_context_than_two(monkeypatch):
+    clock = Clock(monkeypatch, lambda rows, context: 20 + rows + 0.01 * context * (1 if rows == 1 else 4))
+    made = CostModel.measure(clock.run, None, 4096, least_rows=1)
+    for rows in (1, 2, 3, 5, 33):
+        assert made.pass_ms([(rows, 3600)]) == pytest.approx(clock.takes(rows, 3600), rel=1e-6)
+
+
 @pytest.mark.parametrize("is_tiled", [False, True])
 def test_it_is_found_out_whether_a_begun_tile_costs_a_whole_one(monkeypatch, is_tiled):
     def takes(rows, context):
