@@ -60,7 +60,7 @@ class Consultant:
             self._expect(0.5, RECOVER)
             return
         for turn in (*reading, *writing):  # what the model missed of the text, and the draft
-            turn.draft_ms += cost.draft_row_ms * (self._drafting.num_behind(turn) - 1 + len(turn.draft))
+            turn.draft_ms += self._worth(cost, rate).feeding_ms(turn, self._drafting.num_behind(turn), len(turn.draft))
         if reading:
             self._read(coming, rate, reading)
             worth, reading = self._worth(cost, rate), [turn for turn in reading if self._can_ask(turn)]
@@ -86,17 +86,20 @@ class Consultant:
         """What the draft model is worth most for, if it is worth its time. The draft is made ready for that: dropped
         where the model is to write in its place, and as long as the texts offer where it is to be read."""
         worth, behind, length = self._worth(coming.cost, rate), self._drafting.num_behind(turn), len(turn.draft)
-        first_ms = worth.catching_up_ms(behind) + coming.cost.draft_pass_ms(num_sharing) / num_sharing
-        rows_ms, row_ms = sum(turn.prices_ms), coming.cost.draft_row_ms
+        rows_ms, token_ms = sum(turn.prices_ms), coming.cost.draft_pass_ms(num_sharing) / num_sharing
         bare = coming.rows - coming.rows_of(turn) + coming.cost.least_rows
         mine = worth.of_draft(turn, bare)
         uses = {}
-        if rows_ms + first_ms + row_ms * length <= turn.spare_ms:
+        if rows_ms + token_ms + worth.feeding_ms(turn, behind, length) <= turn.spare_ms:
             uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, behind, num_sharing)
-        if length and turn.sequence.config.mode == AUTO and first_ms <= turn.spare_ms:
+        if (
+            length
+            and turn.sequence.config.mode == AUTO
+            and token_ms + worth.feeding_ms(turn, behind, 0) <= turn.spare_ms
+        ):
             uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, behind, num_sharing) - mine
             self._take_all_offers(coming, turn)
-            if first_ms + row_ms * len(turn.draft) <= turn.spare_ms:
+            if token_ms + worth.feeding_ms(turn, behind, len(turn.draft)) <= turn.spare_ms:
                 uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
         use = max(uses, key=lambda name: uses[name], default=None)
         if use is None or uses[use] <= 0:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 2
+FORMAT = 3
 ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 33)
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
@@ -41,7 +41,8 @@ class CostModel:
     rows: the numbers of rows that were measured, ascending. Fewer than the first are never run.
     base_ms: for each of `rows`, the time of a pass of so many rows over an empty context.
     context_ms: for each of `rows`, what a token of context adds for a window of so many rows.
-    draft_ms, draft_row_ms: the draft model's time for a token, and for a token that it has to catch up with.
+    draft_ms, draft_row_ms: the draft model's time for a token, and for a token that it has to catch up with;
+        draft_context_ms: what each token of context adds to the latter.
     is_tiled: passes of more than UNTILED_ROWS cost as much as if their rows filled the last tile of TILE_ROWS. So it is
         with OpenVINO's matrix kernels on a processor with AVX-512; beyond 192 rows their tiles are WIDE_TILE_ROWS.
 
@@ -54,6 +55,7 @@ class CostModel:
     context_ms: tuple[float, ...]
     draft_ms: float = 0.0
     draft_row_ms: float = 0.0
+    draft_context_ms: float = 0.0
     is_tiled: bool = False
     _speed: float = field(default=1.0, init=False, compare=False)
     _shape: list[float] = field(init=False, compare=False)
@@ -109,12 +111,18 @@ class CostModel:
         """The time of one pass of the draft model, a token for each of several sequences."""
         return self.draft_ms + (num_sequences - 1) * self.draft_row_ms
 
+    def feeding_ms(self, num_tokens: int, context: int) -> float:
+        """The time in which the draft model is fed the last `num_tokens` of a text of `context` tokens."""
+        before = max(0.0, context - num_tokens / 2)  # each of them, on average
+        return num_tokens * (self.draft_row_ms + self.draft_context_ms * before)
+
     def observe_draft(self, expected_ms: float, measured_ms: float) -> None:
         """Learn from drafts of the draft model."""
         if expected_ms > 0 and measured_ms > 0:
             ratio = min(max(measured_ms / expected_ms, 1 / WILD), WILD)
             self.draft_ms *= 1 + FORGET_SPEED * (ratio - 1)
             self.draft_row_ms *= 1 + FORGET_SPEED * (ratio - 1)
+            self.draft_context_ms *= 1 + FORGET_SPEED * (ratio - 1)
 
     def _base(self, rows: int) -> float:
         i, share = self._between[rows] if rows < TABLE_ROWS else self._place(rows)
@@ -158,8 +166,10 @@ class CostModel:
 
             made.draft_ms = _fastest_ms(draft, 1, short, first)
             more = min(CATCH_UP_ROWS, max_context - short - 1)
-            caught_up_ms = _fastest_ms(draft, 1 + more, short, first)
-            made.draft_row_ms = max(0.0, (caught_up_ms - made.draft_ms) / max(more, 1))
+            far = max(short, min(long, max_context - more - 1))
+            near_ms, far_ms = (_fastest_ms(draft, 1 + more, context, first) for context in (short, far))
+            made.draft_context_ms = max(0.0, (far_ms - near_ms) / max(far - short, 1) / (1 + more))
+            made.draft_row_ms = max(0.0, (near_ms - made.draft_ms) / max(more, 1) - made.draft_context_ms * short)
         return made
 
     def save(self, path: Path) -> None:
@@ -180,7 +190,7 @@ class CostModel:
             is_tiled = stored.pop("is_tiled")
             fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else float(v) for name, v in stored.items()}
             model = cls(**fields, is_tiled=is_tiled)
-            values = (*model.base_ms, *model.context_ms, model.draft_ms, model.draft_row_ms)
+            values = (*model.base_ms, *model.context_ms, model.draft_ms, model.draft_row_ms, model.draft_context_ms)
             sound = (
                 len(model.rows) == len(model.base_ms) == len(model.context_ms) >= 2
                 and all(0 < a < b for a, b in pairwise(model.rows))
