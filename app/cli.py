@@ -45,6 +45,8 @@ Device = Annotated[
     str, typer.Option(help="Where the model runs: CPU, or GPU, GPU.1, NPU, which OpenVINO GenAI serves without drafts.")
 ]  # fmt: skip
 
+Port = Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)]
+
 LOCAL = "127.0.0.1"
 Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
 
@@ -69,7 +71,7 @@ def chat(
     pair: PairFolder = None,
     device: Device = "CPU",
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = LOCAL,
-    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 7860,
+    port: Port = 7860,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     reference: Reference = None,
     pairs: Annotated[
@@ -89,7 +91,7 @@ def serve(
     pair: PairFolder = None,
     device: Device = "CPU",
     host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a key.")] = LOCAL,
-    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8000,
+    port: Port = 8000,
     api_key_file: Annotated[
         Path | None, typer.Option(help="A file of keys, one a line; each request then has to carry one of them.")
     ] = None,

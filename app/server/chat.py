@@ -19,8 +19,6 @@ from .responses import (
     ChatDelta,
     ChatMessage,
     Finish,
-    SpeculationFigures,
-    Usage,
 )
 from .tools import Call, Parsed, Reader
 
@@ -48,7 +46,7 @@ class ChatReply(Reply):
             speculation=self.figures,
         )
 
-    def _take(self, index: int, piece: Piece, figures: SpeculationFigures | None) -> Iterator[ChatChunk]:
+    def _take(self, index: int, piece: Piece) -> Iterator[ChatChunk]:
         choice = self._choices[index]
         num_calls = len(choice.calls)
         parsed = choice.take(piece)
@@ -64,14 +62,10 @@ class ChatReply(Reply):
             chunk = self._chunk(index, delta, choice.finish)
             if self.terms.likelihood is not None:
                 chunk.choices[0].logprobs = self.terms.likelihood.of_chat(piece.logprobs)
-            if figures is not None:
-                chunk.speculation = figures
             yield chunk
 
-    def _figures_chunk(self, usage: Usage, figures: SpeculationFigures) -> ChatChunk:
-        chunk = self._chunk_of([])
-        chunk.usage, chunk.speculation = usage, figures
-        return chunk
+    def _empty_chunk(self) -> ChatChunk:
+        return self._chunk_of([])
 
     def _chunk(self, index: int, delta: ChatDelta, finish: Finish | None) -> ChatChunk:
         choice = ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=finish)

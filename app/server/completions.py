@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from outrider.pipelines import Piece, TokenLogprobs
 
 from .reply import Reply, Terms
-from .responses import Completion, CompletionChoice, CompletionLogprobs, Finish, SpeculationFigures, Usage
+from .responses import Completion, CompletionChoice, CompletionLogprobs, Finish
 
 
 class CompletionReply(Reply):
@@ -30,7 +30,7 @@ class CompletionReply(Reply):
         answer.usage, answer.speculation = self.usage, self.figures
         return answer
 
-    def _take(self, index: int, piece: Piece, figures: SpeculationFigures | None) -> Iterator[Completion]:
+    def _take(self, index: int, piece: Piece) -> Iterator[Completion]:
         self._texts[index] += piece.text
         if piece.finish_reason is not None:
             self._finishes[index] = "length" if piece.finish_reason == "length" else "stop"
@@ -38,15 +38,10 @@ class CompletionReply(Reply):
         logprobs = self._logprobs(piece.logprobs, self._offsets[index])
         if logprobs is not None:
             self._offsets[index] += sum(map(len, logprobs.tokens))
-        chunk = self._completion([self._choice(index, piece.text, logprobs)])
-        if figures is not None:
-            chunk.speculation = figures
-        yield chunk
+        yield self._completion([self._choice(index, piece.text, logprobs)])
 
-    def _figures_chunk(self, usage: Usage, figures: SpeculationFigures) -> Completion:
-        chunk = self._completion([])
-        chunk.usage, chunk.speculation = usage, figures
-        return chunk
+    def _empty_chunk(self) -> Completion:
+        return self._completion([])
 
     def _logprobs(self, tokens: Sequence[TokenLogprobs], offset: int = 0) -> CompletionLogprobs | None:
         return None if self.terms.likelihood is None else self.terms.likelihood.of_completion(tokens, offset)

@@ -8,13 +8,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import TypeAlias
 
 from pydantic import BaseModel
 
 from outrider.pipelines import Piece, Statistics
 
 from .likelihood import Likelihood
-from .responses import PromptTokensDetails, SpeculationFigures, Usage
+from .responses import ChatChunk, Completion, PromptTokensDetails, SpeculationFigures, Usage
+
+Chunk: TypeAlias = ChatChunk | Completion
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +50,23 @@ class Reply(ABC):
         self.num_answers = terms.num_prompts * terms.answers_each
         self._stats: list[Statistics | None] = [None] * self.num_answers
 
-    def chunks(self, index: int, piece: Piece) -> Iterator[BaseModel]:
+    def chunks(self, index: int, piece: Piece) -> list[Chunk]:
         """What a stream sends for the next piece of an answer, and with the last of all also the figures."""
         self._stats[index] = piece.stats
-        ends = all(stats is not None for stats in self._stats)
-        if ends and self.terms.tells_usage:
-            yield from self._take(index, piece, None)
-            yield self._figures_chunk(self.usage, self.figures)
-        else:
-            yield from self._take(index, piece, self.figures if ends else None)
+        chunks = list(self._take(index, piece))
+        if len(self._ended) == self.num_answers:
+            if self.terms.tells_usage:
+                chunks.append(self._empty_chunk())
+                chunks[-1].usage = self.usage
+            chunks[-1].speculation = self.figures
+        return chunks
 
     def add(self, index: int, piece: Piece) -> None:
         """Keep a piece for `whole`."""
-        for _ in self.chunks(index, piece):
-            pass
+        self.chunks(index, piece)
 
     @abstractmethod
-    def first_chunks(self) -> Iterator[BaseModel]:
+    def first_chunks(self) -> Iterator[Chunk]:
         """What a stream sends before any piece."""
 
     @abstractmethod
@@ -71,11 +74,11 @@ class Reply(ABC):
         """The answers, when all have ended."""
 
     @abstractmethod
-    def _take(self, index: int, piece: Piece, figures: SpeculationFigures | None) -> Iterator[BaseModel]:
-        """Keep the next piece of an answer; the chunk for it, with `figures` where it is the last of all."""
+    def _take(self, index: int, piece: Piece) -> Iterator[Chunk]:
+        """Keep the next piece of an answer; the chunk for it, which only the last piece is sure to have."""
 
     @abstractmethod
-    def _figures_chunk(self, usage: Usage, figures: SpeculationFigures) -> BaseModel:
+    def _empty_chunk(self) -> Chunk:
         """A chunk without an answer."""
 
     @property

@@ -149,6 +149,18 @@ def scripted() -> Iterator[Scripted]:
     pipeline.gate.set()
 
 
+@pytest.fixture
+def answering(drive: Callable[..., Driver], scripted: Scripted) -> Driver:
+    """A window in the middle of an answer to "hello"."""
+    scripted.warm.set()
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.type("hello")
+    driver.press("<Control-Return>")
+    driver.until(lambda: BEGINNING in driver.text)
+    return driver
+
+
 def test_the_window_answers_while_the_model_loads_and_shows_how_far_it_is(drive, scripted) -> None:
     loading = threading.Event()
 
@@ -171,21 +183,15 @@ def test_the_window_answers_while_the_model_loads_and_shows_how_far_it_is(drive,
     assert not driver.window.progress.winfo_ismapped()
 
 
-def test_an_answer_is_streamed_and_its_speed_is_shown(drive, scripted) -> None:
-    scripted.warm.set()
-    driver = drive(lambda: scripted)
-    driver.ready()
-    driver.type("hello")
-    driver.press("<Control-Return>")
-    driver.until(lambda: BEGINNING in driver.text)
-    assert END not in driver.text
-    assert driver.text.startswith("hello\n\n")
-    assert driver.window.prompt.get("1.0", "end-1c") == ""
-    assert not driver.can(driver.window.send)
+def test_an_answer_is_streamed_and_its_speed_is_shown(answering, scripted) -> None:
+    assert END not in answering.text
+    assert answering.text.startswith("hello\n\n")
+    assert answering.window.prompt.get("1.0", "end-1c") == ""
+    assert not answering.can(answering.window.send)
     scripted.gate.set()
-    driver.until(lambda: driver.can(driver.window.send))
-    assert BEGINNING + END in driver.text
-    assert driver.status == "1234 tokens, 86.4 per second, 31 of 40 drafted tokens kept"
+    answering.until(lambda: answering.can(answering.window.send))
+    assert BEGINNING + END in answering.text
+    assert answering.status == "1234 tokens, 86.4 per second, 31 of 40 drafted tokens kept"
     assert scripted.requests[0][0] == "hello"
     assert scripted.chats == 1
 
@@ -210,17 +216,11 @@ def test_stop_ends_the_answer_with_what_there_is_and_the_next_prompt_is_answered
     driver.until(lambda: END in driver.text)
 
 
-def test_closing_in_the_middle_of_an_answer_ends_window_and_thread(drive, scripted) -> None:
-    scripted.warm.set()
-    driver = drive(lambda: scripted)
-    driver.ready()
-    driver.type("hello")
-    driver.press("<Control-Return>")
-    driver.until(lambda: BEGINNING in driver.text)
-    driver.leave()
-    driver.until(lambda: driver.closed)
+def test_closing_in_the_middle_of_an_answer_ends_window_and_thread(answering, scripted) -> None:
+    answering.leave()
+    answering.until(lambda: answering.closed)
     assert scripted.streams[0].cancelled
-    assert not driver.model.is_alive()
+    assert not answering.model.is_alive()
 
 
 def test_closing_while_the_model_warms_up_waits_for_it_out_of_sight(drive, scripted) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -95,6 +96,17 @@ class Served:
         self.finish(sequences)
         return sequences
 
+    def some_cancelled(self, several: Iterable[Asked], modes: Iterable[str], rng: random.Random) -> list[Sequence]:
+        """As `all`, with about half of the requests cancelled a step after they came."""
+        sequences = [self.sequence(asked, mode) for asked, mode in zip(several, modes, strict=True)]
+        for sequence in sequences:
+            self.engine.add(sequence)
+            self.engine.step()
+            if rng.random() < 0.5:
+                self.engine.cancel(sequence)
+        self.finish(sequences)
+        return sequences
+
     def finish(self, sequences: Iterable[Sequence]) -> None:
         for sequence in sequences:
             while not sequence.finished:
@@ -104,3 +116,15 @@ class Served:
 
     def assert_nothing_leaked(self) -> None:
         assert [pool.num_free for pool in self.pools] == [pool.num_blocks for pool in self.pools]
+
+
+def same(sequences: Iterable[Sequence], expected: Iterable[Sequence], asked: Iterable[Asked], what: str) -> None:
+    for sequence, plain, request in zip(sequences, expected, asked, strict=True):
+        assert sequence.new_tokens == plain.new_tokens, f"{what}: {request} with {request.prompt}"
+        assert sequence.finish_reason == plain.finish_reason, f"{what}: {request} with {request.prompt}"
+        assert sequence.logprobs == plain.logprobs, f"{what}: {request} with {request.prompt}"
+
+
+def same_as_far_as_written(sequences: Iterable[Sequence], expected: Iterable[Sequence]) -> None:
+    for sequence, plain in zip(sequences, expected, strict=True):
+        assert sequence.new_tokens == plain.new_tokens[: sequence.num_new]

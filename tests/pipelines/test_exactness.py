@@ -12,7 +12,7 @@ from outrider.pipelines import engine as engine_module
 from outrider.pipelines.config import MODES, GenerationConfig
 
 from .drafters import SABOTAGE, BrokenDrafter
-from .real import Models
+from .real import Models, same, same_as_far_as_written
 from .requests import Asked, Asking
 
 GROUPS = range(12)
@@ -21,12 +21,6 @@ GROUP_SIZE = 24
 
 def tokens_of(sequences) -> list[list[int]]:
     return [sequence.new_tokens for sequence in sequences]
-
-
-def same(sequences, expected, asked, what: str) -> None:
-    for sequence, plain, request in zip(sequences, expected, asked, strict=True):
-        assert sequence.new_tokens == plain.new_tokens, f"{what}: {request} with {request.prompt}"
-        assert sequence.finish_reason == plain.finish_reason, f"{what}: {request} with {request.prompt}"
 
 
 @pytest.mark.parametrize("seed", GROUPS)
@@ -166,15 +160,8 @@ def test_cancelled_requests_leave_a_cache_that_serves_the_same_answers(models: M
     asked = [asking.request() for _ in range(10)]
     plain = [models.served().one(request) for request in asked]
     served = models.served()
-    first = [served.sequence(request, rng.choice(MODES)) for request in asked]
-    for sequence in first:
-        served.engine.add(sequence)
-        served.engine.step()
-        if rng.random() < 0.5:
-            served.engine.cancel(sequence)
-    served.finish(first)
-    for sequence, expected in zip(first, plain, strict=True):
-        assert sequence.new_tokens == expected.new_tokens[: sequence.num_new]
+    first = served.some_cancelled(asked, [rng.choice(MODES) for _ in asked], rng)
+    same_as_far_as_written(first, plain)
     same(served.all(asked, [rng.choice(MODES) for _ in asked]), plain, asked, "after cancellations")
     served.assert_nothing_leaked()
 

@@ -18,7 +18,7 @@ from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.paged_model import BLOCK_SIZE
 
 from .drafters import SABOTAGE, BrokenDrafter
-from .real import Models
+from .real import Models, same, same_as_far_as_written
 from .requests import Asked, Asking
 from .structures import Structures, check_form, of_schema
 
@@ -28,13 +28,6 @@ PERSON = {
     "required": ["description", "note"],
     "additionalProperties": False,
 }
-
-
-def same(sequences, expected, asked, what: str) -> None:
-    for sequence, plain, request in zip(sequences, expected, asked, strict=True):
-        assert sequence.new_tokens == plain.new_tokens, f"{what}: {request} with {request.prompt}"
-        assert sequence.finish_reason == plain.finish_reason, f"{what}: {request} with {request.prompt}"
-        assert sequence.logprobs == plain.logprobs, f"{what}: {request} with {request.prompt}"
 
 
 def text_of(models: Models, sequence) -> str:
@@ -92,15 +85,8 @@ def test_a_cache_that_holds_few_requests_and_cancellations_leave_the_forms_right
     served = models.served(num_blocks=10)
     modes = [MODES[i % len(MODES)] for i in range(len(asked))]
     same(served.all(asked, modes), plain, asked, "small cache")
-    first = [served.sequence(request, mode) for request, mode in zip(asked, modes[::-1], strict=True)]
-    for sequence in first:
-        served.engine.add(sequence)
-        served.engine.step()
-        if rng.random() < 0.5:
-            served.engine.cancel(sequence)
-    served.finish(first)
-    for sequence, expected in zip(first, plain, strict=True):
-        assert sequence.new_tokens == expected.new_tokens[: sequence.num_new]
+    first = served.some_cancelled(asked, modes[::-1], rng)
+    same_as_far_as_written(first, plain)
     assert {sequence.finish_reason for sequence in first} >= {"cancelled", "stop"}
     served.assert_nothing_leaked()
 
