@@ -32,6 +32,7 @@ class GenerationConfig:
     matches. None of it changes the tokens, only the speed.
 
     Decoding is greedy unless `do_sample` is set; a temperature of 0 is greedy as well. A limit of None is none.
+    `logit_bias` is added to the scores of the tokens whose ids it names, after the penalties; any dictionary will do.
     `logprobs` is how many of the likeliest tokens are reported at each place, with the probability of the one written.
 
     With `structured_output_config` only tokens count that keep the answer to that form; the answer ends where the form
@@ -58,6 +59,7 @@ class GenerationConfig:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
     rng_seed: int = 0
     num_return_sequences: int = 1
     logprobs: int = 0
@@ -70,6 +72,7 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         for name in ("stop_strings", "stop_token_ids", "eos_token_ids"):
             object.__setattr__(self, name, _frozen(name, getattr(self, name)))
+        object.__setattr__(self, "logit_bias", _pairs("logit_bias", self.logit_bias))
         for name, (holds, expected) in _RULES.items():
             value = getattr(self, name)
             if not holds(value):
@@ -165,6 +168,13 @@ def _frozen(name: str, values: Any) -> frozenset[Any]:
         raise InvalidOption(f"{name}={values!r} is not possible: give a set of plain values.") from error
 
 
+def _pairs(name: str, values: Any) -> tuple[tuple[Any, Any], ...]:
+    try:
+        return tuple(sorted(dict(values).items()))
+    except (TypeError, ValueError) as error:
+        raise InvalidOption(f"{name}={values!r} is not possible: give a dictionary of numbers by token id.") from error
+
+
 def _whole(low: int, high: float = float("inf")) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
 
@@ -185,6 +195,10 @@ def _ids(values: Any) -> bool:
     return all(_whole(0)(value) for value in values)
 
 
+def _biases(pairs: Any) -> bool:
+    return all(_whole(0)(token) and _number(lambda v: -100 <= v <= 100)(bias) for token, bias in pairs)
+
+
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_new_tokens": (_optional(_whole(1)), "a whole number from 1 up, or None"),
     "max_length": (_optional(_whole(1)), "a whole number from 1 up (prompt and answer together), or None"),
@@ -203,6 +217,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "repetition_penalty": (_number(lambda v: 1e-6 <= v <= 1e6), "a number from 1e-6 to 1e6, 1 for none"),
     "presence_penalty": (_number(lambda v: -float("inf") < v < float("inf")), "a finite number, 0 for none"),
     "frequency_penalty": (_number(lambda v: -float("inf") < v < float("inf")), "a finite number, 0 for none"),
+    "logit_bias": (_biases, "a dictionary from token ids to numbers from -100 to 100"),
     "rng_seed": (_whole(0, UNLIMITED), "a whole number from 0 up to 2**64 - 1"),
     "num_return_sequences": (_whole(1), "a whole number from 1 up"),
     "logprobs": (_whole(0, 20), "a whole number from 0 to 20"),

@@ -17,6 +17,10 @@ class EmptyPrompt(OutriderError):
     """A prompt without a single token."""
 
 
+class UnknownToken(OutriderError):
+    """A prompt of token ids with one that the model's vocabulary does not have."""
+
+
 class PromptTooLong(OutriderError):
     """A prompt that leaves no room for an answer in the model's context."""
 

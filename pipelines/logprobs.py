@@ -11,8 +11,8 @@ from .sampling import Logits
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms of probabilities, by the softmax of the model's raw logits: before penalties, temperature,
-    truncation and structured output.
+    """Natural logarithms of probabilities, by the softmax of the model's raw logits: before penalties, bias,
+    temperature, truncation and structured output.
 
     top: the likeliest tokens and theirs, likeliest first; equally likely ones by id.
     """

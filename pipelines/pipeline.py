@@ -29,6 +29,7 @@ Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | N
 WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
 REFUSED_ELSEWHERE = {
     "logprobs": "hands out tokens alone",
+    "logit_bias": "has no such option",
     "structured_output_config": "passes over keywords of a schema that it does not know",
 }
 
@@ -44,10 +45,10 @@ class LLMPipeline:
 
     On a `device` other than the CPU ("GPU", "GPU.1", "NPU") OpenVINO GenAI's pipeline decodes. There `exact` is False
     and `modes` is ("off",): nothing is drafted, in mode "auto" either, and the same seed may give another text (see
-    `GenaiEngine`). `logprobs` and `structured_output_config` are refused there. Requests are served one after the
-    other. `exact=False` makes GenAI keep what it computed, so that the next turn of a chat begins sooner and its text
-    depends on what was asked before. Without `cache_tokens` the cache grows as needed; an NPU takes the properties
-    MAX_PROMPT_LEN and MIN_RESPONSE_LEN instead.
+    `GenaiEngine`). `logprobs`, `logit_bias` and `structured_output_config` are refused there. Requests are served one
+    after the other. `exact=False` makes GenAI keep what it computed, so that the next turn of a chat begins sooner and
+    its text depends on what was asked before. Without `cache_tokens` the cache grows as needed; an NPU takes the
+    properties MAX_PROMPT_LEN and MIN_RESPONSE_LEN instead.
 
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """
@@ -142,13 +143,13 @@ class LLMPipeline:
     ) -> DecodedResults | DecodedText:
         """Answer a prompt, several prompts at once, or a conversation of messages with "role" and "content".
 
-        A prompt is put into the model's chat template, where it has one, unless `apply_chat_template=False`. `streamer`
-        is called with each piece of text (an `openvino_genai.StreamerBase` with each piece's token ids); True or a
-        status other than RUNNING stops the answer, and after CANCEL a chat forgets the turn. `options` override the
-        configuration for this call. The answer to a string is a string; both kinds of result have `texts`, `stats` and
-        `generations`.
+        A prompt is a string or a list of token ids. A string is put into the model's chat template, where it has one,
+        unless `apply_chat_template=False`; token ids are taken as they are. `streamer` is called with each piece of
+        text (an `openvino_genai.StreamerBase` with each piece's token ids); True or a status other than RUNNING stops
+        the answer, and after CANCEL a chat forgets the turn. `options` override the configuration for this call. The
+        answer to a string is a string; both kinds of result have `texts`, `stats` and `generations`.
 
-        Raises EmptyPrompt, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
+        Raises EmptyPrompt, UnknownToken, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
         """
         config = self._configured(generation_config, options)
         prompts = prompts_of(inputs)
@@ -218,6 +219,12 @@ class LLMPipeline:
             raise InvalidOption(
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
                 f"{', '.join(map(repr, self.modes))}, or export the pair with --draft."
+            )
+        size = self.tokenizer.vocabulary_size if chosen.logit_bias else 0
+        if chosen.logit_bias and (highest := chosen.logit_bias[-1][0]) >= size:
+            raise InvalidOption(
+                f"logit_bias has the token id {highest}, and this model's go from 0 to {size - 1}: give ids of its own "
+                "tokenizer."
             )
         if chosen.min_new_tokens and chosen.stop_ids.issuperset(self.tokenizer.vocabulary.values()):
             raise InvalidOption(

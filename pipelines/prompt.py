@@ -1,38 +1,55 @@
-"""From what a caller gives (a string, messages, a chat history) to the tokens of a prompt."""
+"""From what a caller gives (a string, token ids, messages, a chat history) to the tokens of a prompt."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import openvino_genai
 
-from .errors import EmptyPrompt, InvalidOption
+from .errors import EmptyPrompt, InvalidOption, UnknownToken
 from .text import Tokenizer
 
 Message: TypeAlias = Mapping[str, str]
-Prompt: TypeAlias = str | Sequence[Message] | openvino_genai.ChatHistory
-Inputs: TypeAlias = Prompt | Sequence[str]
+Text: TypeAlias = str | Sequence[Message] | openvino_genai.ChatHistory
+Inputs: TypeAlias = Text | Sequence[str | int | Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """A prompt in the model's own tokens. It is taken as it is, without a chat template."""
+
+    ids: tuple[int, ...]
+
+
+Prompt: TypeAlias = Text | TokenPrompt
 
 
 def prompts_of(inputs: Inputs) -> list[Prompt]:
-    """The single prompt, or each of a list of strings. Raises EmptyPrompt and InvalidOption."""
+    """The single prompt, or each of several strings or lists of token ids. Raises EmptyPrompt and InvalidOption."""
     if isinstance(inputs, (str, openvino_genai.ChatHistory)):
         return [inputs]
     if not isinstance(inputs, Sequence):
-        raise InvalidOption(f"{type(inputs).__name__} is no prompt: give a string, a list of strings or chat messages.")
+        raise InvalidOption(
+            f"{type(inputs).__name__} is no prompt: give a string, token ids, a list of either, or chat messages."
+        )
     if not inputs:
         raise EmptyPrompt("The list of prompts is empty: give at least one.")
     prompts: list[Any] = list(inputs)
     if all(isinstance(prompt, str) for prompt in prompts):
         return prompts
+    if all(map(_is_id, prompts)):
+        return [TokenPrompt(tuple(prompts))]
+    if all(isinstance(prompt, (list, tuple)) for prompt in prompts):
+        return [_token_prompt(prompt) for prompt in prompts]
     for message in prompts:
         if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
             raise InvalidOption(f"{message!r} is no chat message: give a dictionary of strings 'role' and 'content'.")
     return [prompts]
 
 
-def messages_of(prompt: Prompt, history: Sequence[Message] | None, use_template: bool) -> list[Message] | None:
+def messages_of(prompt: Text, history: Sequence[Message] | None, use_template: bool) -> list[Message] | None:
     """The conversation that a prompt stands for, or None for plain text."""
     if isinstance(prompt, openvino_genai.ChatHistory):
         return prompt.get_messages()
@@ -48,8 +65,12 @@ def encode_prompt(
 ) -> list[int]:
     """The token ids of a prompt, in the model's chat template where that is wanted or the prompt is a conversation.
 
-    A model without a template takes a string as it is. Raises EmptyPrompt and InvalidOption.
+    A model without a template takes a string as it is. Raises EmptyPrompt, UnknownToken and InvalidOption.
     """
+    if isinstance(prompt, TokenPrompt):
+        if history is not None:
+            raise InvalidOption("A chat takes messages, and the prompt is token ids: call finish_chat() before.")
+        return _checked(prompt, tokenizer.vocabulary_size)
     is_text = isinstance(prompt, str) and not history
     messages = messages_of(prompt, history, use_template and (tokenizer.has_chat_template or not is_text))
     if not prompt or (messages is not None and not (messages and messages[-1].get("content"))):
@@ -67,3 +88,25 @@ def encode_prompt(
     if not tokens:
         raise EmptyPrompt(f"The prompt {prompt!r} has no tokens: give some text.")
     return tokens
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _token_prompt(ids: Sequence[Any]) -> TokenPrompt:
+    if wrong := [value for value in ids if not _is_id(value)]:
+        raise InvalidOption(f"{wrong[0]!r} in a prompt of token ids is none: give whole numbers.")
+    return TokenPrompt(tuple(ids))
+
+
+def _checked(prompt: TokenPrompt, vocabulary_size: int) -> list[int]:
+    if not prompt.ids:
+        raise EmptyPrompt("The prompt is empty: give at least one token id.")
+    for place, token in enumerate(prompt.ids):
+        if not 0 <= token < vocabulary_size:
+            raise UnknownToken(
+                f"The prompt has the token id {token} at place {place}, and this model's go from 0 to "
+                f"{vocabulary_size - 1}: give ids of its own tokenizer."
+            )
+    return list(prompt.ids)

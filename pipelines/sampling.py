@@ -51,11 +51,11 @@ def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:
 
 
 def penalized(logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig) -> Scores:
-    """Logits after the penalties, float64 [vocabulary].
+    """Logits after the penalties and the bias, float64 [vocabulary].
 
     Repetition divides positive and multiplies negative logits of every token in prompt and answer (CTRL, arXiv
-    1909.05858); presence and frequency subtract once, or once for each occurrence, for tokens of the answer. Tokens
-    that end the answer are impossible before `min_new_tokens`.
+    1909.05858); presence and frequency subtract once, or once for each occurrence, for tokens of the answer. Last
+    comes the bias, so that no penalty scales it. Tokens that end the answer are impossible before `min_new_tokens`.
     """
     scores = logits.astype(np.float64)
     answer = tokens[num_prompt_tokens:]
@@ -65,6 +65,9 @@ def penalized(logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, con
     if answer and (config.presence_penalty or config.frequency_penalty):
         seen, counts = np.unique(np.asarray(answer, np.int64), return_counts=True)
         scores[seen] -= config.presence_penalty + config.frequency_penalty * counts
+    for token, bias in config.logit_bias:
+        if token < scores.size:
+            scores[token] += bias
     if len(answer) < config.min_new_tokens:
         scores[_within(config.stop_ids, scores.size)] = -np.inf
     return scores

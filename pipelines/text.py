@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
@@ -45,6 +46,11 @@ class Tokenizer:
     @property
     def vocabulary(self) -> dict[bytes, int]:
         return self._tokenizer.get_vocab()
+
+    @cached_property
+    def vocabulary_size(self) -> int:
+        """Every token's id is below it."""
+        return 1 + max(self.vocabulary.values(), default=-1)
 
     @property
     def has_chat_template(self) -> bool:

@@ -21,6 +21,7 @@ from outrider.pipelines import (
     InvalidOption,
     OutriderError,
     PromptTooLong,
+    UnknownToken,
 )
 
 from .metrics import FAILED, REFUSED, Metrics
@@ -68,7 +69,7 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
     match error:
         case ApiError():
             return error
-        case EmptyPrompt():
+        case EmptyPrompt() | UnknownToken():
             return ApiError(400, message, prompt_field)
         case PromptTooLong():
             return ApiError(400, message, prompt_field, "context_length_exceeded")

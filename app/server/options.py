@@ -31,6 +31,8 @@ def options_of(
     if num_answers > 1 and temperature == 0:
         raise ApiError(400, f"n={num_answers} answers at temperature 0 would all be the same: raise temperature.", "n")
     options = {name: getattr(request, name) for name in UNCHANGED if getattr(request, name) is not None}
+    if request.logit_bias:
+        options["logit_bias"] = {int(token): bias for token, bias in request.logit_bias.items()}
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
     if num_logprobs is not None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
+MOST_BIASES = 1024  # each is added once for every token that is written
+MOST_PROMPTS = 128
 
 
 def _encodable(text: str) -> str:
@@ -19,6 +22,33 @@ def _encodable(text: str) -> str:
 
 
 Text: TypeAlias = Annotated[str, AfterValidator(_encodable)]
+TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
+TokenIds: TypeAlias = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+def _kind_of_prompt(prompt: Any) -> str | None:
+    """By its first item, so that an error is one of the kind that was meant."""
+    if isinstance(prompt, str):
+        return "text"
+    if not isinstance(prompt, list):
+        return None
+    first = prompt[0] if prompt else ""
+    kinds = {str: "texts", int: "ids", list: "lists of ids"}
+    return kinds.get(type(first))
+
+
+Prompts: TypeAlias = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS), Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MOST_PROMPTS), Tag("lists of ids")],
+    Discriminator(
+        _kind_of_prompt,
+        custom_error_type="prompt",
+        custom_error_message="Input should be a string, a list of token ids, or a list of several of either",
+    ),
+]
 Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
 
 
@@ -42,7 +72,9 @@ class GenerationRequest(Strict):
     top_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: dict[str, float] | None = Field(None, max_length=0)
+    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=MOST_BIASES)] | None = Field(
+        None, description="By token id, what is added to its score."
+    )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Text | None = None
@@ -219,7 +251,7 @@ class ChatRequest(GenerationRequest):
 class CompletionRequest(GenerationRequest):
     """The body of /v1/completions."""
 
-    prompt: Text | Annotated[list[Text], Field(min_length=1, max_length=128)]
+    prompt: Prompts
     echo: Literal[False] | None = None
     suffix: None = None
     logprobs: int | None = Field(None, ge=0, le=5)
@@ -230,5 +262,8 @@ class CompletionRequest(GenerationRequest):
         return self.logprobs
 
     @property
-    def prompts(self) -> list[str]:
-        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+    def prompts(self) -> Sequence[str | list[int]]:
+        """Texts or lists of token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        return [self.prompt] if isinstance(self.prompt[0], int) else self.prompt

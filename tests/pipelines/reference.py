@@ -127,6 +127,9 @@ def penalize(
         scores[token] -= config.presence_penalty
     for token in written:
         scores[token] -= config.frequency_penalty
+    for token, bias in config.logit_bias:
+        if token in scores:
+            scores[token] += bias
     if len(written) < config.min_new_tokens:
         for token in stop_ids(config) & scores.keys():
             scores[token] = -math.inf

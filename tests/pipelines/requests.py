@@ -86,6 +86,7 @@ class Asking:
             "presence_penalty": rng.uniform(-1.0, 1.0),
             "frequency_penalty": rng.uniform(-1.0, 1.0),
             "min_new_tokens": rng.randint(0, 8),
+            "logit_bias": {rng.randrange(self._vocabulary_size): rng.uniform(-20, 9) for _ in range(40)},
         }.items():
             if rng.random() < 0.25:
                 options[name] = value

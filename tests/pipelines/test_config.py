@@ -11,7 +11,7 @@ import pytest
 from outrider.pipelines.config import UNLIMITED, GenerationConfig
 from outrider.pipelines.errors import BrokenPair, InvalidOption, OutriderError, UnknownOption
 
-OURS = {"mode", "eos_token_ids"}
+OURS = {"mode", "eos_token_ids", "logit_bias"}
 NOT_SET_THERE = {"num_assistant_tokens", "max_ngram_size"}  # 0 or None there: drafting is off until asked for
 
 
@@ -34,6 +34,9 @@ def test_names_and_defaults_are_those_of_openvino_genai(name):
         ("min_p", 1.0), ("min_p", -0.1), ("repetition_penalty", 0), ("repetition_penalty", -1),
         ("repetition_penalty", float("inf")), ("repetition_penalty", 5e-324),
         ("presence_penalty", float("nan")), ("frequency_penalty", float("inf")), ("frequency_penalty", None),
+        ("logit_bias", {-1: 1}), ("logit_bias", {5: 100.5}), ("logit_bias", {5: float("nan")}),
+        ("logit_bias", {5: None}), ("logit_bias", {"5": 1}), ("logit_bias", {True: 1}), ("logit_bias", {5: 1, "a": 1}),
+        ("logit_bias", 5), ("logit_bias", None), ("logit_bias", [5]),
         ("rng_seed", -1), ("rng_seed", 2**64), ("rng_seed", 0.5), ("num_return_sequences", 0),
         ("logprobs", -1), ("logprobs", 21), ("logprobs", True), ("logprobs", None),
         ("structured_output_config", "a+"), ("structured_output_config", {"regex": "a+"}),
@@ -70,6 +73,13 @@ def test_several_answers_need_sampling():
     with pytest.raises(InvalidOption, match="temperature above 0"):
         GenerationConfig(num_return_sequences=3, do_sample=True, temperature=0)
     assert GenerationConfig(num_return_sequences=3, do_sample=True).num_return_sequences == 3
+
+
+def test_a_bias_is_the_same_in_any_order_and_stays_when_something_else_changes():
+    config = GenerationConfig(logit_bias={7: -100, 2: 0.5})
+    assert config == GenerationConfig(logit_bias={2: 0.5, 7: -100})
+    assert hash(config) == hash(GenerationConfig(logit_bias=[(2, 0.5), (7, -100)]))
+    assert config.updated({"rng_seed": 1}).logit_bias == ((2, 0.5), (7, -100))
 
 
 def test_a_configuration_is_a_value():

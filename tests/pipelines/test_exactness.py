@@ -131,6 +131,24 @@ def test_stops_inside_a_draft(models: Models, seed):
         served.assert_nothing_leaked()
 
 
+@pytest.mark.parametrize("settings", [{}, {"do_sample": True, "temperature": 1.2, "rng_seed": 8}], ids=str)
+def test_a_bias_works_alike_in_every_mode(models: Models, settings):
+    """On a text that is mostly copied, so that drafts propose what the bias forbids."""
+    asking = Asking(models.tokenizer, 8)
+    prompt = asking.prompt("edit")
+    plain = models.served().one(Asked(prompt, GenerationConfig(**settings), 40)).new_tokens
+    banned, rare = Counter(plain).most_common(1)[0][0], next(i for i in range(100, 2000) if i not in plain)
+    biases = [{banned: -100}, {banned: -14, rare: 11}, {rare: 100}]
+    asked = [Asked(prompt, GenerationConfig(logit_bias=bias, **settings), 40) for bias in biases]
+    expected = [models.slowly(request).token_ids for request in asked]
+    assert banned not in expected[0]
+    assert expected[1] != plain
+    assert set(expected[2]) == {rare}
+    for mode in MODES:
+        assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected, mode
+        assert [models.served().one(request, mode).new_tokens for request in asked] == expected, mode
+
+
 def test_answers_of_one_prompt_at_once_are_those_alone_and_differ(models: Models):
     prompt = Asking(models.tokenizer, 5).prompt("code") * 3
     config = GenerationConfig(do_sample=True, temperature=1.3, rng_seed=5)

@@ -31,7 +31,7 @@ OF_OUR_OWN = {  # done outside GenAI, or by its other options
     "num_return_sequences",
 }  # fmt: skip
 OF_DRAFTING = {"mode", "num_assistant_tokens", "max_ngram_size"}
-REFUSED = {"logprobs", "structured_output_config"}
+REFUSED = {"logprobs", "logit_bias", "structured_output_config"}
 
 
 @pytest.fixture(scope="module", params=["GPU", "NPU"])
@@ -303,6 +303,6 @@ def test_nothing_is_promised_and_nothing_drafted(pipeline: LLMPipeline, caplog):
         with pytest.raises(InvalidOption, match=rf"mode='{mode}' .*on {pipeline.device}.*device='CPU'"):
             pipeline.generate(RENAME, mode=mode)
     form = StructuredOutputConfig(regex="a+")
-    for name, value in {"logprobs": 1, "structured_output_config": form}.items():
+    for name, value in {"logprobs": 1, "logit_bias": {5: 1}, "structured_output_config": form}.items():
         with pytest.raises(InvalidOption, match=rf"{name}=.* on {pipeline.device}.*device='CPU'"):
             pipeline.generate(RENAME, **{name: value})

@@ -80,6 +80,17 @@ def test_a_prompt_is_put_into_the_chat_template_unless_told_otherwise(pipeline: 
     assert plain.prompt_tokens < wrapped_stats.prompt_tokens
 
 
+def test_token_ids_are_taken_as_they_are(pipeline: LLMPipeline):
+    prompts = [CODE, RENAME]
+    ids = [pipeline.tokenizer.encode(prompt) for prompt in prompts]
+    expected = pipeline.generate(prompts, max_new_tokens=12, apply_chat_template=False).generations
+    given = pipeline.generate(ids, max_new_tokens=12).generations
+    assert [each.token_ids for each in given] == [each.token_ids for each in expected]
+    assert [each.stats.prompt_tokens for each in given] == [len(each) for each in ids]
+    (alone,) = pipeline.generate(ids[0], max_new_tokens=12).generations
+    assert alone.token_ids == expected[0].token_ids
+
+
 def test_a_chat_remembers_what_was_said(pipeline: LLMPipeline):
     options = {"max_new_tokens": 16, "mode": "draft"}
     pipeline.start_chat("Answer with code.")

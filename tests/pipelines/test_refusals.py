@@ -14,6 +14,7 @@ from outrider.pipelines import (
     LLMPipeline,
     PromptTooLong,
     UnknownOption,
+    UnknownToken,
 )
 
 CODE = "def area(width, height):\n    return width * height\n"
@@ -31,6 +32,12 @@ RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
         (None, InvalidOption, "NoneType is no prompt"),
         (7, InvalidOption, "int is no prompt"),
         (["x", 7], InvalidOption, "is no chat message"),
+        ([[]], EmptyPrompt, "give at least one token id"),
+        ([7, "x"], InvalidOption, "is no chat message"),
+        ([[7, "x"]], InvalidOption, "'x' in a prompt of token ids is none"),
+        ([[7, True]], InvalidOption, "True in a prompt of token ids is none"),
+        ([7, 10**9], UnknownToken, "token id 1000000000 at place 1"),
+        ([[7], [-1]], UnknownToken, "token id -1 at place 0"),
         ([{"role": "user"}], InvalidOption, "'role' and 'content'"),
         ([{"role": "user", "content": 7}], InvalidOption, "strings 'role' and 'content'"),
     ],
@@ -38,7 +45,7 @@ RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
 )
 def test_what_is_no_prompt_is_refused(pipeline: LLMPipeline, prompt, error, message):
     for ask in (pipeline.generate, pipeline.stream):
-        if ask == pipeline.stream and prompt == ["x", ""]:
+        if ask == pipeline.stream and prompt in (["x", ""], [[7], [-1]]):
             continue
         with pytest.raises(error, match=message):
             ask(prompt, max_new_tokens=4)
@@ -56,6 +63,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_figures(pipeline: 
         ({"temperature": -1}, InvalidOption, "temperature=-1"),
         ({"mode": "fast"}, InvalidOption, "'draft'"),
         ({"num_return_sequences": 2}, InvalidOption, "do_sample"),
+        ({"logit_bias": {5: 1, 10**9: 1}}, InvalidOption, "logit_bias has the token id 1000000000, .* from 0 to"),
     ],
 )
 def test_bad_options_are_refused(pipeline: LLMPipeline, options, error, message):
@@ -72,6 +80,14 @@ def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPip
     answer = pipeline.generate(RENAME, min_new_tokens=2, max_new_tokens=4, stop_token_ids=set(every[:-1]))
     assert answer.generations[0].token_ids[:2] == (every[-1],) * 2
     assert pipeline.generate(RENAME, stop_token_ids=set(every)).stats[0].new_tokens == 1
+
+
+def test_a_chat_takes_no_token_ids(embedded_pair):
+    """They would be no message of it."""
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=256)
+    pipeline.start_chat()
+    with pytest.raises(InvalidOption, match="finish_chat"):
+        pipeline.generate([5, 6], max_new_tokens=1)
 
 
 def test_one_answer_only_can_be_followed(pipeline: LLMPipeline):

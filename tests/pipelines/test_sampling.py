@@ -25,6 +25,7 @@ SETTINGS = st.fixed_dictionaries(
         "repetition_penalty": st.floats(0.5, 2.0),
         "presence_penalty": st.floats(-2.0, 2.0),
         "frequency_penalty": st.floats(-2.0, 2.0),
+        "logit_bias": st.dictionaries(st.integers(0, 30), st.floats(-100.0, 100.0), max_size=6),
         "min_new_tokens": st.integers(0, 6),
         "rng_seed": st.integers(0, 2**64 - 1),
     },
@@ -131,6 +132,12 @@ def test_penalties_do_what_their_names_say():
     assert penalized(logits, [0, 1, 2, 2], 2, config).tolist() == [1.0, -4.0, 1.0 - 0.5 - 2 * 0.25, 2.0]
 
 
+def test_a_bias_is_added_behind_the_penalties_and_ids_without_a_logit_have_none():
+    logits = row([2.0, -2.0, 2.0, 2.0])
+    config = GenerationConfig(repetition_penalty=2.0, presence_penalty=0.5, logit_bias={0: 1.5, 2: -100, 99: 100})
+    assert penalized(logits, [0, 1, 2], 2, config).tolist() == [1.0 + 1.5, -4.0, 1.0 - 0.5 - 100, 2.0]
+
+
 def test_an_end_is_impossible_before_the_least_number_of_tokens():
     logits = row([9.0, 8.0, 1.0])
     config = GenerationConfig(min_new_tokens=2, eos_token_ids={0}, stop_token_ids={1, 99})
@@ -193,6 +200,7 @@ def test_the_noise_of_a_token_does_not_depend_on_the_other_candidates():
         {"min_p": 0.3},
         {"temperature": 0.8, "top_k": 6, "top_p": 0.85, "min_p": 0.05, "repetition_penalty": 1.3},
         {"presence_penalty": 1.0, "frequency_penalty": 0.7},
+        {"temperature": 1.3, "logit_bias": {0: 1.5, 4: -1.0, 7: -100, 9: 0.3}},
     ],
     ids=str,
 )

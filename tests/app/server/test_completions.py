@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import openai
+import pytest
 
 from .serving import MODEL, Served
 
@@ -23,6 +24,41 @@ def test_every_prompt_gets_its_answers_in_order(served: Served, client: openai.O
     assert answer.usage.completion_tokens == sum(stats.new_tokens for stats in expected.stats)
     assert answer.usage.prompt_tokens == sum(stats.prompt_tokens for stats in expected.stats[::2])
     assert answer.speculation["mode"] == "auto"
+
+
+def test_token_ids_are_gone_on_with_as_their_text_is(served: Served, client: openai.OpenAI) -> None:
+    ids = [served.pipeline.tokenizer.encode(prompt) for prompt in PROMPTS]
+    expected = [choice.text for choice in client.completions.create(model=MODEL, prompt=PROMPTS, **SAMPLED).choices]
+    several = client.completions.create(model=MODEL, prompt=ids, **SAMPLED)
+    assert [choice.text for choice in several.choices] == expected
+    assert several.usage is not None
+    assert several.usage.prompt_tokens == sum(map(len, ids))
+    alone = client.completions.create(model=MODEL, prompt=ids[1], **SAMPLED)
+    assert [choice.text for choice in alone.choices] == expected[1:]
+
+
+@pytest.mark.parametrize("ids", [[10**9], [[5, 6], [7, 10**9]]], ids=str)
+def test_ids_that_are_no_tokens_are_told(client: openai.OpenAI, ids: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"1000000000 at place .* from 0 to") as error:
+        client.completions.create(model=MODEL, prompt=ids)
+    assert error.value.param == "prompt"
+
+
+@pytest.mark.parametrize("mode", ["off", "lookup", "draft", "auto"])
+def test_a_bias_is_added_whoever_drafts(served: Served, client: openai.OpenAI, mode: str) -> None:
+    plain = served.pipeline.generate(PROMPTS[0], apply_chat_template=False, max_new_tokens=20).generations[0].token_ids
+    banned = max(plain, key=plain.count)
+    expected = served.pipeline.generate(
+        PROMPTS[0], apply_chat_template=False, max_new_tokens=20, mode="off", logit_bias={banned: -100}
+    ).generations[0]  # fmt: skip
+    assert banned not in expected.token_ids
+    asked: Any = {"model": MODEL, "max_tokens": 20, "temperature": 0, "extra_body": {"speculation": mode}}
+    answer = client.completions.create(prompt=PROMPTS[0], logit_bias={str(banned): -100}, **asked)
+    assert answer.choices[0].text == expected.text
+    only = client.chat.completions.create(
+        messages=[{"role": "user", "content": PROMPTS[0]}], logit_bias={str(banned): 100}, **asked
+    )
+    assert only.choices[0].message.content == served.pipeline.tokenizer.decode([banned] * 20)
 
 
 def test_a_stream_adds_up_to_the_answer(client: openai.OpenAI) -> None:
