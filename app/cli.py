@@ -111,7 +111,7 @@ def serve(
 
     keys = () if api_key_file is None else read_keys(api_key_file)
     access = Access(host, keys, tuple(cors_origin or ()))
-    limits = Limits(max_answers, max_body_mib * MIB, request_seconds)
+    limits = Limits(max_answers, max_body_mib * MIB, request_s=request_seconds)
     run_server(pair or _embedded_pair(), device, reference, access, port, limits)
 
 

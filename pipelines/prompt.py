@@ -73,7 +73,7 @@ def encode_prompt(
         return _checked(prompt, tokenizer.vocabulary_size)
     is_text = isinstance(prompt, str) and not history
     messages = messages_of(prompt, history, use_template and (tokenizer.has_chat_template or not is_text))
-    if not prompt or (messages is not None and not (messages and messages[-1].get("content"))):
+    if not prompt or (messages is not None and not (messages and _says_something(messages[-1]))):
         raise EmptyPrompt("The prompt is empty: give at least one character.")
     if messages is None:
         tokens = tokenizer.encode(str(prompt))
@@ -88,6 +88,10 @@ def encode_prompt(
     if not tokens:
         raise EmptyPrompt(f"The prompt {prompt!r} has no tokens: give some text.")
     return tokens
+
+
+def _says_something(message: Message) -> bool:
+    return bool(message.get("content")) or message.get("role") == "tool"  # which may well return nothing
 
 
 def _is_id(value: object) -> bool:

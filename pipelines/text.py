@@ -159,7 +159,13 @@ class TextStream:
         if not held:
             return 0
         stop_prefix = max(
-            (n for stop in self._stops for n in range(1, len(stop)) if held.endswith(stop[:n])), default=0
+            (
+                n
+                for stop in self._stops
+                for n in range(1, min(len(stop), len(held) + 1))
+                if held.endswith(stop[:n])
+            ),
+            default=0,
         )
         end = len(held) - stop_prefix
         return max(match.start() for match in regex.finditer(r"\X", held) if match.start() <= end)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,7 +88,7 @@ class Access:
 
 
 class Gate:
-    """ASGI middleware: refuses what `Access` or the limit on bodies refuses, before anything else looks at it."""
+    """ASGI middleware: refuses what `Access` or the limits on bodies refuse, before anything else looks at it."""
 
     def __init__(self, app: ASGIApp, access: Access, limits: Limits, metrics: Metrics) -> None:
         self._app = app
@@ -107,12 +109,17 @@ class Gate:
             self._metrics.requests.labels(REFUSED).inc()
             await JSONResponse(error.body, error.status_code, error.headers)(scope, receive, send)
             return
-        received = 0
+        received, is_whole = 0, False
+        until = time.monotonic() + self._limits.body_s
 
         async def receive_some() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, is_whole
+            try:
+                message = await asyncio.wait_for(receive(), None if is_whole else until - time.monotonic())
+            except asyncio.TimeoutError:
+                raise ApiError(408, f"The body did not arrive within {self._limits.body_s:g} s.", "body") from None
             received += len(message.get("body", b""))
+            is_whole = not message.get("more_body", False)
             self._check_size(received)
             return message
 

@@ -134,12 +134,17 @@ def create_api(server: Server, access: Access) -> FastAPI:
 
     api = FastAPI(
         title="Outrider", version=version("outrider"), lifespan=lifespan, docs_url=None, redoc_url=None,
+        redirect_slashes=False,
     )  # fmt: skip
     add_error_handlers(api, server.metrics)
     api.add_middleware(Gate, access=access, limits=worker.limits, metrics=server.metrics)
     if access.origins:
         api.add_middleware(
-            CORSMiddleware, allow_origins=access.origins, allow_methods=["GET", "POST"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=access.origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "X-Should-Retry"],
         )
     routes = APIRouter(responses=ERRORS, dependencies=[Security(HTTPBearer(auto_error=False))] if access.keys else [])
 

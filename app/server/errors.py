@@ -75,22 +75,24 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
             return ApiError(400, message, prompt_field, "context_length_exceeded")
         case CacheTooSmall():
             return ApiError(400, message, "max_tokens", "context_length_exceeded")
-        case InvalidOption() if "no chat template" in message:
-            return ApiError(400, message, prompt_field)
-        case InvalidOption() if "chat template" in message:  # what follows is the template engine's own
-            return ApiError(400, "The chat template of this model cannot take these messages.", prompt_field)
         case InvalidOption() if "structured_output_config" in message:
             field = "response_format"
             message = message.replace("structured_output_config.json_schema", field)
             return ApiError(400, message.replace("structured_output_config", field), field)
+        case InvalidOption() if "no chat template" in message:
+            return ApiError(400, message, prompt_field)
+        case InvalidOption() if "chat template" in message:  # what follows is the template engine's own
+            return ApiError(400, "The chat template of this model cannot take these messages.", prompt_field)
         case InvalidOption():
             name = re.split(r"\W", message, maxsplit=1)[0]
             if name not in OPTIONS:
                 return ApiError(400, message)
             field = FIELDS.get(name, name)
             return ApiError(400, field + message.removeprefix(name), field)
-        case DeviceFailed():
+        case DeviceFailed() if error.__cause__ is None:
             return ApiError(500, message, code="device_failed")
+        case DeviceFailed():  # the message holds that of the cause, where there may be paths
+            return ApiError(500, "The device failed; the server's own output says how.", code="device_failed")
         case OutriderError():
             return ApiError(500, "The model could not answer; the server's own output says why.")
     return ApiError(500, "The server failed on this request; its own output says how.")
@@ -126,7 +128,10 @@ def _of_validation(errors: Sequence[Any], body: Any) -> ApiError:
     """The most exact of pydantic's complaints: a union has one for each kind that a value could have been of."""
     fields = [_field(error, body) for error in errors]
     depth, field = max(fields, key=lambda found: found[0])
-    error = errors[fields.index((depth, field))]
+    there = [error for error, found in zip(errors, fields, strict=True) if found == (depth, field)]
+    error = min(
+        there, key=lambda each: each["type"].endswith("_type")
+    )  # the kind that the value is of
     kind = error["type"]
     if kind == "json_invalid":
         return ApiError(400, f"The body is not JSON: {error['ctx']['error']}.", "body")
@@ -136,6 +141,8 @@ def _of_validation(errors: Sequence[Any], body: Any) -> ApiError:
         return ApiError(400, f"{field} is not known here: leave it out.", field, "unknown_parameter")
     if kind in ("missing", "union_tag_not_found"):
         return ApiError(400, f"{field} is missing.", field, "missing_required_parameter")
+    if kind == "none_required":
+        return ApiError(400, f"{field} is not supported here: leave it out.", field, "unsupported_parameter")
     message = error["msg"].removeprefix("Value error, ")
     return ApiError(400, f"{field}: {message}" + ("" if message.endswith(".") else "."), field, "invalid_value")
 

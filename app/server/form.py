@@ -54,7 +54,8 @@ def _structure(request: ChatRequest) -> StructuredOutputConfig | None:
     if form is None or isinstance(form, TextFormat):
         return None
     schema = {"type": "object"} if isinstance(form, ObjectFormat) else form.json_schema.schema_
-    return StructuredOutputConfig(json_schema=json.dumps({"x-guidance": {"whitespace_pattern": SPACE}, **schema}))
+    guidance = schema.get("x-guidance", {"whitespace_pattern": SPACE})
+    return StructuredOutputConfig(json_schema=json.dumps({**schema, "x-guidance": guidance}))
 
 
 def _check_not_strict(tools: Sequence[Tool]) -> None:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outrider.pipelines import InvalidOption
+
 MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """answers: waiting and being written at a time, of all requests together. Times are in seconds."""
+    """answers: waiting and being written at a time, of all requests together. Times are in seconds.
+
+    body_s: for a body to arrive.
+    request_s: for the answers to a request, waiting included.
+
+    Raises InvalidOption where a time is none.
+    """
 
     answers: int = 256
     body_bytes: int = 8 * MIB
+    body_s: float = 60.0
     request_s: float = 600.0
     retry_after_s: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.request_s > 0:
+            raise InvalidOption(f"--request-seconds {self.request_s} is no time: give a number from 1 up.")

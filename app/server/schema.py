@@ -6,54 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator
+
+from .fields import Biases, Prompts, Stops, Strict, Text
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
-MOST_BIASES = 1024  # each is added once for every token that is written
-MOST_PROMPTS = 128
-
-
-def _encodable(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("half a surrogate pair is no character") from None
-    return text
-
-
-Text: TypeAlias = Annotated[str, AfterValidator(_encodable)]
-TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
-Bias: TypeAlias = Annotated[float, Field(ge=-100, le=100)]
-TokenIds: TypeAlias = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
-
-
-def _kind_of_prompt(prompt: Any) -> str | None:
-    """By its first item, so that an error is one of the kind that was meant."""
-    if isinstance(prompt, str):
-        return "text"
-    if not isinstance(prompt, list):
-        return None
-    first = prompt[0] if prompt else ""
-    kinds = {str: "texts", int: "ids", list: "lists of ids"}
-    return kinds.get(type(first))
-
-
-Prompts: TypeAlias = Annotated[
-    Annotated[Text, Tag("text")]
-    | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS), Tag("texts")]
-    | Annotated[TokenIds, Tag("ids")]
-    | Annotated[list[TokenIds], Field(min_length=1, max_length=MOST_PROMPTS), Tag("lists of ids")],
-    Discriminator(
-        _kind_of_prompt,
-        custom_error_type="prompt",
-        custom_error_message="Input should be a string, a list of token ids, or a list of several of either",
-    ),
-]
 Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
-
-
-class Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
 
 class StreamOptions(Strict):
@@ -66,15 +24,13 @@ class GenerationRequest(Strict):
     model: Text
     max_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1, le=128)
-    stop: Annotated[Text, Field(min_length=1)] | list[Annotated[Text, Field(min_length=1)]] | None = None
+    stop: Stops | None = None
     seed: int | None = Field(None, ge=0, lt=SEEDS)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=MOST_BIASES)] | None = Field(
-        None, description="By token id, what is added to its score."
-    )
+    logit_bias: Biases | None = Field(None, description="By token id, what is added to its score.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Text | None = None
@@ -105,7 +61,7 @@ class TextPart(Strict):
     text: Text
 
 
-Content: TypeAlias = Text | Annotated[list[TextPart], Field(min_length=1)]
+Content: TypeAlias = Text | Annotated[list[TextPart], Field(min_length=1, fail_fast=True)]
 
 
 class FunctionCall(Strict):
@@ -151,7 +107,7 @@ class AssistantMessage(_Message):
 
     role: Literal["assistant"]
     content: Content | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     refusal: None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None
@@ -218,9 +174,9 @@ ResponseFormat: TypeAlias = Annotated[TextFormat | ObjectFormat | SchemaFormat, 
 class ChatRequest(GenerationRequest):
     """The body of /v1/chat/completions."""
 
-    messages: list[Message] = Field(min_length=1)
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = Field(None, ge=1)
-    tools: list[Tool] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: Literal[True] | None = None
     store: Literal[False] | None = None

@@ -34,20 +34,27 @@ class Answers:
         self.dropped = False
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self._worker = worker
-        self._num_open = num_answers
+        self._num_unread = self._num_unwritten = num_answers
 
     def __aiter__(self) -> Answers:
         return self
 
     async def __anext__(self) -> tuple[int, Piece]:
         """The next piece and which answer it belongs to, until all have ended. Raises ApiError."""
-        if not self._num_open:
+        if not self._num_unread:
             raise StopAsyncIteration
         event = await self.events.get()
         if isinstance(event, ApiError):
             raise event
-        self._num_open -= event[1].finish_reason is not None
+        self._num_unread -= event[1].finish_reason is not None
         return event
+
+    def deliver(self, event: Event) -> None:
+        """Take what was written. When that is all, the answers count no more, whether or not anybody reads them."""
+        self.events.put_nowait(event)
+        self._num_unwritten -= not isinstance(event, ApiError) and event[1].finish_reason is not None
+        if isinstance(event, ApiError) or not self._num_unwritten:
+            self.close()
 
     def close(self) -> None:
         """Let go of what is not written yet: its blocks are free before the next pass begins."""
@@ -210,7 +217,7 @@ class Worker:
     def _hand_over(self, events: Sequence[tuple[Answers, Event]]) -> None:
         def deliver() -> None:
             for answers, event in events:
-                answers.events.put_nowait(event)
+                answers.deliver(event)
 
         if events and self._loop is not None:
             self._loop.call_soon_threadsafe(deliver)

@@ -117,6 +117,7 @@ def test_other_machines_are_let_in_with_a_key_only(tmp_path: Path) -> None:
         (["--host", "192.0.2.1", "--api-key-file", "KEYS"], "an address of this machine"),
         (["--api-key-file", "no/such/file"], "cannot be read"),
         (["--cors-origin", "localhost"], "no origin"),
+        (["--request-seconds", "nan"], "no time"),
         (["--pair", "no/such/folder"], "There is no folder"),
         (["--device", "sledge"], "no device 'sledge'"),
     ],

@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from outrider.app.server.limits import MIB
+from outrider.app.server.limits import MIB, Limits
+from outrider.pipelines import LLMPipeline
 
-from .serving import LOCAL, MODEL, Served, user
+from .serving import LOCAL, MODEL, Served, running, user
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MESSAGES = user("x")
@@ -66,6 +67,7 @@ def error_of(answer: httpx.Response, status: int) -> dict[str, Any]:
         ({"stop": ""}, "stop"),
         ({"stop": ["x", ""]}, "stop[1]"),
         ({"stop": {"x": 1}}, "stop"),
+        ({"stop": [str(i) for i in range(65)]}, "stop"),
         ({"presence_penalty": 3}, "presence_penalty"),
         ({"frequency_penalty": -3}, "frequency_penalty"),
         ({"logit_bias": {"5": 101}}, "logit_bias.5"),
@@ -170,6 +172,7 @@ def test_other_addresses_and_methods_are_refused(served: Served) -> None:
     error_of(served.get("/docs"), 404)
     error_of(served.get(CHAT), 405)
     error_of(served.post("/v1/models", {}), 405)
+    error_of(served.get("/v1/models/"), 404)  # no address is made of the Host header to send a client to
 
 
 def test_a_body_that_is_too_large_is_not_read(served: Served) -> None:
@@ -184,6 +187,20 @@ def test_a_body_that_is_too_large_is_not_read(served: Served) -> None:
     answer = httpx.post(served.url + CHAT, content=parts(), headers={"Content-Type": "application/json"})
     error_of(answer, 413)
     served.post(COMPLETIONS, {"model": MODEL, "prompt": "x", "max_tokens": 1}).raise_for_status()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(pipeline: LLMPipeline) -> None:
+    with running(pipeline, Limits(body_s=0.2)) as served:
+        host, port = LOCAL, int(served.url.rpartition(":")[2])
+        headers = f"Host: {LOCAL}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
+        request = f"POST {CHAT} HTTP/1.1\r\n{headers}\r\n{{"
+        with socket.create_connection((host, port), timeout=30) as connection:
+            connection.sendall(request.encode())
+            answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()  # until it is closed
+        assert answer.startswith("HTTP/1.1 408 ")
+        assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["param"] == "body"
+        long = {"model": MODEL, "prompt": "x", "max_tokens": 150, "speculation": "off"}  # takes longer than that
+        served.post(COMPLETIONS, long).raise_for_status()
 
 
 def test_what_is_no_http_harms_nobody(served: Served) -> None:

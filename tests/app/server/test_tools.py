@@ -147,10 +147,11 @@ def test_a_stream_carries_the_same_call(client: openai.OpenAI) -> None:
     assert (call.index, call.function.name, json.loads(call.function.arguments)) == (0, "area", {"width": 3})
 
 
-def test_the_result_of_a_call_goes_back_to_the_model(client: openai.OpenAI, with_tools: Served) -> None:
+@pytest.mark.parametrize("content", ["12", ""])
+def test_the_result_of_a_call_goes_back_to_the_model(client: openai.OpenAI, with_tools: Served, content: str) -> None:
     first: Any = client.chat.completions.create(model=MODEL, messages=ASK, tools=[AREA_TOOL], temperature=0)
     message = first.choices[0].message
-    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "12"}
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": content}
     answer = client.chat.completions.create(
         model=MODEL, messages=[*ASK, message.model_dump(), result], tools=[AREA_TOOL], max_tokens=4
     )
@@ -158,7 +159,7 @@ def test_the_result_of_a_call_goes_back_to_the_model(client: openai.OpenAI, with
     function = {"name": "area", "arguments": {"width": 3}}
     prompt = template(
         [*ASK, {"role": "assistant", "content": "def call():\n    return",
-                "tool_calls": [{"function": function}]}, {"role": "tool", "content": "12"}],
+                "tool_calls": [{"function": function}]}, {"role": "tool", "content": content}],
         tools=[AREA_TOOL],
     )  # fmt: skip
     assert '<tool_call>{"name": "area", "arguments": {"width": 3}}</tool_call>' in prompt

@@ -16,6 +16,7 @@ import pytest
 
 from outrider.app.server import worker
 from outrider.app.server.limits import Limits
+from outrider.app.server.metrics import Metrics
 from outrider.pipelines import LLMPipeline
 
 from .serving import AREA, LOCAL, MODEL, REPEAT, Served, running, user, wait_until
@@ -155,6 +156,25 @@ def test_an_answer_that_takes_too_long_is_ended_with_an_error(hasty: Served) -> 
             list(stream)
     wait_until(lambda: hasty.pool.num_free == hasty.pool.num_blocks)
     assert hasty.metric('outrider_requests_total{outcome="timed_out"}') == 2
+
+
+def test_an_answer_that_nobody_reads_keeps_no_other_out(pipeline: LLMPipeline) -> None:
+    """A client can keep its connection open and not read; what it was to get is written, and waits for it alone."""
+    options = {"max_new_tokens": 12, "ignore_eos": True, "apply_chat_template": False, "num_return_sequences": 1}
+
+    async def ask() -> str:
+        serving = worker.Worker(pipeline, Limits(answers=1), Metrics(pipeline.backend))
+        serving.start()
+        try:
+            answers = await serving.open("x = [", options, 1, "prompt")
+            assert serving.num_open == 1
+            await asyncio.to_thread(wait_until, lambda: serving.num_open == 0)
+            (await serving.open("y", options, 1, "prompt")).close()
+            return "".join([piece.text async for _, piece in answers])
+        finally:
+            await asyncio.to_thread(serving.close)
+
+    assert asyncio.run(ask()) == str(pipeline.generate("x = [", **options))
 
 
 def test_streams_are_ended_with_a_reason_when_the_server_ends(pipeline: LLMPipeline) -> None:

@@ -1,0 +1,74 @@
+"""The kinds of values that the fields of requests hold."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+MOST_BIASES = 1024  # each is added once for every token that is written
+MOST_PROMPTS = 128
+MOST_STOPS = 64  # each is looked for behind every token
+
+
+def _encodable(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("half a surrogate pair is no character") from None
+    return text
+
+
+def _few(biases: Any) -> Any:
+    if isinstance(biases, dict) and len(biases) > MOST_BIASES:
+        raise ValueError(f"give {MOST_BIASES} token ids at most")
+    return biases
+
+
+Text: TypeAlias = Annotated[str, AfterValidator(_encodable)]
+Stop: TypeAlias = Annotated[Text, Field(min_length=1)]
+Stops: TypeAlias = Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)]
+TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
+Biases: TypeAlias = Annotated[
+    dict[TokenKey, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MOST_BIASES), BeforeValidator(_few)
+]
+TokenIds: TypeAlias = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
+
+
+def _kind_of_prompt(prompt: Any) -> str | None:
+    """By its first item, so that an error is one of the kind that was meant."""
+    if isinstance(prompt, str):
+        return "text"
+    if not isinstance(prompt, list):
+        return None
+    first = prompt[0] if prompt else ""
+    kinds = {str: "texts", int: "ids", list: "lists of ids"}
+    return kinds.get(type(first))
+
+
+Prompts: TypeAlias = Annotated[
+    Annotated[Text, Tag("text")]
+    | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True), Tag("texts")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True), Tag("lists of ids")],
+    Discriminator(
+        _kind_of_prompt,
+        custom_error_type="prompt",
+        custom_error_message="Input should be a string, a list of token ids, or a list of several of either",
+    ),
+]
+
+
+class Strict(BaseModel):
+    """Of many wrong items or unknown fields one is told: to tell of a million takes minutes and gigabytes."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_more_unknown_fields(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        unknown = next((name for name in data if name not in known), None)
+        return {name: value for name, value in data.items() if name in known or name == unknown}
