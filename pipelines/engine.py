@@ -146,12 +146,9 @@ class Engine(Backend):
         plans: list[_Plan] = []
         begun: set[object] = set()
         for sequence in sequences:
-            start, length = sequence.num_cached, len(sequence.tokens)
+            start = sequence.num_cached
+            end = min(len(sequence.tokens), start + room)
             next_block = self._pool.next_block(sequence.table, sequence.tokens, start)
-            end = min(length, start + room)
-            full = end - end % self._pool.block_size
-            if start < full and end < length:
-                end = full  # only full blocks can be shared
             if start == end or next_block in begun:
                 continue
             if next_block is not None:
@@ -163,7 +160,8 @@ class Engine(Backend):
     def _without_part_tile(self, plans: list[_Plan]) -> list[_Plan]:
         """Leave the last rows of the last chunk to another pass where they would cost as much as many more."""
         rows = sum(len(plan.window.tokens) for plan in plans)
-        if (excess := rows - self._planner.without_part_tile(rows)) > 0:
+        cost = self._planner.cost
+        if cost is not None and (excess := rows - cost.without_part_tile(rows)) > 0:
             last = plans[-1].window
             if len(last.tokens) > excess:
                 plans[-1] = replace(plans[-1], window=replace(last, tokens=last.tokens[:-excess]))

@@ -84,10 +84,6 @@ class Planner:
         """Tokens per millisecond of late, all sequences together."""
         return self._tokens / self._time_ms
 
-    def without_part_tile(self, rows: int) -> int:
-        """The most rows of a prompt, of so many, that are worth reading in one pass (see `CostModel`)."""
-        return rows if self.cost is None else self.cost.without_part_tile(rows)
-
     def draft(self, turns: SequenceOf[Turn], other_rows: int = 0) -> None:
         """Fill the draft of each turn. `other_rows` of the same pass are prompts that are being read."""
         planned = []

@@ -67,6 +67,7 @@ class FakeModel:
         self.windows += windows
         self.before_pass(windows)
         for window in windows:
+            assert window.tokens, "nothing is fed"
             for position, token in enumerate(window.tokens, window.start):
                 self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
             behind = window.start + 1
