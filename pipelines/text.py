@@ -16,6 +16,7 @@ import regex
 from .errors import BrokenPair, InvalidOption
 
 INCOMPLETE = "\ufffd"  # what a detokenizer puts where the bytes of a character are still missing
+GRAPHEME = regex.compile(r"\X")
 
 
 class Tokenizer:
@@ -168,7 +169,7 @@ class TextStream:
             default=0,
         )
         end = len(held) - stop_prefix
-        return max(match.start() for match in regex.finditer(r"\X", held) if match.start() <= end)
+        return max(match.start() for match in GRAPHEME.finditer(held) if match.start() <= end)
 
 
 def _split(spans: Sequence[Span], at: int) -> tuple[tuple[Span, ...], list[Span]]:

@@ -82,20 +82,20 @@ def test_a_length_reached_inside_a_draft_ends_the_answer_there(max_new_tokens):
     check(sequence)
     assert sequence.finish_reason == "length"
     assert model.num_passes == min(2, max_new_tokens)
-    assert max(w.start + len(w.tokens) for w in model.windows) <= max(2, 2 + max_new_tokens), "drafted past the end"
+    assert max(w.start + len(w.tokens) for w in model.windows) <= 2 + max_new_tokens, "drafted past the end"
 
 
-def test_every_window_has_two_rows_and_reads_nothing_twice():
+def test_nothing_is_read_twice():
     for prompt_length in range(1, 12):
         model = FakeModel(RULE)
         engine, _ = fake_engine(model)
         run(engine, request(range(prompt_length), 6, mode="off"))
         lengths = [len(window.tokens) for window in model.windows]
-        assert lengths == [max(2, prompt_length), *[2] * 5]
+        assert lengths == [prompt_length, *[1] * 5]
 
 
 @pytest.mark.parametrize(
-    ("prompt_length", "lengths"), [(7, [7]), (8, [8]), (9, [8, 2]), (10, [8, 2]), (16, [8, 8]), (17, [8, 8, 2])]
+    ("prompt_length", "lengths"), [(7, [7]), (8, [8]), (9, [8, 1]), (10, [8, 2]), (16, [8, 8]), (17, [8, 8, 1])]
 )
 def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_length, lengths):
     monkeypatch.setattr(engine_module, "PREFILL_ROWS", 8)
@@ -105,11 +105,25 @@ def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_len
     assert [len(window.tokens) for window in model.windows] == lengths
 
 
-def test_without_the_promise_a_single_row_is_enough():
-    model = FakeModel(RULE)
-    engine, _ = fake_engine(model, exact=False)
-    run(engine, request([1, 2, 3], 6, mode="off"))
-    assert [len(window.tokens) for window in model.windows] == [3, 1, 1, 1, 1, 1]
+@pytest.mark.parametrize(
+    ("prompt_lengths", "passes"),
+    [
+        ([64], [[64]]),
+        ([150], [[128], [22]]),
+        ([60, 40], [[60, 4], [1, 32], [1, 4]]),
+        ([60, 20, 20], [[60, 4], [1, 16, 16], [1, 1, 4]]),
+        ([600], [[512], [64], [24]]),
+    ],
+)
+def test_prompts_are_read_in_whole_tiles_where_a_part_of_one_costs_as_much(prompt_lengths, passes):
+    """What is left of them is read beside the first answers, 32 tokens a pass."""
+    for is_tiled in (True, False):
+        model = FakeModel(RULE, num_blocks=256)
+        engine, _ = fake_engine(model, cost=replace(COST, is_tiled=is_tiled))
+        seen: list[list[int]] = []
+        model.before_pass = lambda windows, seen=seen: seen.append([len(window.tokens) for window in windows])
+        run(engine, *(request([n] * length, 3, mode="off") for n, length in enumerate(prompt_lengths)))
+        assert (seen[: len(passes)] == passes) == is_tiled or sum(prompt_lengths) <= 64
 
 
 def test_more_requests_than_the_cache_holds_wait_their_turn_and_all_end():
