@@ -129,9 +129,7 @@ def _of_validation(errors: Sequence[Any], body: Any) -> ApiError:
     fields = [_field(error, body) for error in errors]
     depth, field = max(fields, key=lambda found: found[0])
     there = [error for error, found in zip(errors, fields, strict=True) if found == (depth, field)]
-    error = min(
-        there, key=lambda each: each["type"].endswith("_type")
-    )  # the kind that the value is of
+    error = min(there, key=lambda each: each["type"].endswith("_type"))  # not of a kind that was not meant
     kind = error["type"]
     if kind == "json_invalid":
         return ApiError(400, f"The body is not JSON: {error['ctx']['error']}.", "body")
