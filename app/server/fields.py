@@ -26,7 +26,7 @@ def _few(biases: Any) -> Any:
 
 
 Text: TypeAlias = Annotated[str, AfterValidator(_encodable)]
-Stop: TypeAlias = Annotated[Text, Field(min_length=1)]
+Stop: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_encodable)]
 Stops: TypeAlias = Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)]
 TokenKey: TypeAlias = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,9})$")]
 Biases: TypeAlias = Annotated[

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import accumulate
 
 import pytest
@@ -156,3 +157,12 @@ def test_the_real_tokenizer_streams_what_it_decodes(tokenizer, data):
 @given(TEXTS.filter(bool))
 def test_the_real_tokenizer_gives_text_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_a_stop_string_of_a_million_characters_holds_nobody_up():
+    """Of its beginnings only those that the text could end with are looked for; all of them would take minutes."""
+    stream = TextStream(FakeTokenizer([b"a", b"b", b"a"]), ["a" * 1_000_000])
+    began = time.process_time()
+    stream.extend([0, 1, 2], ["target"] * 3)
+    assert texts_of([stream.take()]) == ["ab"]
+    assert time.process_time() - began < 5
