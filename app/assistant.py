@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
-from outrider.pipelines import Generation, LLMPipeline, OutriderError
+from outrider.pipelines import Generation, LLMPipeline, OutriderError, Stream
 from outrider.pipelines.pair import name_of
 
 from .conversation import CANCELLED, Conversation, Turn, messages
@@ -47,9 +47,11 @@ class State:
 
 @dataclass(eq=False, slots=True)
 class _Answering:
-    """An answer that is being written, and what was asked of it meanwhile."""
+    """An answer that is being written, and what was asked of it meanwhile; `stream` is None where nobody may draft."""
 
     visitor: str
+    pipeline: LLMPipeline
+    stream: Stream | None = None
     stopped: bool = False
     dropped: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
@@ -58,7 +60,6 @@ class _Answering:
 class Assistant:
     """One pipeline at a time, shared by all visitors of the page.
 
-    insight: of all answers of this pipeline so far but the plain ones.
     switches: how often another pipeline has taken the place of the first.
     """
 
@@ -79,15 +80,23 @@ class Assistant:
         self._others = others
         self._refused: dict[tuple[Path, str], str] = {}  # why a pair could not be loaded on a device
         self.state = State("warming", "state_warming")
-        self.insight = Insight()
+        self._insight = Insight()  # of the answers of this pipeline that have ended
         self._answering: set[_Answering] = set()
-        self._lock = threading.Lock()  # of `insight` and `_answering`
+        self._lock = threading.Lock()  # of `_insight` and `_answering`
         self._warm_up_thread = threading.Thread(target=self._warm_up, args=(pipeline,), name="warm-up", daemon=True)
 
     @property
     def model(self) -> str:
         """What a turn says about who wrote it."""
         return self.name if self.pipeline.device == "CPU" else f"{self.name} on {self.pipeline.device}"
+
+    @property
+    def insight(self) -> Insight:
+        """Of all answers of this pipeline but the plain ones, as far as they are written at this moment."""
+        with self._lock:
+            open_now = [answering for answering in self._answering if answering.pipeline is self.pipeline]
+            ended = self._insight
+        return sum((insight_of(answering.stream.trace) for answering in open_now if answering.stream), ended)
 
     def warm_up_in_background(self) -> None:
         self._warm_up_thread.start()
@@ -129,13 +138,17 @@ class Assistant:
         pipeline = self.pipeline
         turn = replace(conversation[-1], settings=settings, model=self.model)
         said = messages([*conversation[:-1], turn])
-        with self._registered(visitor) as answering, pipeline.stream(said, **settings.options()) as pieces:
+        with (
+            self._registered(visitor, pipeline) as answering,
+            pipeline.stream(said, **settings.options()) as pieces,
+        ):
+            answering.stream = None if settings.mode == "off" else pieces
             for piece in pieces:
                 if answering.dropped:
                     return
                 turn = turn.extended(piece)
                 if turn.complete:
-                    turn = replace(turn, saving=self._looked_into(pipeline, pieces.finish(), settings))
+                    turn = replace(turn, saving=_saving(pipeline, pieces.finish(), settings))
                 yield turn
                 if answering.stopped:
                     pieces.cancel()
@@ -206,29 +219,19 @@ class Assistant:
             return [answering for answering in self._answering if visitor in (None, answering.visitor)]
 
     @contextmanager
-    def _registered(self, visitor: str) -> Iterator[_Answering]:
-        answering = _Answering(visitor)
+    def _registered(self, visitor: str, pipeline: LLMPipeline) -> Iterator[_Answering]:
+        answering = _Answering(visitor, pipeline)
         with self._lock:
             self._answering.add(answering)
         try:
             yield answering
         finally:
+            shown = insight_of(answering.stream.trace) if answering.stream else Insight()
             with self._lock:
                 self._answering.discard(answering)
+                if pipeline is self.pipeline:
+                    self._insight += shown
             answering.ended.set()
-
-    def _looked_into(self, pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
-        """Count an answer in, where somebody could draft; what it saved, where passes have known costs."""
-        if settings.mode == "off":
-            return None
-        with self._lock:
-            if pipeline is self.pipeline:
-                self.insight += insight_of(generation.trace)
-        cost = pipeline.speculation.cost if pipeline.device == "CPU" else None
-        if cost is None:
-            return None
-        middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
-        return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
 
     def _warm_up(self, pipeline: LLMPipeline) -> None:
         try:
@@ -252,10 +255,19 @@ class Assistant:
             self.state = State("refused", "state_refused", values)
             return
         with self._lock:
-            self.pipeline, self.name, self.insight = pipeline, choice.name, Insight()
+            self.pipeline, self.name, self._insight = pipeline, choice.name, Insight()
             self._refused.pop((choice.path, device), None)
             self.switches += 1
             self.state = _ready(pipeline)
+
+
+def _saving(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
+    """What the drafts of an answer saved, where somebody could draft and passes have known costs."""
+    cost = pipeline.speculation.cost if settings.mode != "off" and pipeline.device == "CPU" else None
+    if cost is None:
+        return None
+    middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
+    return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
 
 
 def _ready(pipeline: LLMPipeline) -> State:

@@ -9,7 +9,7 @@ from .backend import Backend
 from .results import Generation, Piece
 from .sequence import Sequence
 from .text import Span, TextStream
-from .trace import Statistics
+from .trace import PassRecord, Statistics
 
 
 class Stream(Iterator[Piece]):
@@ -70,6 +70,12 @@ class Stream(Iterator[Piece]):
         """The figures of the request so far."""
         with self._engine.lock:
             return self._sequence.statistics
+
+    @property
+    def trace(self) -> tuple[PassRecord, ...]:
+        """What happened in each pass so far."""
+        with self._engine.lock:
+            return tuple(self._sequence.trace)
 
     def cancel(self) -> None:
         """End the answer here; the next piece is the last."""

@@ -42,13 +42,14 @@ class ScriptedSpeculation:
 
 
 class ScriptedStream:
-    """Yields BEGINNING, waits for the gate or for `cancel`, then yields END or ends."""
+    """Yields BEGINNING, waits for the gate or for `cancel`, then yields END or ends. `passes` were run until then."""
 
     def __init__(self, gate: threading.Event, source: str, end_token: int) -> None:
         self._gate = gate
         self._source = source
         self._end_token = end_token
         self.cancelled = False
+        self.passes = 1
 
     def __enter__(self) -> ScriptedStream:
         return self
@@ -64,6 +65,10 @@ class ScriptedStream:
             yield Piece("", (), (), (), "cancelled", STATS)
         else:
             yield Piece(END, (self._end_token,), ("target",), (Span(END, "target"),), "stop", STATS)
+
+    @property
+    def trace(self) -> tuple[PassRecord, ...]:
+        return TRACE if self._gate.is_set() else TRACE[: self.passes]
 
     def cancel(self) -> None:
         self.cancelled = True

@@ -69,6 +69,16 @@ def test_finish_gives_the_whole_answer_also_after_some_pieces(served):
     assert stream.finish() == replace(generation, stats=stream.finish().stats)
 
 
+def test_the_trace_so_far_tells_of_every_token_written(served):
+    stream = stream_of(served[0], [3])
+    assert stream.trace == ()
+    seen = []
+    for piece in stream:
+        seen += piece.sources
+        assert [source for record in stream.trace for source in record.sources][: len(seen)] == seen
+    assert stream.trace == stream.finish().trace
+
+
 def test_a_closed_stream_frees_its_blocks_and_ends(served):
     engine, pool = served
     stream = stream_of(engine, range(9))

@@ -108,6 +108,21 @@ def test_the_drafting_tab_shows_acceptance_by_depth_and_what_was_chosen(page) ->
     expect(drafters).to_have_text(["text index100%3"])
 
 
+def test_the_drafting_tab_follows_an_answer_while_it_is_written(page, pipeline) -> None:
+    pipeline.gate.clear()
+    ask(page, "Write area.")
+    expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
+    page.get_by_role("tab", name="Drafting").click()
+    expect(page.locator("#insight")).to_contain_text("Nothing has been drafted yet.")
+    pipeline.streams[0].passes = 2
+    expect(page.locator("#insight tbody").nth(1).locator("tr")).to_have_text(["050%1", "350%1"])
+    page.get_by_role("tab", name="Chat").click()
+    page.locator("#stop").click()
+    expect(page.locator("#chat .figures")).to_contain_text("stopped")
+    page.get_by_role("tab", name="Drafting").click()
+    expect(page.locator("#insight tbody").nth(1).locator("tr")).to_have_text(["050%1", "350%1"])  # counted once
+
+
 def test_a_receipt_can_be_stopped(page, pipeline) -> None:
     answered(page, "Write area.")
     pipeline.gate.clear()
