@@ -17,6 +17,7 @@ from outrider.pipelines.pair import name_of
 from .conversation import CANCELLED, Conversation, Turn, messages
 from .insight import Insight, insight_of
 from .pairs import Choice, pairs_in
+from .reading import Reading
 from .receipt import Receipt, first_difference
 from .saving import Saving, saving_of
 from .settings import Settings
@@ -130,8 +131,8 @@ class Assistant:
         if self._warm_up_thread.is_alive():
             self._warm_up_thread.join()
 
-    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Turn]:
-        """The last turn of `conversation`, again and again with more of its answer, until it is complete.
+    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Reading | Turn]:
+        """How far its prompt is read, and then the last turn, again and again with more of its answer until complete.
 
         `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
         """
@@ -143,18 +144,24 @@ class Assistant:
             pipeline.stream(said, **settings.options()) as pieces,
         ):
             answering.stream = None if settings.mode == "off" else pieces
-            for piece in pieces:
+            yield Reading(0, pieces.prompt_tokens)
+            while not pieces.ended:
+                piece = pieces.advance()
                 if answering.dropped:
                     return
-                turn = turn.extended(piece)
-                if turn.complete:
-                    turn = replace(turn, saving=_saving(pipeline, pieces.finish(), settings))
-                yield turn
+                if piece is not None:
+                    turn = turn.extended(piece)
+                    if turn.complete:
+                        turn = replace(turn, saving=_saving(pipeline, pieces.finish(), settings))
+                    yield turn
+                elif not turn.token_ids:
+                    yield Reading(pieces.read_tokens, pieces.prompt_tokens)
                 if answering.stopped:
                     pieces.cancel()
 
-    def replay(self, conversation: Conversation, visitor: str) -> Iterator[int | Receipt]:
-        """Answer the last turn again without drafts: the tokens so far, again and again, and at the end the receipt.
+    def replay(self, conversation: Conversation, visitor: str) -> Iterator[Reading | int | Receipt]:
+        """Answer the last turn again without drafts: how far its prompt is read, the tokens so far, again and again,
+        and at the end the receipt.
 
         Ends without one when it was stopped. Raises OutriderError, such as NotComparable.
         """
@@ -170,7 +177,9 @@ class Assistant:
             settings = replace(settings, max_new_tokens=len(turn.token_ids))
         asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, saving=None, receipt=None)
         for again in self.answer((*conversation[:-1], asked), settings, visitor):
-            if again.stats is None or again.stats.ttft_s is None:
+            if isinstance(again, Reading):
+                yield again
+            elif again.stats is None or again.stats.ttft_s is None:
                 yield len(again.token_ids)
             elif again.finish_reason != CANCELLED:
                 yield Receipt(
@@ -189,8 +198,10 @@ class Assistant:
         for lane, mode in enumerate(("off", settings.mode)):
             if self.pipeline.device == "CPU":
                 self.pipeline.speculation.forget_prompts()
-            for lanes[lane] in self.answer((turn,), replace(settings, mode=mode), visitor):
-                yield lanes[0], lanes[1]
+            for seen in self.answer((turn,), replace(settings, mode=mode), visitor):
+                if isinstance(seen, Turn):
+                    lanes[lane] = seen
+                    yield lanes[0], lanes[1]
             if lanes[lane].finish_reason in (None, CANCELLED):
                 return
 

@@ -14,6 +14,7 @@ from outrider.pipelines import Span
 from ..assistant import State
 from ..conversation import CANCELLED, File, Turn
 from ..history import Node
+from ..reading import Reading
 from ..receipt import Receipt
 from ..wording import IN_ENGLISH, Words
 
@@ -33,7 +34,7 @@ def chat_messages(
 ) -> list[dict[str, str]]:
     """What `gr.Chatbot` shows: a message for each prompt and one for each answer with its figures.
 
-    `notes` are lines to stand under the answers of some nodes.
+    `notes` are lines of HTML to stand under the answers of some nodes.
     """
     result = []
     for node in nodes:
@@ -52,7 +53,7 @@ def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: 
     body = coloured_html(turn.spans) if coloured else answer_markdown(turn.text)
     if not turn.complete:
         return body
-    line = f'<p class="receipt" role="status">{escape(note)}</p>' if note else receipt_html(turn.receipt, words)
+    line = f'<p class="receipt" role="status">{note}</p>' if note else receipt_html(turn.receipt, words)
     return f"{body}\n\n{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
 
 
@@ -195,6 +196,15 @@ def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
         line += " " + words("times", plain=plain, drafted=drafted, ratio=f"{receipt.ratio:.1f}")
     sort = "same" if receipt.differs_at is None else "other"
     return f'<p class="receipt {sort}">{line}</p>'
+
+
+def reading_html(reading: Reading, words: Words = IN_ENGLISH) -> str:
+    """How much of the prompt is read; a bar as soon as there is something to show, which short prompts never have."""
+    total = f"{reading.total:,}"
+    if not reading.read:
+        return words("reading", count=total)
+    line = words("reading_on", read=f"{reading.read:,}", count=total, share=f"{reading.read / reading.total:.0%}")
+    return f'<progress class="reading" max="{reading.total}" value="{reading.read}"></progress>{line}'
 
 
 def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:

@@ -15,6 +15,7 @@ from outrider.pipelines import OutriderError
 from ..assistant import Assistant
 from ..conversation import CANCELLED, Turn
 from ..history import History, Node, title_of
+from ..reading import Reading
 from ..receipt import Receipt
 from ..settings import Settings
 from ..wording import words_of
@@ -62,17 +63,17 @@ class Talk:
         words, asked = words_of(request), view
         drawn, kept = 0.0, time.monotonic()
         try:
-            if (count := self._assistant.count(view.conversation)) is not None:
-                note = {view.nodes[-1].id: words("reading", count=f"{count:,}")}
-                yield view, rendering.chat_messages(view.nodes, coloured, words, note), *untouched()
-            for turn in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
-                view = view.with_last(turn)
-                if turn.complete or time.monotonic() - kept > KEEP_S:
-                    kept = time.monotonic()
-                    self._keep(view)
-                if turn.complete or time.monotonic() - drawn > REDRAW_S:
+            for seen in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
+                if isinstance(seen, Turn):
+                    view, notes = view.with_last(seen), {}
+                    if seen.complete or time.monotonic() - kept > KEEP_S:
+                        kept = time.monotonic()
+                        self._keep(view)
+                else:
+                    notes = {view.nodes[-1].id: rendering.reading_html(seen, words)}
+                if not view.is_answering or time.monotonic() - drawn > REDRAW_S:
                     drawn = time.monotonic()
-                    yield view, rendering.chat_messages(view.nodes, coloured, words), *untouched()
+                    yield view, rendering.chat_messages(view.nodes, coloured, words, notes), *untouched()
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
@@ -151,7 +152,11 @@ class Talk:
                     view = View(view.chat, tuple(replace(n, turn=turn) if n == node else n for n in view.nodes))
                     yield view, self.drawn(view, coloured, request), *buttons
                 elif time.monotonic() - drawn > REDRAW_S:
-                    drawn, note = time.monotonic(), words("replaying", count=f"{seen:,}")
+                    drawn = time.monotonic()
+                    if isinstance(seen, Reading):
+                        note = rendering.reading_html(seen, words)
+                    else:
+                        note = words("replaying", count=f"{seen:,}")
                     chat = rendering.chat_messages(view.nodes, coloured, words, {node.id: note})
                     yield view, chat, *buttons
 
