@@ -18,7 +18,7 @@ from ..reading import Reading
 from ..receipt import Receipt
 from ..wording import IN_ENGLISH, Words
 
-SOURCES = ("target", "prompt_lookup", "suffix", "reference", "draft_model")
+SOURCES = ("target", "prompt_lookup", "suffix", "reference", "draft_model", "grammar")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
 MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
 
@@ -175,7 +175,8 @@ def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable
     marks = []
     for source in sources:
         mark = f'<span class="from-{source}" title="{words(f"from_{source}_hint")}">{words(f"from_{source}")}</span>'
-        marks.append(f"{mark}<small>{saved_phrase(saved[source], words)}</small>" if source in saved else mark)
+        note = f"<small>{saved_phrase(saved[source], words)}</small>" if source in saved else ""
+        marks.append(f"<div>{mark}{note}</div>")
     return f"{words('tokens_from')} {''.join(marks)}"
 
 
