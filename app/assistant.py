@@ -21,6 +21,7 @@ from .reading import Reading
 from .receipt import Receipt, first_difference
 from .saving import Saving, saving_of
 from .settings import Settings
+from .standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +84,8 @@ class Assistant:
         self.state = State("warming", "state_warming")
         self._insight = Insight()  # of the answers of this pipeline that have ended
         self._answering: set[_Answering] = set()
-        self._lock = threading.Lock()  # of `_insight` and `_answering`
+        self._num_begun = 0  # answers
+        self._lock = threading.Lock()  # of all that answers change
         self._warm_up_thread = threading.Thread(target=self._warm_up, args=(pipeline,), name="warm-up", daemon=True)
 
     @property
@@ -118,7 +120,7 @@ class Assistant:
         before stays. Raises StillLoading.
         """
         with self._lock:
-            if self.state.name == "warming":
+            if self._is_loading:
                 raise StillLoading(f"{self.state.values.get('pair', self.name)} is still being loaded: wait for it.")
             self.state = State("warming", "state_loading", {"pair": choice.name, "device": device})
         self._warm_up_thread = threading.Thread(target=self._switch, args=(choice, device), name="switch", daemon=True)
@@ -189,19 +191,22 @@ class Assistant:
                     drafted_s=turn.stats.total_s - turn.stats.ttft_s,
                 )
 
-    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[tuple[Turn, Turn]]:
-        """The turn answered plainly, and then as `settings` say, each alone and with an empty cache.
+    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[Standing]:
+        """The turn answered plainly, and then as `settings` say, each with an empty cache and, undisturbed, alone.
 
         Ends after the first where that was stopped. Raises OutriderError.
         """
-        lanes = [turn, turn]
+        lanes, disturbed = [turn, turn], False
         for lane, mode in enumerate(("off", settings.mode)):
             if self.pipeline.device == "CPU":
                 self.pipeline.speculation.forget_prompts()
+            num_begun = self._num_begun
             for seen in self.answer((turn,), replace(settings, mode=mode), visitor):
+                beside = len(self._of()) > 1 or self._num_begun - num_begun > 1  # the second tells of those that ended
+                disturbed |= beside or self._is_loading
                 if isinstance(seen, Turn):
                     lanes[lane] = seen
-                    yield lanes[0], lanes[1]
+                yield Standing(lanes[0], lanes[1], seen if isinstance(seen, Reading) else None, disturbed)
             if lanes[lane].finish_reason in (None, CANCELLED):
                 return
 
@@ -225,6 +230,10 @@ class Assistant:
             answering.dropped = True
             answering.ended.wait(patience_s)
 
+    @property
+    def _is_loading(self) -> bool:
+        return self.state.name == "warming"
+
     def _of(self, visitor: str | None = None) -> list[_Answering]:
         with self._lock:
             return [answering for answering in self._answering if visitor in (None, answering.visitor)]
@@ -233,6 +242,7 @@ class Assistant:
     def _registered(self, visitor: str, pipeline: LLMPipeline) -> Iterator[_Answering]:
         answering = _Answering(visitor, pipeline)
         with self._lock:
+            self._num_begun += 1
             self._answering.add(answering)
         try:
             yield answering

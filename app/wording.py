@@ -122,13 +122,17 @@ ENGLISH = {
     "tab_race": "Race",
     "tab_insight": "Drafting",
     "race_about": "The same prompt and seed twice: first plain, then with drafts as chosen in the chat, with its "
-    "settings. Each runs alone and reads the prompt anew, so neither slows the other; an answer in another window "
-    "would.",
+    "settings. Each runs alone and reads the prompt anew, so neither slows the other. What else runs would: the "
+    "race says so if it was an answer in another window, or a model that was loaded.",
     "race_prompt": "Prompt for the race",
     "race_start": "Start",
     "race_waits": "waits for its turn",
     "race_same": "The same {count} tokens, {ratio} times as fast: {plain} s plain, {drafted} s with drafts.",
     "race_other": "The answers differ from token {place} on: {plain} s plain, {drafted} s with drafts.",
+    "race_same_tokens": "The same {count} tokens: {plain} s plain, {drafted} s with drafts.",
+    "race_disturbed": "Another answer was written meanwhile, or a model was loaded, so these times cannot be compared. "
+    "Run the race again when that is over.",
+    "race_again": "Run again",
     "race_plain": "Choose another mode than Plain in the chat: there is nothing to race against.",
     "insight_about": "All answers of this model since it was loaded, plain ones left out, up to this moment.",
     "insight_none": "Nothing has been drafted yet.",
@@ -272,12 +276,15 @@ CHINESE = {
     "tab_race": "比赛",
     "tab_insight": "草稿情况",
     "race_about": "同一提示和种子运行两次：先普通解码，再按聊天中选择的方式用草稿，设置相同。"
-    "两次分别单独运行并重新读取提示，互不影响；但其他窗口中的答案会有影响。",
+    "两次分别单独运行并重新读取提示，互不影响。其他工作会有影响：如果是其他窗口中的答案或正在加载的模型，比赛会说明。",
     "race_prompt": "比赛的提示",
     "race_start": "开始",
     "race_waits": "等待中",
     "race_same": "相同的 {count} 个词元，速度为 {ratio} 倍：普通 {plain} 秒，用草稿 {drafted} 秒。",
     "race_other": "从第 {place} 个词元起答案不同：普通 {plain} 秒，用草稿 {drafted} 秒。",
+    "race_same_tokens": "相同的 {count} 个词元：普通 {plain} 秒，用草稿 {drafted} 秒。",
+    "race_disturbed": "其间有另一个答案在书写，或有模型在加载，因此这些时间无法比较。请在其结束后重新比赛。",
+    "race_again": "重新比赛",
     "race_plain": "请在聊天中选择“普通”以外的方式：没有比赛对手。",
     "insight_about": "此模型加载以来除普通解码外的所有答案，截至此刻。",
     "insight_none": "还没有草稿。",
