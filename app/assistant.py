@@ -18,6 +18,7 @@ from .conversation import CANCELLED, Conversation, Turn, messages
 from .insight import Insight, insight_of
 from .pairs import Choice, pairs_in
 from .reading import Reading
+from .reason import Reason
 from .receipt import Receipt, first_difference
 from .saving import Saving, saving_of
 from .settings import Settings
@@ -80,7 +81,7 @@ class Assistant:
         self._open_pair = open_pair
         self._folder = folder or pairs_folder()
         self._others = others
-        self._refused: dict[tuple[Path, str], str] = {}  # why a pair could not be loaded on a device
+        self._refused: dict[tuple[Path, str], Reason] = {}  # why a pair could not be loaded on a device
         self.state = State("warming", "state_warming")
         self._insight = Insight()  # of the answers of this pipeline that have ended
         self._answering: set[_Answering] = set()
@@ -109,7 +110,7 @@ class Assistant:
         return pairs_in(self._folder, *self._others)
 
     @property
-    def refusals(self) -> list[tuple[str, str, str]]:
+    def refusals(self) -> list[tuple[str, str, Reason]]:
         """Pair, device and reason of each attempt to load one that failed, and has not succeeded since."""
         return [(name_of(path), device, reason) for (path, device), reason in self._refused.items()]
 
@@ -259,7 +260,7 @@ class Assistant:
             pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it
             log.exception("The model failed to start")
-            self.state = State("failed", "state_failed", {"reason": str(error)})
+            self.state = State("failed", "state_failed", {"reason": Reason.of(error)})
             return
         self.state = _ready(pipeline)
 
@@ -271,8 +272,8 @@ class Assistant:
         except Exception as error:  # whatever it was, the page has to show it, and the pair before goes on
             if not isinstance(error, OutriderError):
                 log.exception("%s could not be loaded on %s", choice.path, device)
-            self._refused[choice.path, device] = str(error)
-            values = {"pair": choice.name, "device": device, "reason": str(error)}
+            self._refused[choice.path, device] = reason = Reason.of(error)
+            values = {"pair": choice.name, "device": device, "reason": reason}
             self.state = State("refused", "state_refused", values)
             return
         with self._lock:

@@ -7,6 +7,8 @@ from typing import Any
 
 import gradio as gr
 
+from .reason import Reason
+
 ENGLISH = {
     "drafted": "The same answer, sooner. A drafter rides ahead; the model keeps only what it would have written "
     "itself.",
@@ -317,18 +319,45 @@ CHINESE = {
 }
 CATALOGUES = {"en": ENGLISH, "zh": CHINESE}
 
+# By kind, what errors say that can be met while using the page; their own messages, which are English, stand behind.
+REASONS_IN_CHINESE = {
+    "PromptTooLong": "提示太长，模型的上下文放不下：请缩短提示，或少附一些文件。",
+    "CacheTooSmall": "缓存放不下此请求：请减少答案词元数，或缩短提示。",
+    "EmptyPrompt": "提示是空的：请输入一些文字。",
+    "InvalidOption": "有一项设置的值不可用：请修改它。",
+    "DeviceFailed": "设备在回答时出错：请重试，或换一个设备。",
+    "BrokenPair": "模型不在原处、缺少文件或已损坏：请重新下载或导出。",
+    "VocabularyMismatch": "草稿模型与模型的词表不同：请换一对模型。",
+    "UnsupportedModel": "此模型无法在这里运行：请换一个模型。",
+    "UnsupportedDevice": "此设备无法使用：请换一个设备。",
+    "StillLoading": "另一个模型仍在加载：请等它完成。",
+    "NotComparable": "此答案无法与重放比较：请加载写出它的模型，或重新提问。",
+    "NoSuchChat": "此对话或其中这一部分已不在：请重新打开，或开始新对话。",
+    "BadAttachment": "此文件无法附加：请附加较小的 UTF-8 文本文件。",
+    "BadImport": "此文件无法导入：请选择由 Outrider 导出的文件。",
+    "BadRecord": "其中有无法读取的记录。",
+    "HistoryDamaged": "对话记录文件已损坏。原文件已改名保留，并新建了一个。",
+    "HistoryNotKept": "对话无法保存，Outrider 结束后就会丢失。",
+}
+
 
 class Words:
     """The sentences of one language: `words("seed", seed=7)`."""
 
     def __init__(self, language: str) -> None:
         self._catalogue = CATALOGUES[language]
+        self._reasons = REASONS_IN_CHINESE if language == "zh" else {}
 
     def __call__(self, key: str, **values: object) -> str:
         return self._catalogue[key].format(**values)
 
     def count(self, number: int, one: str, many: str) -> str:
         return self(one if number == 1 else many, count=f"{number:,}")
+
+    def reason(self, reason: Reason) -> str:
+        """What went wrong, in the words that there are for its kind, and behind them the message itself."""
+        said = self._reasons.get(reason.kind)
+        return reason if said is None else f"{said}（{reason}）"
 
 
 IN_ENGLISH = Words("en")

@@ -165,7 +165,7 @@ class Page:
         words, modes = words_of(request), self.assistant.pipeline.modes
         title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
         heading = f"<h2>{words('chats')}</h2>"
-        return title, rendering.notice_html(self.history.notice), heading
+        return title, rendering.notice_html(self.history.notice, words), heading
 
     def _cards(self, request: gr.Request) -> gr.Chatbot:
         cards: list[Any] = list(example_cards(words_of(request)))

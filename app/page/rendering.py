@@ -15,6 +15,7 @@ from ..assistant import State
 from ..conversation import CANCELLED, File, Turn
 from ..history import Node
 from ..reading import Reading
+from ..reason import Reason
 from ..receipt import Receipt
 from ..wording import IN_ENGLISH, Words
 
@@ -222,14 +223,15 @@ def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str
     return f'<meter min="0" max="{context}" high="{context * 0.8:.0f}" value="{used}">{line}</meter><span>{line}</span>'
 
 
-def notice_html(notice: str) -> str:
+def notice_html(notice: Reason | None, words: Words = IN_ENGLISH) -> str:
     """What was wrong with the history file, where something was."""
-    return f'<p role="alert">{escape(notice)}</p>' if notice else ""
+    return f'<p role="alert">{escape(words.reason(notice))}</p>' if notice else ""
 
 
 def status_html(name: str, state: State, words: Words = IN_ENGLISH) -> str:
     """The model's name and whether it is ready."""
-    line = escape(words(state.line, **state.values))
+    values = {n: words.reason(value) if isinstance(value, Reason) else value for n, value in state.values.items()}
+    line = escape(words(state.line, **values))
     if state.name == "warming":
         line += " " + words("seconds", seconds=f"{time.monotonic() - state.began:.0f}")
     return f'<div class="{state.name}" role="status"><i></i><b>{escape(name)}</b> {line}</div>'

@@ -22,7 +22,7 @@ from ..wording import words_of
 from . import rendering
 from .acts import copied
 from .composer import Entry, composed, untouched
-from .guard import refuse_while_answering, told
+from .guard import refusal_html, refuse_while_answering, told
 from .view import View
 
 REDRAW_S = 0.05  # how often a growing answer is drawn
@@ -77,7 +77,7 @@ class Talk:
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
-            gr.Warning(str(error), title=words("not_answered"))
+            gr.Warning(refusal_html(error, words), title=words("not_answered"))
             failed, view = asked.nodes[-1], asked.before(asked.nodes[-1])
             self._history.remove(failed.id)
             view = view if self._history.has(asked.chat) else View()
