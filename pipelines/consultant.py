@@ -86,20 +86,20 @@ class Consultant:
         """What the draft model is worth most for, if it is worth its time. The draft is made ready for that: dropped
         where the model is to write in its place, and as long as the texts offer where it is to be read."""
         worth, behind, length = self._worth(coming.cost, rate), self._drafting.num_behind(turn), len(turn.draft)
-        rows_ms, token_ms = sum(turn.prices_ms), coming.cost.draft_pass_ms(num_sharing) / num_sharing
-        bare = coming.rows - coming.rows_of(turn) + coming.cost.least_rows
+
+        def can_feed(num_drafted: int, rows_ms: float = 0.0) -> bool:
+            first_ms = coming.cost.draft_pass_ms(1)  # perhaps nobody shares it
+            return rows_ms + first_ms + worth.feeding_ms(turn, behind, num_drafted) <= turn.spare_ms
+
+        bare = coming.rows - length
         mine = worth.of_draft(turn, bare)
         uses = {}
-        if rows_ms + token_ms + worth.feeding_ms(turn, behind, length) <= turn.spare_ms:
+        if can_feed(length, sum(turn.prices_ms)):
             uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, behind, num_sharing)
-        if (
-            length
-            and turn.sequence.config.mode == AUTO
-            and token_ms + worth.feeding_ms(turn, behind, 0) <= turn.spare_ms
-        ):
+        if length and turn.sequence.config.mode == AUTO and can_feed(0):
             uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, behind, num_sharing) - mine
             self._take_all_offers(coming, turn)
-            if token_ms + worth.feeding_ms(turn, behind, len(turn.draft)) <= turn.spare_ms:
+            if can_feed(len(turn.draft)):
                 uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
         use = max(uses, key=lambda name: uses[name], default=None)
         if use is None or uses[use] <= 0:
@@ -157,8 +157,8 @@ class Consultant:
         return max(doubted, mended, key=lambda thought: self._calibration.estimate(thought.evidence))
 
     def _is_worth_writing(self, worth: Worth, turn: Turn, rows: int, num_sharing: int) -> bool:
-        draft_ms = worth.cost.draft_pass_ms(num_sharing) / num_sharing
-        return worth.of_writing(turn, len(turn.draft), rows, 1, num_sharing) > 0 and turn.can_afford(draft_ms)
+        pays = worth.of_writing(turn, len(turn.draft), rows, 1, num_sharing) > 0
+        return pays and turn.can_afford(worth.cost.draft_pass_ms(1))
 
     def _write(self, coming: Pass, rate: float, writing: SequenceOf[Turn]) -> list[Turn]:
         """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
@@ -175,8 +175,9 @@ class Consultant:
         return goes_on
 
     def _is_next_worth_writing(self, coming: Pass, rate: float, turn: Turn, draft_ms: float) -> bool:
-        price_ms = coming.row_ms(turn) + draft_ms
-        return not turn.is_full and turn.survival * self.expected >= rate * price_ms and turn.can_afford(price_ms)
+        row_ms = coming.row_ms(turn)
+        pays = turn.survival * self.expected >= rate * (row_ms + draft_ms)
+        return pays and not turn.is_full and turn.can_afford(row_ms + coming.cost.draft_pass_ms(1))
 
     def _expect(self, estimate: float, weight: float) -> None:
         self.expected += weight * (estimate - self.expected)

@@ -38,7 +38,7 @@ class Run(Protocol):
 class CostModel:
     """Predicts the time of a pass: a part for all its rows together, and a part for each sequence's attention.
 
-    rows: the numbers of rows that were measured, ascending. Fewer than the first are never run.
+    rows: the numbers of rows that were measured, ascending. Fewer than the first cost as much, see `PagedModel`.
     base_ms: for each of `rows`, the time of a pass of so many rows over an empty context.
     context_ms: for each of `rows`, what a token of context adds for a window of so many rows.
     draft_ms, draft_row_ms: the draft model's time for a token, and for a token that it has to catch up with;
@@ -66,10 +66,6 @@ class CostModel:
         self._between = [self._place(rows) for rows in range(TABLE_ROWS)]
 
     @property
-    def least_rows(self) -> int:
-        return self.rows[0]
-
-    @property
     def least_row_ms(self) -> float:
         """What one more row costs where it costs least."""
         return self._speed * max(0.0, min((self._base(b) - self._base(a)) / (b - a) for a, b in pairwise(self.rows)))
@@ -77,14 +73,11 @@ class CostModel:
     def pass_ms(self, windows: Iterable[tuple[int, int]]) -> float:
         """The time of a pass over windows of (rows, context) each."""
         windows = tuple(windows)
-        total = sum(max(rows, self.least_rows) for rows, _ in windows)
         attention = sum(self._context(rows) * context for rows, context in windows)
-        return self._speed * (self._base(total) + attention)
+        return self._speed * (self._base(sum(rows for rows, _ in windows)) + attention)
 
     def row_ms(self, total_rows: int, rows: int, context: int) -> float:
         """What one more row costs in a pass of `total_rows`, in a window that has `rows` over `context` tokens."""
-        if rows < self.least_rows:
-            return 0.0
         base = self._base(total_rows + 1) - self._base(total_rows)
         attention = (self._context(rows + 1) - self._context(rows)) * context
         return self._speed * max(0.0, base + attention)
@@ -96,7 +89,7 @@ class CostModel:
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
         """Learn from a pass that took `measured_ms`."""
         windows = tuple(windows)
-        total = sum(max(rows, self.least_rows) for rows, _ in windows)
+        total = sum(rows for rows, _ in windows)
         if total > self.rows[-1] or measured_ms <= 0:
             return
         ratio = min(max(measured_ms / self.pass_ms(windows), 1 / WILD), WILD)  # one stall must not spoil the plan

@@ -21,7 +21,6 @@ from .trace import TARGET, PassRecord
 from .turn import Turn
 from .verify import verify
 
-FEWEST_ROWS = 2
 PREFILL_ROWS_BESIDE_DECODING = 32  # what a running answer waits for at a time; kernels change for the worse above 64
 
 
@@ -37,10 +36,6 @@ class _Plan:
 class Engine(Backend):
     """Decodes all running sequences with one loop. Plain decoding is the empty draft, prefill a window without one.
 
-    Logits are bitwise the same however tokens are cut into passes, as long as each sequence has at least two rows in a
-    pass: a single row takes another attention kernel. So where one token is due and nothing is drafted, the token
-    before it is fed again and its key and value are written over with the same bytes. `exact=False` gives that up.
-
     Requests are admitted in order and get blocks as they grow. Where none are left, the youngest goes back to the front
     of the queue and is computed again later, to the same tokens. Long prompts are fed in chunks, so that the answers
     that are being written go on meanwhile, and of several requests that begin alike one reads for all.
@@ -49,12 +44,11 @@ class Engine(Backend):
     a sequence has come to is read under the `lock`.
     """
 
-    def __init__(self, target: PagedModel, pool: BlockPool, planner: Planner, exact: bool = True) -> None:
+    def __init__(self, target: PagedModel, pool: BlockPool, planner: Planner) -> None:
         super().__init__()
         self._target = target
         self._pool = pool
         self._planner = planner
-        self._fewest_rows = FEWEST_ROWS if exact else 1
         self._running: list[Sequence] = []
 
     def _check(self, sequence: Sequence) -> None:
@@ -115,9 +109,9 @@ class Engine(Backend):
         while self._waiting:
             sequence = self._waiting[0]
             spare = len(self._running)  # each will soon need a block more
-            if self._pool.num_free < self._pool.blocks_for(self._fewest_slots(sequence)) + spare:
+            if self._pool.num_free < self._pool.blocks_for(len(sequence.tokens)) + spare:
                 return
-            sequence.table, cached = self._pool.open(sequence.tokens, self._fewest_slots(sequence))
+            sequence.table, cached = self._pool.open(sequence.tokens, len(sequence.tokens))
             sequence.num_cached = cached
             if sequence.num_taken_over is None:
                 sequence.num_taken_over = cached
@@ -137,7 +131,7 @@ class Engine(Backend):
         """Get the blocks that a sequence cannot do without; where none are free, the youngest has to give way."""
         while sequence in self._running:
             try:
-                self._pool.grow(sequence.table, self._fewest_slots(sequence))
+                self._pool.grow(sequence.table, len(sequence.tokens))
                 sequence.num_cached = self._pool.follow(sequence.table, sequence.tokens, sequence.num_cached)
                 return
             except OutOfBlocks:
@@ -146,22 +140,16 @@ class Engine(Backend):
                 youngest.table, youngest.num_cached = Table(), 0
                 self._waiting.appendleft(youngest)
 
-    def _fewest_slots(self, sequence: Sequence) -> int:
-        return max(self._fewest_rows, len(sequence.tokens))
-
     def _reading(self, sequences: list[Sequence], is_writing: bool) -> list[_Plan]:
         """The next chunks of prompts. Who begins like another that is being read waits, and takes its blocks over."""
         room = PREFILL_ROWS_BESIDE_DECODING if is_writing else PREFILL_ROWS
         plans: list[_Plan] = []
         begun: set[object] = set()
         for sequence in sequences:
-            start, length = sequence.num_cached, len(sequence.tokens)
+            start = sequence.num_cached
+            end = min(len(sequence.tokens), start + room)
             next_block = self._pool.next_block(sequence.table, sequence.tokens, start)
-            end = min(length, start + room)
-            full = end - end % self._pool.block_size
-            if end < length and full - start >= self._fewest_rows:
-                end = full  # only full blocks can be shared
-            if end - start < self._fewest_rows or next_block in begun:
+            if start == end or next_block in begun:
                 continue
             if next_block is not None:
                 begun.add(next_block)
@@ -172,9 +160,10 @@ class Engine(Backend):
     def _without_part_tile(self, plans: list[_Plan]) -> list[_Plan]:
         """Leave the last rows of the last chunk to another pass where they would cost as much as many more."""
         rows = sum(len(plan.window.tokens) for plan in plans)
-        if (excess := rows - self._planner.without_part_tile(rows)) > 0:
+        cost = self._planner.cost
+        if cost is not None and (excess := rows - cost.without_part_tile(rows)) > 0:
             last = plans[-1].window
-            if len(last.tokens) - excess >= self._fewest_rows:
+            if len(last.tokens) > excess:
                 plans[-1] = replace(plans[-1], window=replace(last, tokens=last.tokens[:-excess]))
         return plans
 
@@ -188,13 +177,8 @@ class Engine(Backend):
             self._pool.grow(sequence.table, len(tokens) + len(turn.draft))
         except OutOfBlocks:
             turn.cut(max(0, len(sequence.table.blocks) * self._pool.block_size - len(tokens)))
-        fed, start, num_rows = [tokens[-1], *turn.tokens], len(tokens) - 1, turn.rows
-        if len(fed) < self._fewest_rows:
-            if start:
-                fed, start = [tokens[-2], *fed], start - 1
-            else:  # nothing before the only token could be fed again
-                fed, num_rows = fed * 2, 2
-        return _Plan(sequence, Window(fed, start, sequence.table.blocks, num_rows), turn)
+        window = Window([tokens[-1], *turn.tokens], len(tokens) - 1, sequence.table.blocks, turn.rows)
+        return _Plan(sequence, window, turn)
 
     def _settle(self, plans: list[_Plan], logits: list[NDArray[np.float32]], record: PassRecord) -> None:
         turns: list[Turn] = []

@@ -8,7 +8,7 @@ import numpy as np
 
 from .paged_model import PagedModel, Window
 
-CUTS = (2, 3, 5, 2, 8, 4)
+CUTS = (1, 2, 3, 1, 1, 5, 2, 8, 4)
 NUM_REJECTED = 3
 
 
@@ -21,10 +21,9 @@ def is_exact(model: PagedModel, blocks: Sequence[int], num_tokens: int) -> bool:
     (whole,) = model.forward([Window(tokens, 0, blocks, num_rows=num_tokens)])
     start, cut = 0, 0
     while start < num_tokens:
-        size = CUTS[cut % len(CUTS)]
-        size = size if num_tokens - start - size >= 2 else num_tokens - start
+        size = min(CUTS[cut % len(CUTS)], num_tokens - start)
         due = tokens[start + size : start + size + NUM_REJECTED]
-        rejected = [(token + 1) % model.vocabulary_size for token in due]
+        rejected = [(token + 1) % model.vocabulary_size for token in due] if cut % 2 else []
         fed = tokens[start : start + size] + rejected
         (rows,) = model.forward([Window(fed, start, blocks, num_rows=len(fed))])
         if not np.array_equal(rows[:size], whole[start : start + size]):

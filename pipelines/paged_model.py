@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,12 @@ from openvino._offline_transformations import paged_attention_transformation
 from .errors import BrokenPair, InvalidOption, UnsupportedModel
 
 BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
+FEWEST_ROWS = 2  # with fewer OpenVINO takes other kernels, and logits differ in their last bits
 PREFILL_ROWS = 512  # tokens of one sequence in one pass, at most
 
 FED_INPUTS = {
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices", "block_indices_begins",
-    "max_context_len", "rows",
+    "max_context_len", "rows", "attending", "attended",
 }  # fmt: skip
 
 PROPERTIES = {
@@ -52,11 +53,18 @@ class Window:
 class PagedModel:
     """Compiles `folder`/openvino_model.xml with a cache of `num_blocks` blocks. Not safe for concurrent calls.
 
+    Where `exact`, logits are bitwise the same however tokens are cut into passes and whoever else is in them. A single
+    row would break that, both in the attention of its sequence and in the matrix products of the pass. So a window of
+    one token is repeated for the attention alone, where the second row is nearly free, and a pass of one row as a
+    whole. What the second row leaves in the cache lies behind the token, and is written over by the next pass.
+
     Raises BrokenPair where the IR cannot be read, UnsupportedModel where it has no paged-attention form or needs inputs
     other than tokens, InvalidOption for a property that the device does not take.
     """
 
-    def __init__(self, folder: Path, num_blocks: int, properties: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, folder: Path, num_blocks: int, properties: Mapping[str, Any] | None = None, exact: bool = True
+    ) -> None:
         mode = (properties or {}).get("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
         if mode != "BY_TOKEN":
             raise InvalidOption(
@@ -64,13 +72,14 @@ class PagedModel:
                 "and the same seed would give another text. Leave it out."
             )
         core = ov.Core()
-        model = _paged(core, folder)
+        model = _paged(core, folder, exact)
         try:
             compiled = core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {})})
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise InvalidOption(f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason}") from error
         self.num_blocks = num_blocks
+        self.fewest_rows = FEWEST_ROWS if exact else 1
         self.num_threads: int = compiled.get_property("INFERENCE_NUM_THREADS")
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
         self.cache_bytes = 0
@@ -78,7 +87,7 @@ class PagedModel:
         for port in compiled.inputs:
             name = port.get_any_name()
             if _is_cache(name):
-                shape = [num_blocks, *(dim.get_length() for dim in list(port.partial_shape)[1:])]
+                shape = [num_blocks + exact, *(dim.get_length() for dim in list(port.partial_shape)[1:])]
                 if shape[2] != BLOCK_SIZE:
                     raise UnsupportedModel(f"{folder} uses key-value blocks of {shape[2]} tokens, not {BLOCK_SIZE}.")
                 cache = ov.Tensor(port.element_type, ov.Shape(shape))
@@ -88,21 +97,30 @@ class PagedModel:
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         """Run all windows in one pass, ragged, without padding; logits [num_rows, vocabulary] for each window."""
-        counts = np.array([len(w.tokens) for w in windows])
-        starts = np.array([w.start for w in windows])
-        begins = np.concatenate([[0], np.cumsum(counts)])
-        used = [w.blocks[: -(-(w.start + len(w.tokens)) // BLOCK_SIZE)] for w in windows]
-        wanted = [np.arange(end - w.num_rows, end) for w, end in zip(windows, begins[1:], strict=True)]
+        tokens = [w.tokens for w in windows]
+        if sum(map(len, tokens)) < self.fewest_rows:
+            tokens = [[*tokens[0], *tokens[0]]]
+        lengths = [len(each) for each in tokens]
+        attending = [max(length, self.fewest_rows) for length in lengths]
+        begins = np.cumsum([0, *lengths])
+        attention_begins = np.cumsum([0, *attending])
+        ends = [w.start + rows for w, rows in zip(windows, attending, strict=True)]
+        used = [[*w.blocks, self.num_blocks][: -(-end // BLOCK_SIZE)] for w, end in zip(windows, ends, strict=True)]
+        wanted = [len(w.tokens) - w.num_rows + np.arange(w.num_rows) for w in windows]
         inputs = {
-            "input_ids": np.concatenate([np.asarray(w.tokens, np.int64) for w in windows]),
-            "position_ids": np.concatenate([np.arange(w.start, w.start + len(w.tokens)) for w in windows]),
-            "past_lens": starts.astype(np.int32),
-            "subsequence_begins": begins.astype(np.int32),
-            "block_indices": np.concatenate([np.asarray(u, np.int32) for u in used]),
+            "input_ids": np.concatenate([np.asarray(each, np.int64) for each in tokens]),
+            "position_ids": np.concatenate([w.start + np.arange(n) for w, n in zip(windows, lengths, strict=True)]),
+            "past_lens": np.array([w.start for w in windows], np.int32),
+            "subsequence_begins": attention_begins.astype(np.int32),
+            "block_indices": np.concatenate([np.asarray(each, np.int32) for each in used]),
             "block_indices_begins": np.cumsum([0, *map(len, used)]).astype(np.int32),
-            "max_context_len": np.asarray((starts + counts).max(), np.int32),
-            "rows": np.concatenate(wanted),
+            "max_context_len": np.array(max(ends), np.int32),
+            "rows": _shifted(wanted, begins),
         }
+        if self.fewest_rows > 1:
+            repeated = [np.minimum(np.arange(n), last - 1) for n, last in zip(attending, lengths, strict=True)]
+            inputs["attending"] = _shifted(repeated, begins)
+            inputs["attended"] = _shifted(map(np.arange, lengths), attention_begins)
         for name, value in inputs.items():
             self._request.set_tensor(name, ov.Tensor(value))
         self._request.infer()
@@ -117,7 +135,12 @@ class PagedModel:
         return logits[-1]
 
 
-def _paged(core: ov.Core, folder: Path) -> ov.Model:
+def _shifted(rows: Iterable[NDArray[np.int64]], begins: Iterable[int]) -> NDArray[np.int64]:
+    """Rows counted within each window, counted within the pass."""
+    return np.concatenate([each + begin for each, begin in zip(rows, begins, strict=False)])
+
+
+def _paged(core: ov.Core, folder: Path, exact: bool) -> ov.Model:
     path = folder / "openvino_model.xml"
     if not path.is_file() or not path.with_suffix(".bin").is_file():
         raise BrokenPair(f"{path} or its .bin file is missing: export the pair again.")
@@ -133,6 +156,8 @@ def _paged(core: ov.Core, folder: Path) -> ov.Model:
             f"model with key-value cache, exported for text generation. ({error})"
         ) from error
     _gather_rows(model, folder)
+    if exact:
+        _gather_in_attention(model)
     unknown = {port.get_any_name() for port in model.inputs if not _is_cache(port.get_any_name())} - FED_INPUTS
     if unknown:
         raise UnsupportedModel(f"{folder} needs inputs other than tokens: {', '.join(sorted(unknown))}.")
@@ -151,9 +176,33 @@ def _gather_rows(model: ov.Model, folder: Path) -> None:
         node = node.input_value(0).get_node() if node.get_input_size() else None
     if node is None:
         raise UnsupportedModel(f"{folder} has no output named logits that a matrix product yields.")
-    rows = ops.parameter([-1], ov.Type.i64, name="rows")
-    rows.output(0).set_names({"rows"})
-    gathered = ops.gather(node.input_value(0), rows, ops.constant(0, dtype=np.int64))
-    node.input(0).replace_source_output(gathered.output(0))
-    model.add_parameters([rows])
+    (rows,) = _index_inputs(model, "rows")
+    node.input(0).replace_source_output(_gathered(node.input_value(0), rows))
     model.validate_nodes_and_infer_types()
+
+
+def _gather_in_attention(model: ov.Model) -> None:
+    """Let other rows attend than those that the matrix products see: those of `attending`, and go on with `attended`
+    of them. So a row can be repeated for its sequence's attention alone."""
+    attending, attended = _index_inputs(model, "attending", "attended")
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "PagedAttentionExtension":
+            for states in (node.input(i) for i in range(3)):  # queries, keys, values
+                states.replace_source_output(_gathered(states.get_source_output(), attending))
+            readers = node.output(0).get_target_inputs()
+            gathered = _gathered(node.output(0), attended)
+            for reader in readers:
+                reader.replace_source_output(gathered)
+    model.validate_nodes_and_infer_types()
+
+
+def _index_inputs(model: ov.Model, *names: str) -> list[Any]:
+    inputs = [ops.parameter([-1], ov.Type.i64, name=name) for name in names]
+    for node, name in zip(inputs, names, strict=True):
+        node.output(0).set_names({name})
+    model.add_parameters(inputs)
+    return inputs
+
+
+def _gathered(states: Any, rows: Any) -> Any:
+    return ops.gather(states, rows, ops.constant(0, dtype=np.int64)).output(0)

@@ -84,10 +84,6 @@ class Planner:
         """Tokens per millisecond of late, all sequences together."""
         return self._tokens / self._time_ms
 
-    def without_part_tile(self, rows: int) -> int:
-        """The most rows of a prompt, of so many, that are worth reading in one pass (see `CostModel`)."""
-        return rows if self.cost is None else self.cost.without_part_tile(rows)
-
     def draft(self, turns: SequenceOf[Turn], other_rows: int = 0) -> None:
         """Fill the draft of each turn. `other_rows` of the same pass are prompts that are being read."""
         planned = []
@@ -107,11 +103,11 @@ class Planner:
         for turn in turns:
             turn.spare_ms = self._account(cost, turn).spare_ms(cost.pass_ms([(1, turn.context)]))
             turn.stake_ms = STAKE * turn.spare_ms
-        coming = Pass(cost, other_rows)
-        coming.rows += sum(map(coming.rows_of, turns))
+        coming = Pass(cost, other_rows + len(turns))
         self._draft_from_text(coming, turns)
         if self._drafting.model is not None:
             self._consultant.consult(coming, self.rate, turns)
+        coming.balance(turns)
 
     def observe(self, turns: SequenceOf[Turn], kept: SequenceOf[SequenceOf[int]], target_ms: float | None) -> None:
         """Learn from a pass: what each turn's sequence kept, and the target's time, where nothing else was in it."""
@@ -127,12 +123,10 @@ class Planner:
         spent_ms += sum(turn.draft_ms for turn in turns)
         self._tokens = REMEMBER * self._tokens + sum(map(len, kept))
         self._time_ms = REMEMBER * self._time_ms + spent_ms
-        num_drafted = sum(len(turn.draft) for turn in turns)
         for turn, tokens in zip(turns, kept, strict=True):
             account = self._account(self.cost, turn)
-            share = len(turn.draft) / num_drafted if num_drafted else 1 / len(turns)
             account.plain_ms += len(tokens) * plain_ms / len(turns)
-            account.lost_ms += share * (spent_ms - plain_ms) - (len(tokens) - 1) * plain_ms / len(turns)
+            account.lost_ms += turn.spent_ms - (len(tokens) - 1) * plain_ms / len(turns)
 
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
@@ -159,20 +153,20 @@ class Planner:
         """Fill the drafts with what might pay at the rate of plain decoding, in the order in which it is likely."""
         offers = [self._drafting.surest(turn) for turn in turns]
         least = self._plain_rate(coming.cost, turns) * coming.cost.least_row_ms
-        queue: list[tuple[float, int, float, Proposal]] = []
+        queue: list[tuple[float, int, Proposal]] = []
         steps: list[_Step] = []
 
         def offer(i: int) -> None:
             proposal = None if turns[i].is_full else next(offers[i], None)
             if proposal is not None:
                 survival = turns[i].survival * self._calibration.estimate(proposal.evidence)
-                is_free = turns[i].rows < coming.cost.least_rows  # the row is in the pass anyway
-                heapq.heappush(queue, (-survival - is_free, i, survival, proposal))
+                heapq.heappush(queue, (-survival, i, proposal))
 
         for i in range(len(turns)):
             offer(i)
         while queue:
-            _, i, survival, proposal = heapq.heappop(queue)
+            negative, i, proposal = heapq.heappop(queue)
+            survival = -negative
             price_ms = coming.row_ms(turns[i])
             if price_ms and (survival < least or not turns[i].can_stake(price_ms)):
                 continue
@@ -199,7 +193,7 @@ class Planner:
             time_ms += cost.draft_pass_ms(len(sharing))
             for turn in sharing:
                 time_ms += cost.row_ms(rows, window, turn.context)
-                rows += window >= cost.least_rows
+                rows += 1
             best = max(best, tokens / time_ms)
         return best
 

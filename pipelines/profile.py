@@ -24,14 +24,16 @@ def cache_folder() -> Path:
     return user_cache_path("outrider", appauthor=False)
 
 
-def profile_path(pair: Pair, device: str, properties: Mapping[str, Any]) -> Path:
+def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: bool) -> Path:
     """Where the measurements of a pair belong: another model, device, version or number of threads, another file.
+    So does giving up exactness, since single rows are run then.
 
     A model is known by its graph, which fixes what a pass costs; the values of its weights do not.
     """
     models = [path for path in (pair.target, pair.draft) if path is not None]
     threads = ov.Core().get_property(device, "INFERENCE_NUM_THREADS")
-    about = [device, ov.get_version(), threads, platform.processor() or platform.machine(), sorted(properties.items())]
+    processor = platform.processor() or platform.machine()
+    about = [device, ov.get_version(), threads, processor, sorted(properties.items()), exact]
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
         digest.update((model / "openvino_model.xml").read_bytes())

@@ -62,8 +62,8 @@ class Sequence:
 
     @property
     def num_slots(self) -> int:
-        """Cache slots that the request can need at most; two at least, see `Engine`."""
-        return max(2, self.num_prompt_tokens + self.max_new_tokens)
+        """Cache slots that the request can need at most."""
+        return self.num_prompt_tokens + self.max_new_tokens
 
     @property
     def finished(self) -> bool:

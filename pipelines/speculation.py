@@ -21,7 +21,7 @@ from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
 from .drafting import Drafting
-from .engine import FEWEST_ROWS, Engine
+from .engine import Engine
 from .exactness import is_exact
 from .paged_model import BLOCK_SIZE, DRAFT_PROPERTIES, PagedModel, Window
 from .pair import Pair, context_length
@@ -71,7 +71,7 @@ class Speculation:
         self.cache_tokens = num_blocks * BLOCK_SIZE
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
-        self._target = PagedModel(pair.target, num_blocks, properties)
+        self._target = PagedModel(pair.target, num_blocks, properties, exact)
         self._draft: PagedModel | None = None
         kinds = (grammar, suffix, retrieval, draft_model, consultant)
         calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
@@ -83,16 +83,15 @@ class Speculation:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
-            self._draft = PagedModel(pair.draft, num_blocks, DRAFT_PROPERTIES)
+            self._draft = PagedModel(pair.draft, num_blocks, DRAFT_PROPERTIES, exact=False)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
             modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
         self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)
-        self.engine = Engine(self._target, self._pool, self._planner, exact)
+        self.engine = Engine(self._target, self._pool, self._planner)
         self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
-        self._fewest_rows = FEWEST_ROWS if exact else 1
-        self._profile = profile_path(pair, "CPU", properties)
+        self._profile = profile_path(pair, "CPU", properties, exact)
         self._is_measured = False
 
     @property
@@ -141,7 +140,7 @@ class Speculation:
                 self.engine.borrowed(self._draft_pool, room) as draft_blocks,
             ):
                 draft = None if self._draft is None else _passes(self._draft, draft_blocks)
-                return CostModel.measure(_passes(self._target, blocks), draft, room, self._fewest_rows)
+                return CostModel.measure(_passes(self._target, blocks), draft, room, self._target.fewest_rows)
 
         self._planner.cost = measured_cost(self._profile, measured)
 

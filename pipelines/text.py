@@ -15,6 +15,7 @@ import regex
 from .errors import BrokenPair, InvalidOption
 
 INCOMPLETE = "\ufffd"  # what a detokenizer puts where the bytes of a character are still missing
+GRAPHEME = regex.compile(r"\X")
 
 
 class Tokenizer:
@@ -156,7 +157,7 @@ class TextStream:
             (n for stop in self._stops for n in range(1, len(stop)) if held.endswith(stop[:n])), default=0
         )
         end = len(held) - stop_prefix
-        return max(match.start() for match in regex.finditer(r"\X", held) if match.start() <= end)
+        return max(match.start() for match in GRAPHEME.finditer(held) if match.start() <= end)
 
 
 def _split(spans: Sequence[Span], at: int) -> tuple[tuple[Span, ...], list[Span]]:

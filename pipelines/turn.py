@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
 from .cost import CostModel
@@ -52,9 +53,14 @@ class Turn:
     def is_full(self) -> bool:
         return len(self.draft) >= self.limit
 
+    @property
+    def spent_ms(self) -> float:
+        """What the draft takes, lost if none of it stands."""
+        return sum(self.prices_ms) + self.draft_ms
+
     def can_afford(self, price_ms: float) -> bool:
         """Whether the draft may take so much time more."""
-        return not price_ms or sum(self.prices_ms) + self.draft_ms + price_ms <= self.spare_ms
+        return not price_ms or self.spent_ms + price_ms <= self.spare_ms
 
     def can_stake(self, price_ms: float) -> bool:
         """Whether one more row at this price may be lost."""
@@ -81,15 +87,24 @@ class Pass:
         return self.cost.row_ms(self.rows, turn.rows, turn.context)
 
     def take(self, turn: Turn, proposal: Proposal, survival: float) -> None:
-        price_ms = self.row_ms(turn)
-        self.rows += turn.rows >= self.cost.least_rows
-        turn.take(proposal, survival, price_ms)
+        turn.take(proposal, survival, self.row_ms(turn))
+        self.rows += 1
 
     def cut(self, turn: Turn, length: int) -> None:
-        self.rows -= self.rows_of(turn)
+        self.rows -= turn.rows
         turn.cut(length)
-        self.rows += self.rows_of(turn)
+        self.rows += turn.rows
 
-    def rows_of(self, turn: Turn) -> int:
-        """What a turn feeds; a short one is filled up."""
-        return max(turn.rows, self.cost.least_rows)
+    def balance(self, turns: SequenceOf[Turn]) -> None:
+        """Price all drafts anew where some were cut under the rows of others, and shorten what is too dear by now."""
+        dear = list(turns) if len(turns) > 1 else []
+        while dear:
+            self.rows -= sum(len(turn.draft) for turn in turns)
+            for turn in turns:
+                turn.prices_ms.clear()
+                for window in range(1, turn.rows):
+                    turn.prices_ms.append(self.cost.row_ms(self.rows, window, turn.context))
+                    self.rows += 1
+            dear = [turn for turn in turns if turn.draft and turn.spent_ms > turn.spare_ms]
+            for turn in dear:
+                self.cut(turn, len(turn.draft) - 1)

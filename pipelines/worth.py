@@ -34,7 +34,7 @@ class Worth:
         worth = 0.0
         for window, survival in enumerate(turn.survivals, 1):
             worth += survival - self.row(rows, window, turn.context)
-            rows += window >= self.cost.least_rows
+            rows += 1
         return worth
 
     def of_writing(self, turn: Turn, length: int, rows: int, num_behind: int, num_sharing: int) -> float:
@@ -49,7 +49,7 @@ class Worth:
         for window in range(1 + length, 1 + turn.limit):
             survival *= self.expected
             worth += survival - self.row(rows, window, turn.context) - self.rate * draft_ms
-            rows += window >= self.cost.least_rows
+            rows += 1
             best = max(best, worth)
         return best
 
@@ -65,7 +65,7 @@ class Worth:
             worth += survival + (reached - survival) * self.expected - reached * price
             if window <= length:
                 unread += survival - price
-            rows += window >= self.cost.least_rows
+            rows += 1
             reached = survival
         reading_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
         worth = FOUND * worth + (1 - FOUND) * unread

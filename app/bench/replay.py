@@ -34,7 +34,7 @@ class Replay:
         if pair.draft is None:
             return cls(from_text, None)
         num_blocks = -(-(max_tokens + 1) // BLOCK_SIZE)
-        model = PagedModel(pair.draft, num_blocks)
+        model = PagedModel(pair.draft, num_blocks, exact=False)
         return cls(from_text, DraftModel(model, BlockPool(num_blocks, BLOCK_SIZE), context_length(pair.draft)))
 
     def foresight(self, prompt: SequenceOf[int], answer: SequenceOf[int], config: GenerationConfig) -> Foresight:

@@ -118,6 +118,20 @@ def test_an_fp16_export_computes_what_the_checkpoint_computes(target: Path, tmp_
     np.testing.assert_allclose(exported, expected.numpy(), atol=1e-3 * float(expected.std()))
 
 
+@pytest.mark.parametrize("group_size", [32, 128])
+def test_int4_models_give_the_same_logits_for_tokens_one_by_one_as_for_all_at_once(
+    target: Path, tmp_path: Path, group_size: int
+) -> None:
+    """There the matrix products of a single row can be others, too, with some sizes of groups."""
+    compression = Compression("int4", group_size=128)
+    pair = export_pair(target, None, tmp_path / "pair", target_compression=compression)
+    model = PagedModel(pair / "target", 4, {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group_size})
+    tokens = np.random.default_rng(0).integers(3, 300, 100).tolist()
+    (whole,) = model.forward([Window(tokens, 0, range(4), num_rows=len(tokens))])
+    single = [model.forward([Window([token], position, range(4))])[0][0] for position, token in enumerate(tokens)]
+    assert np.array_equal(np.array(single), whole)
+
+
 def test_a_draft_of_another_vocabulary_is_refused_with_the_first_differing_ids(
     target: Path, stranger: Path, tmp_path: Path
 ) -> None:

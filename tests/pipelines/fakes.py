@@ -48,7 +48,7 @@ class FakeModel:
     """Takes the place of PagedModel. The prefix given to `rule` is read back from the slots of the cache.
 
     So a block that two requests own, a slot written over too early or a wrong position changes the answer, as it would
-    with a real model. A window of one row gets other logits than a longer one, as in OpenVINO. `before_pass` is called
+    with a real model. A window of one token leaves a second one behind it, as there. `before_pass` is called
     with the windows of each pass.
     """
 
@@ -67,8 +67,12 @@ class FakeModel:
         self.windows += windows
         self.before_pass(windows)
         for window in windows:
+            assert window.tokens, "nothing is fed"
             for position, token in enumerate(window.tokens, window.start):
                 self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
+            behind = window.start + 1
+            if len(window.tokens) == 1 and behind < len(window.blocks) * self._block_size:
+                self._slots[window.blocks[behind // self._block_size], behind % self._block_size] = window.tokens[0]
         return [self._logits(window) for window in windows]
 
     def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> Row:
@@ -80,7 +84,7 @@ class FakeModel:
         prefix = self._slots[list(window.blocks)].reshape(-1)[:end]
         assert EMPTY not in prefix, "a slot is read that was never written"
         rows = [self.rule(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))]
-        return np.array(rows) + (1000 * np.arange(self.vocabulary_size) if len(window.tokens) == 1 else 0)
+        return np.array(rows)
 
 
 class FakeTokenizer:
@@ -116,12 +120,12 @@ def chains(drafters: Mapping[str, Drafter]) -> dict[str, Chain]:
 
 
 def fake_engine(
-    model: FakeModel, drafters: Mapping[str, Drafter] | None = None, exact: bool = True, cost: CostModel | None = None
+    model: FakeModel, drafters: Mapping[str, Drafter] | None = None, cost: CostModel | None = None
 ) -> tuple[Engine, BlockPool]:
     pool = BlockPool(model.num_blocks, BLOCK_SIZE)
     made = calibration()
     planner = Planner(Drafting(chains(drafters or {}), made, model.vocabulary_size), made, cost)
-    return Engine(model, pool, planner, exact), pool
+    return Engine(model, pool, planner), pool
 
 
 def request(prompt: Sequence[int], max_new_tokens: int = 16, answer: int = 0, **options: object) -> Request:

@@ -31,7 +31,7 @@ def model_logits(model: PagedModel) -> Callable[[Sequence[int]], Logits]:
 
     def logits(prefix: Sequence[int]) -> Logits:
         blocks = range(-(-max(2, len(prefix)) // BLOCK_SIZE))
-        if len(prefix) == 1:  # a window has two rows at least: the token stands in both, the first one counts
+        if len(prefix) == 1:  # two rows, as everywhere else here: the token stands in both, the first one counts
             return model.forward([Window([*prefix, *prefix], 0, blocks, num_rows=2)])[0][0].tolist()
         return model.forward([Window(prefix, 0, blocks)])[0][0].tolist()
 

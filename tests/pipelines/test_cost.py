@@ -32,16 +32,17 @@ class Clock:
 
 def test_a_pass_costs_what_its_rows_cost_together_and_each_windows_context():
     assert MODEL.pass_ms([(2, 0)]) == 10
-    assert MODEL.pass_ms([(1, 0)]) == 10, "fewer rows are never run"
+    assert MODEL.pass_ms([(1, 0)]) == 10, "fewer rows are filled up"
     assert MODEL.pass_ms([(3, 100)]) == pytest.approx(10.5 + 1.5)
-    assert MODEL.pass_ms([(1, 0), (2, 100)]) == pytest.approx(11 + 1)
+    assert MODEL.pass_ms([(1, 0), (2, 100)]) == pytest.approx(10.5 + 1)
     assert MODEL.pass_ms([(12, 0)]) == pytest.approx(19), "along the last stretch"
 
 
-@given(st.integers(1, 12), st.integers(0, 2000))
-def test_a_row_costs_the_difference_of_two_passes(rows, context):
-    difference = MODEL.pass_ms([(rows + 1, context)]) - MODEL.pass_ms([(rows, context)])
-    assert MODEL.row_ms(max(rows, 2), rows, context) == pytest.approx(difference, abs=1e-9)
+@given(st.integers(1, 12), st.integers(0, 2000), st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2000))))
+def test_a_row_costs_the_difference_of_two_passes(rows, context, others):
+    difference = MODEL.pass_ms([(rows + 1, context), *others]) - MODEL.pass_ms([(rows, context), *others])
+    total = rows + sum(length for length, _ in others)
+    assert MODEL.row_ms(total, rows, context) == pytest.approx(difference, abs=1e-9)
 
 
 def test_measuring_finds_what_passes_take(monkeypatch):
@@ -198,10 +199,14 @@ def test_a_cache_folder_that_cannot_be_written_costs_the_keeping_only(tmp_path, 
 
 def test_another_model_or_other_properties_are_measured_anew(embedded_pair):
     pair = Pair.open(embedded_pair)
-    path = profile_path(pair, "CPU", {})
-    assert path == profile_path(pair, "CPU", {})
-    others = [profile_path(pair, "CPU", {"INFERENCE_NUM_THREADS": 1}), profile_path(Pair.open(pair.target), "CPU", {})]
-    assert len({path, *others}) == 3
+    path = profile_path(pair, "CPU", {}, True)
+    assert path == profile_path(pair, "CPU", {}, True)
+    others = [
+        profile_path(pair, "CPU", {"INFERENCE_NUM_THREADS": 1}, True),
+        profile_path(pair, "CPU", {}, False),
+        profile_path(Pair.open(pair.target), "CPU", {}, True),
+    ]
+    assert len({path, *others}) == 4
 
 
 def test_a_pipeline_measures_once_and_keeps_it(embedded_pair, monkeypatch):

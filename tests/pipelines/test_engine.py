@@ -82,20 +82,20 @@ def test_a_length_reached_inside_a_draft_ends_the_answer_there(max_new_tokens):
     check(sequence)
     assert sequence.finish_reason == "length"
     assert model.num_passes == min(2, max_new_tokens)
-    assert max(w.start + len(w.tokens) for w in model.windows) <= max(2, 2 + max_new_tokens), "drafted past the end"
+    assert max(w.start + len(w.tokens) for w in model.windows) <= 2 + max_new_tokens, "drafted past the end"
 
 
-def test_every_window_has_two_rows_and_reads_nothing_twice():
+def test_nothing_is_read_twice():
     for prompt_length in range(1, 12):
         model = FakeModel(RULE)
         engine, _ = fake_engine(model)
         run(engine, request(range(prompt_length), 6, mode="off"))
         lengths = [len(window.tokens) for window in model.windows]
-        assert lengths == [max(2, prompt_length), *[2] * 5]
+        assert lengths == [prompt_length, *[1] * 5]
 
 
 @pytest.mark.parametrize(
-    ("prompt_length", "lengths"), [(7, [7]), (8, [8]), (9, [8, 2]), (10, [8, 2]), (16, [8, 8]), (17, [8, 8, 2])]
+    ("prompt_length", "lengths"), [(7, [7]), (8, [8]), (9, [8, 1]), (10, [8, 2]), (16, [8, 8]), (17, [8, 8, 1])]
 )
 def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_length, lengths):
     monkeypatch.setattr(engine_module, "PREFILL_ROWS", 8)
@@ -103,13 +103,6 @@ def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_len
     engine, _ = fake_engine(model, {"draft": right(RULE)})
     run(engine, request([1] * prompt_length, 1, mode="draft"))
     assert [len(window.tokens) for window in model.windows] == lengths
-
-
-def test_without_the_promise_a_single_row_is_enough():
-    model = FakeModel(RULE)
-    engine, _ = fake_engine(model, exact=False)
-    run(engine, request([1, 2, 3], 6, mode="off"))
-    assert [len(window.tokens) for window in model.windows] == [3, 1, 1, 1, 1, 1]
 
 
 def test_more_requests_than_the_cache_holds_wait_their_turn_and_all_end():

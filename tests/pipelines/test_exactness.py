@@ -94,7 +94,6 @@ def test_prompts_of_every_length_around_a_border(models: Models, length):
 
 
 def test_prompts_of_one_token(models: Models):
-    """There is no token before it to be fed again."""
     config = GenerationConfig(do_sample=True, temperature=1.5)
     asked = [Asked((token,), config, 2) for token in random.Random(1).sample(range(models.target.vocabulary_size), 30)]
     expected = [models.slowly(request).token_ids for request in asked]

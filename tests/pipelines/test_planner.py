@@ -120,7 +120,7 @@ def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_ro
             for estimate in estimates[:length]:
                 survival *= estimate
                 total += survival
-        rows = other_rows + sum(max(2, 1 + length) for length in lengths)
+        rows = other_rows + sum(1 + length for length in lengths)
         return total - planner.rate * cost.pass_ms([(rows, 0)])
 
     chosen = worth([len(turn.draft) for turn in turns])
@@ -224,6 +224,33 @@ def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claim
         assert lost <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(1, 0)]) + 1e-6
         plain += cost.pass_ms([(1, 0)])
         planner.observe([turn], [[3]], None)
+
+
+CLAIMS = st.lists(st.tuples(st.sampled_from([0.01, 0.5, 0.99]), st.sampled_from([0.01, 0.99])), min_size=2, max_size=4)
+
+
+@given(BASES, CLAIMS, st.floats(0.1, 4.0), st.integers(2, 120))
+def test_each_of_several_answers_bears_the_loss_of_its_own_drafts(base, claims, draft_ms, num_passes):
+    """Also one whose draft model works for nothing, beside others that keep its hopes up."""
+    cost, turns = cost_of(base, draft_ms), [turn_of() for _ in claims]
+    text = Offering("suffix", {turn.sequence: [odds] * 4 for turn, (odds, _) in zip(turns, claims, strict=True)})
+    model = Writing("draft_model", {turn.sequence: [odds] * 32 for turn, (_, odds) in zip(turns, claims, strict=True)})
+    planner = planner_of(cost, text, model)
+    alone_ms, plain_ms = cost.pass_ms([(1, 0)]), cost.pass_ms([(1, 0)] * len(turns))
+    lost = [0.0] * len(turns)
+    plain = [cost.pass_ms([(3, 0)])] * len(turns)
+    for _ in range(num_passes):
+        for turn in turns:
+            turn.cut(0)
+            turn.draft_ms = 0.0
+        planner.draft(turns)
+        for i, turn in enumerate(turns):
+            lost[i] += turn.spent_ms
+            assert lost[i] <= TOLERANCE * plain[i] + ALLOWANCE * alone_ms + 1e-6
+            plain[i] += plain_ms / len(turns)
+        rows = sum(turn.rows for turn in turns)
+        assert sum(sum(turn.prices_ms) for turn in turns) >= cost.pass_ms([(rows, 0)]) - plain_ms - 1e-6
+        planner.observe(turns, [[3]] * len(turns), None)
 
 
 @given(BASES, st.floats(0.9, 0.999), st.integers(1, 9))
