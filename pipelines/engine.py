@@ -141,8 +141,17 @@ class Engine(Backend):
                 self._waiting.appendleft(youngest)
 
     def _reading(self, sequences: list[Sequence], is_writing: bool) -> list[_Plan]:
-        """The next chunks of prompts. Who begins like another that is being read waits, and takes its blocks over."""
-        room = PREFILL_ROWS_BESIDE_DECODING if is_writing else PREFILL_ROWS
+        """The next chunks of prompts, in whole tiles where the last part of one would cost as much as all of it."""
+        if is_writing:
+            return self._chunks(sequences, PREFILL_ROWS_BESIDE_DECODING)
+        plans, cost = self._chunks(sequences, PREFILL_ROWS), self._planner.cost
+        rows = sum(len(plan.window.tokens) for plan in plans)
+        if cost is not None and (whole := cost.without_part_tile(rows)) < rows:
+            return self._chunks(sequences, whole)
+        return plans
+
+    def _chunks(self, sequences: list[Sequence], room: int) -> list[_Plan]:
+        """Up to `room` tokens. Who begins like another that is being read waits, and takes its blocks over."""
         plans: list[_Plan] = []
         begun: set[object] = set()
         for sequence in sequences:
@@ -155,16 +164,6 @@ class Engine(Backend):
                 begun.add(next_block)
             plans.append(_Plan(sequence, Window(sequence.tokens[start:end], start, sequence.table.blocks)))
             room -= end - start
-        return plans if is_writing else self._without_part_tile(plans)
-
-    def _without_part_tile(self, plans: list[_Plan]) -> list[_Plan]:
-        """Leave the last rows of the last chunk to another pass where they would cost as much as many more."""
-        rows = sum(len(plan.window.tokens) for plan in plans)
-        cost = self._planner.cost
-        if cost is not None and (excess := rows - cost.without_part_tile(rows)) > 0:
-            last = plans[-1].window
-            if len(last.tokens) > excess:
-                plans[-1] = replace(plans[-1], window=replace(last, tokens=last.tokens[:-excess]))
         return plans
 
     def _turn(self, sequence: Sequence) -> Turn:

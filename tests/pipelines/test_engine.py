@@ -105,6 +105,27 @@ def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_len
     assert [len(window.tokens) for window in model.windows] == lengths
 
 
+@pytest.mark.parametrize(
+    ("prompt_lengths", "passes"),
+    [
+        ([64], [[64]]),
+        ([150], [[128], [22]]),
+        ([60, 40], [[60, 4], [1, 32], [1, 4]]),
+        ([60, 20, 20], [[60, 4], [1, 16, 16], [1, 1, 4]]),
+        ([600], [[512], [64], [24]]),
+    ],
+)
+def test_prompts_are_read_in_whole_tiles_where_a_part_of_one_costs_as_much(prompt_lengths, passes):
+    """What is left of them is read beside the first answers, 32 tokens a pass."""
+    for is_tiled in (True, False):
+        model = FakeModel(RULE, num_blocks=256)
+        engine, _ = fake_engine(model, cost=replace(COST, is_tiled=is_tiled))
+        seen: list[list[int]] = []
+        model.before_pass = lambda windows, seen=seen: seen.append([len(window.tokens) for window in windows])
+        run(engine, *(request([n] * length, 3, mode="off") for n, length in enumerate(prompt_lengths)))
+        assert (seen[: len(passes)] == passes) == is_tiled or sum(prompt_lengths) <= 64
+
+
 def test_more_requests_than_the_cache_holds_wait_their_turn_and_all_end():
     model = FakeModel(RULE, num_blocks=8)
     some_drafters, _ = drafters(num_blocks=8)
