@@ -11,15 +11,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
-from outrider.pipelines import Generation, LLMPipeline, OutriderError
+from outrider.pipelines import Generation, LLMPipeline, OutriderError, Stream
 from outrider.pipelines.pair import name_of
 
 from .conversation import CANCELLED, Conversation, Turn, messages
 from .insight import Insight, insight_of
 from .pairs import Choice, pairs_in
+from .reading import Reading
+from .reason import Reason
 from .receipt import Receipt, first_difference
 from .saving import Saving, saving_of
 from .settings import Settings
+from .standing import Standing
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +50,11 @@ class State:
 
 @dataclass(eq=False, slots=True)
 class _Answering:
-    """An answer that is being written, and what was asked of it meanwhile."""
+    """An answer that is being written, and what was asked of it meanwhile; `stream` is None where nobody may draft."""
 
     visitor: str
+    pipeline: LLMPipeline
+    stream: Stream | None = None
     stopped: bool = False
     dropped: bool = False
     ended: threading.Event = field(default_factory=threading.Event)
@@ -58,7 +63,6 @@ class _Answering:
 class Assistant:
     """One pipeline at a time, shared by all visitors of the page.
 
-    insight: of all answers of this pipeline so far but the plain ones.
     switches: how often another pipeline has taken the place of the first.
     """
 
@@ -77,17 +81,26 @@ class Assistant:
         self._open_pair = open_pair
         self._folder = folder or pairs_folder()
         self._others = others
-        self._refused: dict[tuple[Path, str], str] = {}  # why a pair could not be loaded on a device
+        self._refused: dict[tuple[Path, str], Reason] = {}  # why a pair could not be loaded on a device
         self.state = State("warming", "state_warming")
-        self.insight = Insight()
+        self._insight = Insight()  # of the answers of this pipeline that have ended
         self._answering: set[_Answering] = set()
-        self._lock = threading.Lock()  # of `insight` and `_answering`
+        self._num_begun = 0  # answers
+        self._lock = threading.Lock()  # of all that answers change
         self._warm_up_thread = threading.Thread(target=self._warm_up, args=(pipeline,), name="warm-up", daemon=True)
 
     @property
     def model(self) -> str:
         """What a turn says about who wrote it."""
         return self.name if self.pipeline.device == "CPU" else f"{self.name} on {self.pipeline.device}"
+
+    @property
+    def insight(self) -> Insight:
+        """Of all answers of this pipeline but the plain ones, as far as they are written at this moment."""
+        with self._lock:
+            open_now = [answering for answering in self._answering if answering.pipeline is self.pipeline]
+            ended = self._insight
+        return sum((insight_of(answering.stream.trace) for answering in open_now if answering.stream), ended)
 
     def warm_up_in_background(self) -> None:
         self._warm_up_thread.start()
@@ -97,7 +110,7 @@ class Assistant:
         return pairs_in(self._folder, *self._others)
 
     @property
-    def refusals(self) -> list[tuple[str, str, str]]:
+    def refusals(self) -> list[tuple[str, str, Reason]]:
         """Pair, device and reason of each attempt to load one that failed, and has not succeeded since."""
         return [(name_of(path), device, reason) for (path, device), reason in self._refused.items()]
 
@@ -108,7 +121,7 @@ class Assistant:
         before stays. Raises StillLoading.
         """
         with self._lock:
-            if self.state.name == "warming":
+            if self._is_loading:
                 raise StillLoading(f"{self.state.values.get('pair', self.name)} is still being loaded: wait for it.")
             self.state = State("warming", "state_loading", {"pair": choice.name, "device": device})
         self._warm_up_thread = threading.Thread(target=self._switch, args=(choice, device), name="switch", daemon=True)
@@ -121,27 +134,37 @@ class Assistant:
         if self._warm_up_thread.is_alive():
             self._warm_up_thread.join()
 
-    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Turn]:
-        """The last turn of `conversation`, again and again with more of its answer, until it is complete.
+    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Reading | Turn]:
+        """How far its prompt is read, and then the last turn, again and again with more of its answer until complete.
 
         `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
         """
         pipeline = self.pipeline
         turn = replace(conversation[-1], settings=settings, model=self.model)
         said = messages([*conversation[:-1], turn])
-        with self._registered(visitor) as answering, pipeline.stream(said, **settings.options()) as pieces:
-            for piece in pieces:
+        with (
+            self._registered(visitor, pipeline) as answering,
+            pipeline.stream(said, **settings.options()) as pieces,
+        ):
+            answering.stream = None if settings.mode == "off" else pieces
+            yield Reading(0, pieces.prompt_tokens)
+            while not pieces.ended:
+                piece = pieces.advance()
                 if answering.dropped:
                     return
-                turn = turn.extended(piece)
-                if turn.complete:
-                    turn = replace(turn, saving=self._looked_into(pipeline, pieces.finish(), settings))
-                yield turn
+                if piece is not None:
+                    turn = turn.extended(piece)
+                    if turn.complete:
+                        turn = replace(turn, saving=_saving(pipeline, pieces.finish(), settings))
+                    yield turn
+                elif not turn.token_ids:
+                    yield Reading(pieces.read_tokens, pieces.prompt_tokens)
                 if answering.stopped:
                     pieces.cancel()
 
-    def replay(self, conversation: Conversation, visitor: str) -> Iterator[int | Receipt]:
-        """Answer the last turn again without drafts: the tokens so far, again and again, and at the end the receipt.
+    def replay(self, conversation: Conversation, visitor: str) -> Iterator[Reading | int | Receipt]:
+        """Answer the last turn again without drafts: how far its prompt is read, the tokens so far, again and again,
+        and at the end the receipt.
 
         Ends without one when it was stopped. Raises OutriderError, such as NotComparable.
         """
@@ -157,7 +180,9 @@ class Assistant:
             settings = replace(settings, max_new_tokens=len(turn.token_ids))
         asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, saving=None, receipt=None)
         for again in self.answer((*conversation[:-1], asked), settings, visitor):
-            if again.stats is None or again.stats.ttft_s is None:
+            if isinstance(again, Reading):
+                yield again
+            elif again.stats is None or again.stats.ttft_s is None:
                 yield len(again.token_ids)
             elif again.finish_reason != CANCELLED:
                 yield Receipt(
@@ -167,17 +192,22 @@ class Assistant:
                     drafted_s=turn.stats.total_s - turn.stats.ttft_s,
                 )
 
-    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[tuple[Turn, Turn]]:
-        """The turn answered plainly, and then as `settings` say, each alone and with an empty cache.
+    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[Standing]:
+        """The turn answered plainly, and then as `settings` say, each with an empty cache and, undisturbed, alone.
 
         Ends after the first where that was stopped. Raises OutriderError.
         """
-        lanes = [turn, turn]
+        lanes, disturbed = [turn, turn], False
         for lane, mode in enumerate(("off", settings.mode)):
             if self.pipeline.device == "CPU":
                 self.pipeline.speculation.forget_prompts()
-            for lanes[lane] in self.answer((turn,), replace(settings, mode=mode), visitor):
-                yield lanes[0], lanes[1]
+            num_begun = self._num_begun
+            for seen in self.answer((turn,), replace(settings, mode=mode), visitor):
+                beside = len(self._of()) > 1 or self._num_begun - num_begun > 1  # the second tells of those that ended
+                disturbed |= beside or self._is_loading
+                if isinstance(seen, Turn):
+                    lanes[lane] = seen
+                yield Standing(lanes[0], lanes[1], seen if isinstance(seen, Reading) else None, disturbed)
             if lanes[lane].finish_reason in (None, CANCELLED):
                 return
 
@@ -201,41 +231,36 @@ class Assistant:
             answering.dropped = True
             answering.ended.wait(patience_s)
 
+    @property
+    def _is_loading(self) -> bool:
+        return self.state.name == "warming"
+
     def _of(self, visitor: str | None = None) -> list[_Answering]:
         with self._lock:
             return [answering for answering in self._answering if visitor in (None, answering.visitor)]
 
     @contextmanager
-    def _registered(self, visitor: str) -> Iterator[_Answering]:
-        answering = _Answering(visitor)
+    def _registered(self, visitor: str, pipeline: LLMPipeline) -> Iterator[_Answering]:
+        answering = _Answering(visitor, pipeline)
         with self._lock:
+            self._num_begun += 1
             self._answering.add(answering)
         try:
             yield answering
         finally:
+            shown = insight_of(answering.stream.trace) if answering.stream else Insight()
             with self._lock:
                 self._answering.discard(answering)
+                if pipeline is self.pipeline:
+                    self._insight += shown
             answering.ended.set()
-
-    def _looked_into(self, pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
-        """Count an answer in, where somebody could draft; what it saved, where passes have known costs."""
-        if settings.mode == "off":
-            return None
-        with self._lock:
-            if pipeline is self.pipeline:
-                self.insight += insight_of(generation.trace)
-        cost = pipeline.speculation.cost if pipeline.device == "CPU" else None
-        if cost is None:
-            return None
-        middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
-        return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
 
     def _warm_up(self, pipeline: LLMPipeline) -> None:
         try:
             pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it
             log.exception("The model failed to start")
-            self.state = State("failed", "state_failed", {"reason": str(error)})
+            self.state = State("failed", "state_failed", {"reason": Reason.of(error)})
             return
         self.state = _ready(pipeline)
 
@@ -247,15 +272,24 @@ class Assistant:
         except Exception as error:  # whatever it was, the page has to show it, and the pair before goes on
             if not isinstance(error, OutriderError):
                 log.exception("%s could not be loaded on %s", choice.path, device)
-            self._refused[choice.path, device] = str(error)
-            values = {"pair": choice.name, "device": device, "reason": str(error)}
+            self._refused[choice.path, device] = reason = Reason.of(error)
+            values = {"pair": choice.name, "device": device, "reason": reason}
             self.state = State("refused", "state_refused", values)
             return
         with self._lock:
-            self.pipeline, self.name, self.insight = pipeline, choice.name, Insight()
+            self.pipeline, self.name, self._insight = pipeline, choice.name, Insight()
             self._refused.pop((choice.path, device), None)
             self.switches += 1
             self.state = _ready(pipeline)
+
+
+def _saving(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
+    """What the drafts of an answer saved, where somebody could draft and passes have known costs."""
+    cost = pipeline.speculation.cost if settings.mode != "off" and pipeline.device == "CPU" else None
+    if cost is None:
+        return None
+    middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
+    return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
 
 
 def _ready(pipeline: LLMPipeline) -> State:

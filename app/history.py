@@ -17,6 +17,7 @@ from platformdirs import user_data_path
 from outrider.pipelines import OutriderError
 
 from .conversation import CANCELLED, Turn
+from .reason import Reason
 from .record import settings_of, settings_record, turn_of, turn_record
 from .settings import Settings
 
@@ -83,17 +84,19 @@ class History:
     """
 
     def __init__(self, path: Path) -> None:
-        self.notice = ""
+        self.notice: Reason | None = None
         self._lock = threading.RLock()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = _opened(path)
         except (sqlite3.OperationalError, OSError) as error:
-            self.notice = f"Conversations cannot be kept in {path} ({error}). They are lost when Outrider ends."
+            message = f"Conversations cannot be kept in {path} ({error}). They are lost when Outrider ends."
+            self.notice = Reason(message, "HistoryNotKept")
             self._db = _opened(":memory:")
         except (sqlite3.DatabaseError, ValueError) as error:
             aside = _set_aside(path)
-            self.notice = f"The history file was damaged ({error}). It is kept as {aside}, and a new one was begun."
+            message = f"The history file was damaged ({error}). It is kept as {aside}, and a new one was begun."
+            self.notice = Reason(message, "HistoryDamaged")
             self._db = _opened(path)
         if self.notice:
             log.warning("%s", self.notice)

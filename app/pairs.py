@@ -9,6 +9,8 @@ from outrider.models import embedded_pair
 from outrider.pipelines import OutriderError, Pair
 from outrider.pipelines.pair import name_of
 
+from .reason import Reason
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -16,7 +18,7 @@ class Choice:
 
     name: str
     path: Path
-    reason: str | None = None
+    reason: Reason | None = None
 
 
 def pairs_in(folder: Path, *others: Path) -> list[Choice]:
@@ -34,7 +36,7 @@ def _choice(path: Path) -> Choice:
     try:
         check_files(Pair.open(path))
     except OutriderError as error:
-        return Choice(name_of(path), path, str(error))
+        return Choice(name_of(path), path, Reason.of(error))
     return Choice(name_of(path), path)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import gradio as gr
 
+from .reason import Reason
+
 ENGLISH = {
     "drafted": "The same answer, sooner. A drafter rides ahead; the model keeps only what it would have written "
     "itself.",
@@ -78,11 +80,13 @@ ENGLISH = {
     "from_suffix": "text index",
     "from_reference": "your files",
     "from_draft_model": "draft model",
+    "from_grammar": "required form",
     "from_target_hint": "Written by the model itself",
     "from_prompt_lookup_hint": "Found in the prompt or the answer so far, and confirmed by the model",
     "from_suffix_hint": "Copied from the text so far, edits included, and confirmed by the model",
     "from_reference_hint": "Found in the reference folder, and confirmed by the model",
     "from_draft_model_hint": "Proposed by the draft model, and confirmed by the model",
+    "from_grammar_hint": "The only token that the required form of the answer allowed here",
     "sampling": "Sampling",
     "temperature": "Temperature",
     "top_k": "Top-k (0: no limit)",
@@ -120,15 +124,19 @@ ENGLISH = {
     "tab_race": "Race",
     "tab_insight": "Drafting",
     "race_about": "The same prompt and seed twice: first plain, then with drafts as chosen in the chat, with its "
-    "settings. Each runs alone and reads the prompt anew, so neither slows the other; an answer in another window "
-    "would.",
+    "settings. Each runs alone and reads the prompt anew, so neither slows the other. What else runs would: the "
+    "race says so if it was an answer in another window, or a model that was loaded.",
     "race_prompt": "Prompt for the race",
     "race_start": "Start",
     "race_waits": "waits for its turn",
     "race_same": "The same {count} tokens, {ratio} times as fast: {plain} s plain, {drafted} s with drafts.",
     "race_other": "The answers differ from token {place} on: {plain} s plain, {drafted} s with drafts.",
+    "race_same_tokens": "The same {count} tokens: {plain} s plain, {drafted} s with drafts.",
+    "race_disturbed": "Another answer was written meanwhile, or a model was loaded, so these times cannot be compared. "
+    "Run the race again when that is over.",
+    "race_again": "Run again",
     "race_plain": "Choose another mode than Plain in the chat: there is nothing to race against.",
-    "insight_about": "All answers of this model since it was loaded, plain ones left out, counted when they end.",
+    "insight_about": "All answers of this model since it was loaded, plain ones left out, up to this moment.",
     "insight_none": "Nothing has been drafted yet.",
     "insight_depth": "How often the drafted token at each depth was accepted",
     "insight_length": "How many tokens were drafted for a pass",
@@ -146,6 +154,7 @@ ENGLISH = {
     "unusable": "Cannot be used:",
     "choose_pair": "Choose a model from the list first.",
     "reading": "Reading {count} tokens",
+    "reading_on": "Read {read} of {count} tokens ({share})",
     "seconds": "({seconds} s)",
     "state_loading": "ready; loading {pair} on {device}",
     "state_warming_other": "ready; warming up {pair} on {device}",
@@ -225,11 +234,13 @@ CHINESE = {
     "from_suffix": "文本索引",
     "from_reference": "您的文件",
     "from_draft_model": "草稿模型",
+    "from_grammar": "规定格式",
     "from_target_hint": "由模型自己写出",
     "from_prompt_lookup_hint": "在提示或已写的答案中找到，并经模型确认",
     "from_suffix_hint": "从已有文字复制（包括修改），并经模型确认",
     "from_reference_hint": "在参考文件夹中找到，并经模型确认",
     "from_draft_model_hint": "由草稿模型提出，并经模型确认",
+    "from_grammar_hint": "此处答案的规定格式只允许这一个词元",
     "sampling": "采样",
     "temperature": "温度",
     "top_k": "Top-k（0：不限）",
@@ -267,14 +278,17 @@ CHINESE = {
     "tab_race": "比赛",
     "tab_insight": "草稿情况",
     "race_about": "同一提示和种子运行两次：先普通解码，再按聊天中选择的方式用草稿，设置相同。"
-    "两次分别单独运行并重新读取提示，互不影响；但其他窗口中的答案会有影响。",
+    "两次分别单独运行并重新读取提示，互不影响。其他工作会有影响：如果是其他窗口中的答案或正在加载的模型，比赛会说明。",
     "race_prompt": "比赛的提示",
     "race_start": "开始",
     "race_waits": "等待中",
     "race_same": "相同的 {count} 个词元，速度为 {ratio} 倍：普通 {plain} 秒，用草稿 {drafted} 秒。",
     "race_other": "从第 {place} 个词元起答案不同：普通 {plain} 秒，用草稿 {drafted} 秒。",
+    "race_same_tokens": "相同的 {count} 个词元：普通 {plain} 秒，用草稿 {drafted} 秒。",
+    "race_disturbed": "其间有另一个答案在书写，或有模型在加载，因此这些时间无法比较。请在其结束后重新比赛。",
+    "race_again": "重新比赛",
     "race_plain": "请在聊天中选择“普通”以外的方式：没有比赛对手。",
-    "insight_about": "此模型加载以来除普通解码外的所有答案，在答案结束时计入。",
+    "insight_about": "此模型加载以来除普通解码外的所有答案，截至此刻。",
     "insight_none": "还没有草稿。",
     "insight_depth": "各深度草稿词元被接受的比例",
     "insight_length": "每次推理的草稿词元数",
@@ -292,6 +306,7 @@ CHINESE = {
     "unusable": "无法使用：",
     "choose_pair": "请先从列表中选择一个模型。",
     "reading": "正在读取 {count} 个词元",
+    "reading_on": "已读取 {read} / {count} 个词元（{share}）",
     "seconds": "（{seconds} 秒）",
     "state_loading": "就绪；正在 {device} 上加载 {pair}",
     "state_warming_other": "就绪；正在 {device} 上预热 {pair}",
@@ -304,18 +319,45 @@ CHINESE = {
 }
 CATALOGUES = {"en": ENGLISH, "zh": CHINESE}
 
+# By kind, what errors say that can be met while using the page; their own messages, which are English, stand behind.
+REASONS_IN_CHINESE = {
+    "PromptTooLong": "提示太长，模型的上下文放不下：请缩短提示，或少附一些文件。",
+    "CacheTooSmall": "缓存放不下此请求：请减少答案词元数，或缩短提示。",
+    "EmptyPrompt": "提示是空的：请输入一些文字。",
+    "InvalidOption": "有一项设置的值不可用：请修改它。",
+    "DeviceFailed": "设备在回答时出错：请重试，或换一个设备。",
+    "BrokenPair": "模型不在原处、缺少文件或已损坏：请重新下载或导出。",
+    "VocabularyMismatch": "草稿模型与模型的词表不同：请换一对模型。",
+    "UnsupportedModel": "此模型无法在这里运行：请换一个模型。",
+    "UnsupportedDevice": "此设备无法使用：请换一个设备。",
+    "StillLoading": "另一个模型仍在加载：请等它完成。",
+    "NotComparable": "此答案无法与重放比较：请加载写出它的模型，或重新提问。",
+    "NoSuchChat": "此对话或其中这一部分已不在：请重新打开，或开始新对话。",
+    "BadAttachment": "此文件无法附加：请附加较小的 UTF-8 文本文件。",
+    "BadImport": "此文件无法导入：请选择由 Outrider 导出的文件。",
+    "BadRecord": "其中有无法读取的记录。",
+    "HistoryDamaged": "对话记录文件已损坏。原文件已改名保留，并新建了一个。",
+    "HistoryNotKept": "对话无法保存，Outrider 结束后就会丢失。",
+}
+
 
 class Words:
     """The sentences of one language: `words("seed", seed=7)`."""
 
     def __init__(self, language: str) -> None:
         self._catalogue = CATALOGUES[language]
+        self._reasons = REASONS_IN_CHINESE if language == "zh" else {}
 
     def __call__(self, key: str, **values: object) -> str:
         return self._catalogue[key].format(**values)
 
     def count(self, number: int, one: str, many: str) -> str:
         return self(one if number == 1 else many, count=f"{number:,}")
+
+    def reason(self, reason: Reason) -> str:
+        """What went wrong, in the words that there are for its kind, and behind them the message itself."""
+        said = self._reasons.get(reason.kind)
+        return reason if said is None else f"{said}（{reason}）"
 
 
 IN_ENGLISH = Words("en")

@@ -9,14 +9,15 @@ from .backend import Backend
 from .results import Generation, Piece
 from .sequence import Sequence
 from .text import Span, TextStream
-from .trace import Statistics
+from .trace import PassRecord, Statistics
 
 
 class Stream(Iterator[Piece]):
     """Iterate to run the request. `cancel` lets it end with a last piece; `close`, or dropping it, just ends it.
 
     Either way the request's blocks are free at once. An error of the request is raised where it would have gone on.
-    Where another thread steps the backend, `take` gives what there is without running anything.
+    `advance` runs a single pass, for those who want to know of each, such as of those that only read the prompt. Where
+    another thread steps the backend, `take` gives what there is without running anything.
     """
 
     def __init__(
@@ -38,12 +39,16 @@ class Stream(Iterator[Piece]):
 
     def __next__(self) -> Piece:
         while not self._ended:
-            with self._engine.lock:  # a pass that another thread runs writes into this answer too
-                if not self._sequence.finished:
-                    self._engine.step()
-                if (piece := self.take()) is not None:
-                    return piece
+            if (piece := self.advance()) is not None:
+                return piece
         raise StopIteration
+
+    def advance(self) -> Piece | None:
+        """Run one pass, unless all is written, and give the next piece if there is one. Raises the request's error."""
+        with self._engine.lock:  # a pass that another thread runs writes into this answer too
+            if not self._ended and not self._sequence.finished:
+                self._engine.step()
+            return self.take()
 
     def take(self) -> Piece | None:
         """The next piece if it is written already. Raises the request's error."""
@@ -66,10 +71,26 @@ class Stream(Iterator[Piece]):
         return self._ended
 
     @property
+    def prompt_tokens(self) -> int:
+        return self._sequence.num_prompt_tokens
+
+    @property
+    def read_tokens(self) -> int:
+        """Tokens of the prompt that have been read or were in the cache; not told on the way where GenAI decodes."""
+        with self._engine.lock:
+            return self.prompt_tokens if self._sequence.num_new else min(self._sequence.num_cached, self.prompt_tokens)
+
+    @property
     def stats(self) -> Statistics:
         """The figures of the request so far."""
         with self._engine.lock:
             return self._sequence.statistics
+
+    @property
+    def trace(self) -> tuple[PassRecord, ...]:
+        """What happened in each pass so far."""
+        with self._engine.lock:
+            return tuple(self._sequence.trace)
 
     def cancel(self) -> None:
         """End the answer here; the next piece is the last."""

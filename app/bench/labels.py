@@ -2,5 +2,5 @@
 
 LABELS = {
     "target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index", "reference": "your files",
-    "draft_model": "draft model",
+    "draft_model": "draft model", "grammar": "required form",
 }  # fmt: skip

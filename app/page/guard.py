@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 
 import gradio as gr
 
 from outrider.pipelines import OutriderError
 
-from ..wording import words_of
+from ..reason import Reason
+from ..wording import Words, words_of
 from .view import View
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,13 @@ def told(request: gr.Request) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OutriderError):
             log.exception("An event of the page failed")
-        raise gr.Error(str(error), title=words_of(request)("not_done"), print_exception=False) from error
+        words = words_of(request)
+        raise gr.Error(refusal_html(error, words), title=words("not_done"), print_exception=False) from error
+
+
+def refusal_html(error: Exception, words: Words) -> str:
+    """What an error says, as Gradio shows messages."""
+    return escape(words.reason(Reason.of(error)), quote=False)
 
 
 def refuse_while_answering(view: View, request: gr.Request) -> None:

@@ -3,10 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
+import gradio as gr
+
+from ..assistant import Assistant
 from ..insight import Insight
-from ..wording import IN_ENGLISH, Words
+from ..wording import IN_ENGLISH, Words, words_of
 from .rendering import SOURCES
+
+LIVE_S = 0.5  # how often the panel is drawn while it is open
+
+
+class InsightPanel:
+    """Lays itself out where it is made. It follows the answers that are being written as long as its tab is open."""
+
+    def __init__(self, assistant: Assistant) -> None:
+        self._assistant = assistant
+        self.tables = gr.HTML(elem_id="insight")
+        self._clock = gr.Timer(LIVE_S, active=False)
+
+    def connect(self, tab: gr.Tab, others: Iterable[gr.Tab], quick: dict[str, Any]) -> None:
+        tab.select(lambda: gr.Timer(active=True), None, self._clock, **quick)
+        gr.on([other.select for other in others], lambda: gr.Timer(active=False), None, self._clock, **quick)
+        gr.on([tab.select, self._clock.tick], self._followed, self.tables, self.tables, **quick)
+
+    def drawn(self, request: gr.Request) -> str:
+        return insight_html(self._assistant.insight, words_of(request))
+
+    def _followed(self, shown: str, request: gr.Request) -> Any:
+        now = self.drawn(request)
+        return gr.skip() if now == shown else now
 
 
 def insight_html(insight: Insight, words: Words = IN_ENGLISH) -> str:

@@ -44,8 +44,10 @@ class ModelChoice:
             usable = [choice.name for choice in choices if choice.reason is None]
             refused = [(choice.name, choice.reason) for choice in choices if choice.reason]
             refused += [(f"{name} ({device})", reason) for name, device, reason in self._assistant.refusals]
-            reasons = "".join(f"<li><b>{escape(name)}</b>: {escape(reason)}</li>" for name, reason in refused)
-            said = f"<p>{words_of(request)('unusable')}</p><ul>{reasons}</ul>" if reasons else ""
+            words = words_of(request)
+            items = (f"<li><b>{escape(name)}</b>: {escape(words.reason(reason))}</li>" for name, reason in refused)
+            reasons = "".join(items)
+            said = f"<p>{words('unusable')}</p><ul>{reasons}</ul>" if reasons else ""
             shown = self._assistant.name if self._assistant.name in usable else None
             return gr.Dropdown(choices=usable, value=shown), said
 

@@ -17,7 +17,7 @@ from .acts import LISTENER, Outbox
 from .chats import ChatList
 from .composer import Composer
 from .examples import example_cards
-from .insight import insight_html
+from .insight import InsightPanel
 from .panel import SettingsPanel
 from .race import Race
 from .talk import Talk
@@ -54,7 +54,7 @@ class Page:
         self.outbox = Outbox()
         cards: list[Any] = list(example_cards())
         with gr.Tabs(elem_id="tabs"):
-            with gr.Tab(translate("tab_chat"), id="chat"):
+            with gr.Tab(translate("tab_chat"), id="chat") as self.chat_tab:
                 self.chat = gr.Chatbot(
                     elem_id="chat",
                     show_label=False,
@@ -84,10 +84,10 @@ class Page:
                     self.composer = Composer()
                     self.meter = gr.HTML(elem_id="meter")
                     self.small_print = gr.HTML(elem_id="small-print")
-            with gr.Tab(translate("tab_race"), id="race", elem_id="race"):
+            with gr.Tab(translate("tab_race"), id="race", elem_id="race") as self.race_tab:
                 self.race = Race(self.assistant)
-            with gr.Tab(translate("tab_insight"), id="insight", elem_id="insight-tab"):
-                self.insight = gr.HTML(elem_id="insight")
+            with gr.Tab(translate("tab_insight"), id="insight", elem_id="insight-tab") as self.insight_tab:
+                self.insight = InsightPanel(self.assistant)
 
     def _connect(self) -> None:
         queued: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
@@ -100,7 +100,7 @@ class Page:
         shown = [self.view, self.chat, *buttons]
         refresh: dict[str, Any] = {
             "fn": self._refresh, "inputs": [self.view, self.chats.search], **queued,
-            "outputs": [*listed, self.meter, self.legend, self.insight],
+            "outputs": [*listed, self.meter, self.legend, self.insight.tables],
         }  # fmt: skip
         asked = [composer.box, composer.entry]
         for ask, begin, inputs in (
@@ -146,6 +146,7 @@ class Page:
         composer.connect(queued)
         self.settings.connect(self.blocks, queued)
         self.race.connect(self.blocks, self.mode, self.settings.values, queued)
+        self.insight.connect(self.insight_tab, [self.chat_tab, self.race_tab], quick)
 
         state = [self.status, self.small_print, self.clock, self.switches]
         gr.on([self.blocks.load, self.clock.tick], self._tick, self.switches, state, **queued)
@@ -164,7 +165,7 @@ class Page:
         words, modes = words_of(request), self.assistant.pipeline.modes
         title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
         heading = f"<h2>{words('chats')}</h2>"
-        return title, rendering.notice_html(self.history.notice), heading
+        return title, rendering.notice_html(self.history.notice, words), heading
 
     def _cards(self, request: gr.Request) -> gr.Chatbot:
         cards: list[Any] = list(example_cards(words_of(request)))
@@ -179,7 +180,7 @@ class Page:
             used = None
         meter = rendering.meter_html(used, pipeline.max_context, words)
         legend = rendering.legend_html(pipeline.modes, words, view.conversation)
-        return *self.chats.listed(view, search), meter, legend, insight_html(self.assistant.insight, words)
+        return *self.chats.listed(view, search), meter, legend, self.insight.drawn(request)
 
     def _fit(self, width: float) -> gr.Sidebar:
         return gr.Sidebar(open=width >= WIDE)

@@ -10,8 +10,10 @@ import gradio as gr
 
 from ..assistant import Assistant
 from ..conversation import Turn
+from ..reading import Reading
 from ..receipt import first_difference
 from ..settings import Settings
+from ..standing import Standing
 from ..wording import Words, translate, words_of
 from . import rendering
 from .examples import EXAMPLES
@@ -61,39 +63,46 @@ class Race:
         words, settings, drawn = words_of(request), Settings(mode, *values), 0.0
         if mode == "off":
             raise gr.Error(words("race_plain"), print_exception=False)
-        buttons = gr.Button(visible=False), gr.Button(visible=True)
         asked = Turn(prompt)
         with told(request):
-            yield lanes_html(asked, asked, mode, words), *buttons
-            for plain, drafted in self._assistant.race(asked, settings, str(request.session_hash)):
-                if plain.complete or drafted.complete or time.monotonic() - drawn > REDRAW_S:
+            yield lanes_html(Standing(asked, asked), mode, words), gr.Button(visible=False), gr.Button(visible=True)
+            for standing in self._assistant.race(asked, settings, str(request.session_hash)):
+                if standing.plain.complete or standing.drafted.complete or time.monotonic() - drawn > REDRAW_S:
                     drawn = time.monotonic()
-                    yield lanes_html(plain, drafted, mode, words), *buttons
+                    start = gr.Button(translate("race_again" if standing.disturbed else "race_start"), visible=False)
+                    yield lanes_html(standing, mode, words), start, gr.skip()
 
 
-def lanes_html(plain: Turn, drafted: Turn, mode: str, words: Words) -> str:
-    """Both answers, and who won by how much once both are there."""
-    lanes = "".join(_lane_html(turn, words(f"mode_{lane}"), words) for turn, lane in ((plain, "off"), (drafted, mode)))
-    return f'<div class="lanes">{lanes}</div>{_verdict_html(plain, drafted, words)}'
+def lanes_html(standing: Standing, mode: str, words: Words) -> str:
+    """Both answers, and who won by how much once both are there and nothing disturbed them."""
+    plain, drafted, reading = standing.plain, standing.drafted, standing.reading
+    lanes = _lane_html(plain, words("mode_off"), None if plain.complete else reading, words)
+    lanes += _lane_html(drafted, words(f"mode_{mode}"), reading if plain.complete else None, words)
+    note = f'<p class="disturbed" role="alert">{words("race_disturbed")}</p>' if standing.disturbed else ""
+    return f'<div class="lanes">{lanes}</div>{_verdict_html(standing, words)}{note}'
 
 
-def _lane_html(turn: Turn, name: str, words: Words) -> str:
+def _lane_html(turn: Turn, name: str, reading: Reading | None, words: Words) -> str:
     if turn.complete:
         line = rendering.figures_html(turn, words)
     else:
         count = len(turn.token_ids)
         said = words.count(count, "token", "tokens") if count else words("race_waits")
+        said = rendering.reading_html(reading, words) if reading else said
         line = f'<div class="figures"><span>{said}</span></div>'
     return f"<section><h3>{name}</h3>{rendering.coloured_html(turn.spans)}{line}</section>"
 
 
-def _verdict_html(plain: Turn, drafted: Turn, words: Words) -> str:
+def _verdict_html(standing: Standing, words: Words) -> str:
+    plain, drafted = standing.plain, standing.drafted
     if plain.stats is None or drafted.stats is None:
         return ""
     differs_at = first_difference(plain.token_ids, drafted.token_ids)
     times = {"plain": f"{plain.stats.total_s:.2f}", "drafted": f"{drafted.stats.total_s:.2f}"}
     if differs_at is not None:
         line = words("race_other", place=f"{differs_at + 1:,}", **times)
+    elif standing.disturbed:
+        line = words("race_same_tokens", count=f"{len(plain.token_ids):,}", **times)
     else:
         ratio = plain.stats.total_s / drafted.stats.total_s if drafted.stats.total_s else 1.0
         line = words("race_same", count=f"{len(plain.token_ids):,}", ratio=f"{ratio:.1f}", **times)

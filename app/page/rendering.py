@@ -14,10 +14,12 @@ from outrider.pipelines import Span
 from ..assistant import State
 from ..conversation import CANCELLED, File, Turn
 from ..history import Node
+from ..reading import Reading
+from ..reason import Reason
 from ..receipt import Receipt
 from ..wording import IN_ENGLISH, Words
 
-SOURCES = ("target", "prompt_lookup", "suffix", "reference", "draft_model")
+SOURCES = ("target", "prompt_lookup", "suffix", "reference", "draft_model", "grammar")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
 MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
 
@@ -33,7 +35,7 @@ def chat_messages(
 ) -> list[dict[str, str]]:
     """What `gr.Chatbot` shows: a message for each prompt and one for each answer with its figures.
 
-    `notes` are lines to stand under the answers of some nodes.
+    `notes` are lines of HTML to stand under the answers of some nodes.
     """
     result = []
     for node in nodes:
@@ -52,7 +54,7 @@ def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: 
     body = coloured_html(turn.spans) if coloured else answer_markdown(turn.text)
     if not turn.complete:
         return body
-    line = f'<p class="receipt" role="status">{escape(note)}</p>' if note else receipt_html(turn.receipt, words)
+    line = f'<p class="receipt" role="status">{note}</p>' if note else receipt_html(turn.receipt, words)
     return f"{body}\n\n{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
 
 
@@ -174,7 +176,8 @@ def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable
     marks = []
     for source in sources:
         mark = f'<span class="from-{source}" title="{words(f"from_{source}_hint")}">{words(f"from_{source}")}</span>'
-        marks.append(f"{mark}<small>{saved_phrase(saved[source], words)}</small>" if source in saved else mark)
+        note = f"<small>{saved_phrase(saved[source], words)}</small>" if source in saved else ""
+        marks.append(f"<div>{mark}{note}</div>")
     return f"{words('tokens_from')} {''.join(marks)}"
 
 
@@ -197,6 +200,15 @@ def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
     return f'<p class="receipt {sort}">{line}</p>'
 
 
+def reading_html(reading: Reading, words: Words = IN_ENGLISH) -> str:
+    """How much of the prompt is read; a bar as soon as there is something to show, which short prompts never have."""
+    total = f"{reading.total:,}"
+    if not reading.read:
+        return words("reading", count=total)
+    line = words("reading_on", read=f"{reading.read:,}", count=total, share=f"{reading.read / reading.total:.0%}")
+    return f'<progress class="reading" max="{reading.total}" value="{reading.read}"></progress>{line}'
+
+
 def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:
     """The names and sizes of attached files."""
     names = (escape(words("attached", name=file.name, size=f"{len(file.text):,}")) for file in files)
@@ -211,14 +223,15 @@ def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str
     return f'<meter min="0" max="{context}" high="{context * 0.8:.0f}" value="{used}">{line}</meter><span>{line}</span>'
 
 
-def notice_html(notice: str) -> str:
+def notice_html(notice: Reason | None, words: Words = IN_ENGLISH) -> str:
     """What was wrong with the history file, where something was."""
-    return f'<p role="alert">{escape(notice)}</p>' if notice else ""
+    return f'<p role="alert">{escape(words.reason(notice))}</p>' if notice else ""
 
 
 def status_html(name: str, state: State, words: Words = IN_ENGLISH) -> str:
     """The model's name and whether it is ready."""
-    line = escape(words(state.line, **state.values))
+    values = {n: words.reason(value) if isinstance(value, Reason) else value for n, value in state.values.items()}
+    line = escape(words(state.line, **values))
     if state.name == "warming":
         line += " " + words("seconds", seconds=f"{time.monotonic() - state.began:.0f}")
     return f'<div class="{state.name}" role="status"><i></i><b>{escape(name)}</b> {line}</div>'

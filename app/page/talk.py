@@ -15,13 +15,14 @@ from outrider.pipelines import OutriderError
 from ..assistant import Assistant
 from ..conversation import CANCELLED, Turn
 from ..history import History, Node, title_of
+from ..reading import Reading
 from ..receipt import Receipt
 from ..settings import Settings
 from ..wording import words_of
 from . import rendering
 from .acts import copied
 from .composer import Entry, composed, untouched
-from .guard import refuse_while_answering, told
+from .guard import refusal_html, refuse_while_answering, told
 from .view import View
 
 REDRAW_S = 0.05  # how often a growing answer is drawn
@@ -62,21 +63,21 @@ class Talk:
         words, asked = words_of(request), view
         drawn, kept = 0.0, time.monotonic()
         try:
-            if (count := self._assistant.count(view.conversation)) is not None:
-                note = {view.nodes[-1].id: words("reading", count=f"{count:,}")}
-                yield view, rendering.chat_messages(view.nodes, coloured, words, note), *untouched()
-            for turn in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
-                view = view.with_last(turn)
-                if turn.complete or time.monotonic() - kept > KEEP_S:
-                    kept = time.monotonic()
-                    self._keep(view)
-                if turn.complete or time.monotonic() - drawn > REDRAW_S:
+            for seen in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
+                if isinstance(seen, Turn):
+                    view, notes = view.with_last(seen), {}
+                    if seen.complete or time.monotonic() - kept > KEEP_S:
+                        kept = time.monotonic()
+                        self._keep(view)
+                else:
+                    notes = {view.nodes[-1].id: rendering.reading_html(seen, words)}
+                if not view.is_answering or time.monotonic() - drawn > REDRAW_S:
                     drawn = time.monotonic()
-                    yield view, rendering.chat_messages(view.nodes, coloured, words), *untouched()
+                    yield view, rendering.chat_messages(view.nodes, coloured, words, notes), *untouched()
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
-            gr.Warning(str(error), title=words("not_answered"))
+            gr.Warning(refusal_html(error, words), title=words("not_answered"))
             failed, view = asked.nodes[-1], asked.before(asked.nodes[-1])
             self._history.remove(failed.id)
             view = view if self._history.has(asked.chat) else View()
@@ -151,7 +152,11 @@ class Talk:
                     view = View(view.chat, tuple(replace(n, turn=turn) if n == node else n for n in view.nodes))
                     yield view, self.drawn(view, coloured, request), *buttons
                 elif time.monotonic() - drawn > REDRAW_S:
-                    drawn, note = time.monotonic(), words("replaying", count=f"{seen:,}")
+                    drawn = time.monotonic()
+                    if isinstance(seen, Reading):
+                        note = rendering.reading_html(seen, words)
+                    else:
+                        note = words("replaying", count=f"{seen:,}")
                     chat = rendering.chat_messages(view.nodes, coloured, words, {node.id: note})
                     yield view, chat, *buttons
 

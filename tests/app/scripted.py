@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from outrider.pipelines.trace import PassRecord
 
 BEGINNING = "def area(width, height):\n    # <b>&amp;</b>\n"
 END = "    return width * height\n"
+PROMPT_TOKENS = 2000
 SOURCES = {"off": "target", "lookup": "prompt_lookup", "draft": "draft_model", "auto": "suffix"}
 STATS = Statistics(
     prompt_tokens=9, cached_tokens=0, new_tokens=1234, passes=7, drafted=40, accepted=31,
@@ -42,13 +44,21 @@ class ScriptedSpeculation:
 
 
 class ScriptedStream:
-    """Yields BEGINNING, waits for the gate or for `cancel`, then yields END or ends."""
+    """Gives BEGINNING once the prompt is read, waits for the gate or for `cancel`, then gives END or ends.
 
-    def __init__(self, gate: threading.Event, source: str, end_token: int) -> None:
+    `passes` were run until then.
+    """
+
+    def __init__(self, gate: threading.Event, source: str, end_token: int, read_tokens: int) -> None:
         self._gate = gate
         self._source = source
         self._end_token = end_token
+        self._begun = False
+        self.prompt_tokens = PROMPT_TOKENS
+        self.read_tokens = read_tokens
         self.cancelled = False
+        self.ended = False
+        self.passes = 1
 
     def __enter__(self) -> ScriptedStream:
         return self
@@ -57,13 +67,28 @@ class ScriptedStream:
         self.cancel()
 
     def __iter__(self) -> Iterator[Piece]:
-        yield piece(BEGINNING, self._source)
-        while not (self._gate.wait(0.02) or self.cancelled):
-            yield piece("", self._source)
+        while not self.ended:
+            if (piece := self.advance()) is not None:
+                yield piece
+
+    def advance(self) -> Piece | None:
         if self.cancelled:
-            yield Piece("", (), (), (), "cancelled", STATS)
-        else:
-            yield Piece(END, (self._end_token,), ("target",), (Span(END, "target"),), "stop", STATS)
+            self.ended = True
+            return Piece("", (), (), (), "cancelled", STATS)
+        if self.read_tokens < self.prompt_tokens:
+            time.sleep(0.02)
+            return None
+        if not self._begun:
+            self._begun = True
+            return piece(BEGINNING, self._source)
+        if self._gate.wait(0.02):
+            self.ended = True
+            return Piece(END, (self._end_token,), ("target",), (Span(END, "target"),), "stop", STATS)
+        return None if self.cancelled else piece("", self._source)
+
+    @property
+    def trace(self) -> tuple[PassRecord, ...]:
+        return TRACE if self._gate.is_set() else TRACE[: self.passes]
 
     def cancel(self) -> None:
         self.cancelled = True
@@ -93,6 +118,7 @@ class ScriptedPipeline:
     exact = True
     tokenizer = ScriptedTokenizer()
     end_token = 2
+    read_tokens = PROMPT_TOKENS  # when an answer begins
 
     def __init__(self) -> None:
         self.warm = threading.Event()
@@ -109,7 +135,7 @@ class ScriptedPipeline:
         self.requests.append((messages, options))
         if self.refusal is not None:
             raise self.refusal
-        self.streams.append(ScriptedStream(self.gate, SOURCES[options["mode"]], self.end_token))
+        self.streams.append(ScriptedStream(self.gate, SOURCES[options["mode"]], self.end_token, self.read_tokens))
         return self.streams[-1]
 
 

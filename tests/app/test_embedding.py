@@ -33,6 +33,13 @@ def names(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     return names
 
 
+def test_a_stream_that_is_advanced_tells_how_much_of_its_prompt_is_read(names: dict[str, Any]) -> None:
+    assert names["piece"].finish_reason
+    length = names["pieces"].stats.prompt_tokens
+    assert names["progress"] == f"{length} of {length}"
+    assert names["pieces"].trace == names["pieces"].finish().trace
+
+
 def test_threads_get_the_answers_that_each_prompt_has_alone(names: dict[str, Any]) -> None:
     assert names["together"] == [names["answer"](prompt) for prompt in names["prompts"]]
     assert names["together"][0].startswith("def area(w, h):")

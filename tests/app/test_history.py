@@ -205,7 +205,7 @@ def test_a_history_is_there_after_a_restart(tmp_path: Path) -> None:
     history.keep_preset("warm", Settings(temperature=1.0, system="Be kind."))
     history.close()
     again = History(path)
-    assert again.notice == ""
+    assert again.notice is None
     assert again.chats() == [Chat(chat, "First")]
     one, two = again.path(chat)
     assert (one.turn.text, one.turn.stats) == ("1", STATS)
@@ -251,11 +251,12 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path: Path, damage)
     (aside,) = tmp_path.glob("history.damaged-*.sqlite")
     assert aside.read_bytes() == content
     assert str(aside) in fresh.notice
+    assert fresh.notice.kind == "HistoryDamaged"
     assert fresh.chats() == []
     fresh.add_chat("Kept")
     fresh.close()
     again = History(path)
-    assert again.notice == ""
+    assert again.notice is None
     assert [chat.title for chat in again.chats()] == ["Kept"]
     again.close()
 
@@ -264,6 +265,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_page_goes_on_without(tm
     (tmp_path / "data").write_text("a file where the folder should be")
     history = History(tmp_path / "data" / "history.sqlite")
     assert "cannot be kept" in history.notice
+    assert history.notice.kind == "HistoryNotKept"
     chat = history.add_chat("For now")
     assert history.chats() == [Chat(chat, "For now")]
 

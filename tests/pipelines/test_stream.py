@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from outrider.pipelines import engine
 from outrider.pipelines.results import Piece
 from outrider.pipelines.sequence import Sequence
 from outrider.pipelines.stream import Stream
@@ -67,6 +68,36 @@ def test_finish_gives_the_whole_answer_also_after_some_pieces(served):
     assert "".join(span.text for span in generation.spans) == answer.text
     assert len(generation.sources) == len(answer.token_ids) == generation.stats.new_tokens
     assert stream.finish() == replace(generation, stats=stream.finish().stats)
+
+
+def test_the_trace_so_far_tells_of_every_token_written(served):
+    stream = stream_of(served[0], [3])
+    assert stream.trace == ()
+    seen = []
+    for piece in stream:
+        seen += piece.sources
+        assert [source for record in stream.trace for source in record.sources][: len(seen)] == seen
+    assert stream.trace == stream.finish().trace
+
+
+def test_a_stream_tells_after_each_pass_how_much_of_its_prompt_is_read(served, monkeypatch):
+    monkeypatch.setattr(engine, "PREFILL_ROWS", 8)
+    prompt = [i % 9 for i in range(30)]
+    stream = stream_of(served[0], prompt)
+    seen = [stream.read_tokens]
+    while not stream.stats.new_tokens:
+        stream.advance()
+        seen.append(stream.read_tokens)
+        assert seen[-1] == sum(record.num_rows for record in stream.trace)
+    assert seen[0] == 0
+    assert len(seen) > 4
+    assert seen[-1] == stream.prompt_tokens == 30
+    generation = stream.finish()
+    assert stream.read_tokens == 30
+    again = stream_of(served[0], prompt)
+    again.advance()
+    assert again.read_tokens == again.stats.cached_tokens + again.trace[0].num_rows
+    assert again.finish().token_ids == generation.token_ids
 
 
 def test_a_closed_stream_frees_its_blocks_and_ends(served):

@@ -86,6 +86,40 @@ def test_the_race_runs_both_one_after_the_other_and_compares_them(page, pipeline
     expect(page.locator("#start")).to_be_visible()
 
 
+def test_a_race_that_another_window_disturbed_says_so_and_can_be_run_again(
+    page, pipeline, serve, open_context
+) -> None:
+    other = opened(page.url, open_context())
+    pipeline.gate.clear()
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.locator("#lanes pre").first).to_contain_text("def area(width, height):")
+    expect(page.locator("#lanes .disturbed")).to_have_count(0)
+    ask(other, "Write area.")
+    expect(page.locator("#lanes .disturbed")).to_be_visible()
+    other.locator("#stop").click()
+    expect(other.locator("#chat .figures")).to_contain_text("stopped")
+    pipeline.gate.set()
+    expect(page.locator("#lanes .verdict")).to_have_text("The same 2 tokens: 0.50 s plain, 0.50 s with drafts.")
+    expect(page.locator("#lanes .disturbed")).to_be_visible()
+    page.get_by_role("button", name="Run again").click()
+    expect(page.locator("#lanes .verdict")).to_contain_text("1.0 times as fast")
+    expect(page.locator("#lanes .disturbed")).to_have_count(0)
+    expect(page.locator("#start")).to_have_text("Start")
+
+
+def test_a_race_shows_how_much_of_its_prompt_is_read(page, pipeline) -> None:
+    pipeline.read_tokens = 500
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.locator("#lanes section").first).to_contain_text("Read 500 of 2,000 tokens (25%)")
+    expect(page.locator("#lanes section").nth(1)).to_contain_text("waits for its turn")
+    pipeline.streams[0].read_tokens = 2000
+    expect(page.locator("#lanes section").nth(1)).to_contain_text("Read 500 of 2,000 tokens (25%)")
+    pipeline.streams[1].read_tokens = 2000
+    expect(page.locator("#lanes .verdict")).to_contain_text("The same 2 tokens")
+
+
 def test_a_race_can_be_stopped(page, pipeline) -> None:
     pipeline.gate.clear()
     page.get_by_role("tab", name="Race").click()
@@ -106,6 +140,21 @@ def test_the_drafting_tab_shows_acceptance_by_depth_and_what_was_chosen(page) ->
     expect(depths).to_have_text(["1100%1 / 1", "2100%1 / 1", "30%0 / 1"])
     expect(lengths).to_have_text(["050%1", "350%1"])
     expect(drafters).to_have_text(["text index100%3"])
+
+
+def test_the_drafting_tab_follows_an_answer_while_it_is_written(page, pipeline) -> None:
+    pipeline.gate.clear()
+    ask(page, "Write area.")
+    expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
+    page.get_by_role("tab", name="Drafting").click()
+    expect(page.locator("#insight")).to_contain_text("Nothing has been drafted yet.")
+    pipeline.streams[0].passes = 2
+    expect(page.locator("#insight tbody").nth(1).locator("tr")).to_have_text(["050%1", "350%1"])
+    page.get_by_role("tab", name="Chat").click()
+    page.locator("#stop").click()
+    expect(page.locator("#chat .figures")).to_contain_text("stopped")
+    page.get_by_role("tab", name="Drafting").click()
+    expect(page.locator("#insight tbody").nth(1).locator("tr")).to_have_text(["050%1", "350%1"])  # counted once
 
 
 def test_a_receipt_can_be_stopped(page, pipeline) -> None:

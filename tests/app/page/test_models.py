@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from outrider.app.wording import CATALOGUES, language_of
+from outrider.app.assistant import State
+from outrider.app.page.rendering import notice_html, status_html
+from outrider.app.reason import Reason
+from outrider.app.wording import CATALOGUES, REASONS_IN_CHINESE, Words, language_of
+from outrider.pipelines import BrokenPair, OutriderError, PromptTooLong
 
 from ..scripted import Refused, ScriptedPipeline
 from .test_history import answered
-from .test_page import opened
+from .test_page import ask, opened
 
 expect.set_options(timeout=60_000)
 WINDOW = {"width": 1400, "height": 900}
@@ -118,6 +122,30 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
     seen = page.locator("body").inner_text()
     english = [text for key, text in CATALOGUES["en"].items() if text in seen and text != CATALOGUES["zh"][key]]
     assert [text for text in english if len(text) > 3] == []
+    pipeline.refusal = PromptTooLong("The prompt has 9,999 tokens & <more>.")
+    ask(page, "Far too long.")
+    expect(page.locator("[data-testid=toast-text]")).to_have_text(
+        "提示太长，模型的上下文放不下：请缩短提示，或少附一些文件。（The prompt has 9,999 tokens & <more>.）"
+    )
+
+
+def test_words_are_found_for_the_kind_of_a_reason_and_its_own_message_stands_behind_them() -> None:
+    damaged = Reason("The history file was damaged.", "HistoryDamaged")
+    assert Words("zh").reason(damaged).endswith("（The history file was damaged.）")
+    assert "对话记录文件已损坏" in notice_html(damaged, Words("zh"))
+    assert Words("en").reason(damaged) == damaged
+    values = {"pair": "a", "device": "CPU", "reason": Reason.of(BrokenPair("No <x>."))}
+    status = status_html("b", State("refused", "state_refused", values), Words("zh"))
+    assert "缺少文件或已损坏：请重新下载或导出。（No &lt;x&gt;.）" in status
+    unknown = Reason.of(ValueError("Nobody foresaw this."))
+    assert Words("zh").reason(unknown) == "Nobody foresaw this."
+
+
+def test_every_kind_that_has_words_exists() -> None:
+    def kinds(error: type[OutriderError]) -> set[str]:
+        return {error.__name__}.union(*map(kinds, error.__subclasses__()))
+
+    assert set(REASONS_IN_CHINESE) <= kinds(OutriderError) | {"HistoryDamaged", "HistoryNotKept"}
 
 
 def test_both_languages_say_the_same_with_the_same_values() -> None:

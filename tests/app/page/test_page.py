@@ -257,6 +257,25 @@ def test_a_refused_prompt_comes_back_with_the_reason(page, pipeline) -> None:
     finish(page, pipeline, 2)
 
 
+def test_a_long_prompt_shows_how_much_of_it_is_read_and_can_be_stopped(page, pipeline) -> None:
+    pipeline.read_tokens = 0
+    ask(page, "Write area.")
+    waiting, bar = page.locator("#chat .waiting"), page.locator("#chat .waiting progress")
+    expect(waiting).to_contain_text("Reading 2,000 tokens")
+    expect(bar).to_have_count(0)
+    pipeline.streams[0].read_tokens = 500
+    expect(waiting).to_contain_text("Read 500 of 2,000 tokens (25%)")
+    assert bar.evaluate("bar => bar.position") == 0.25
+    pipeline.streams[0].read_tokens = 2000
+    expect(answers(page)).to_contain_text("def area(width, height):")
+    expect(waiting).to_have_count(0)
+    finish(page, pipeline, 1)
+    ask(page, "Once more.")
+    expect(waiting).to_contain_text("Reading 2,000 tokens")
+    page.locator("#stop").click()
+    expect(page.locator("#chat .figures").nth(1)).to_contain_text("stopped")
+
+
 def test_an_empty_prompt_asks_nothing(page, pipeline) -> None:
     ask(page, "  \n ")
     ask(page, "Write area.")

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.app.bench.labels import LABELS
 from outrider.app.conversation import Turn, messages
 from outrider.app.history import Node
 from outrider.app.page.rendering import (
@@ -19,10 +20,22 @@ from outrider.app.page.rendering import (
     is_python,
     legend_html,
     prompt_html,
+    reading_html,
 )
+from outrider.app.page.theme import STYLE_SHEET
+from outrider.app.reading import Reading
+from outrider.app.saving import Saving
 from outrider.app.settings import Settings
+from outrider.app.wording import CHINESE, ENGLISH, Words
 from outrider.pipelines import InvalidOption, Piece, Span, Statistics
+from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.drafters.grammar import Grammar
+from outrider.pipelines.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.drafters.retrieval import Retrieval
+from outrider.pipelines.drafters.suffix import Suffix
+from outrider.pipelines.trace import TARGET
 
+DRAFTERS = (PromptLookup, Suffix, Retrieval, DraftModel, Grammar)
 SOURCES = ("target", "prompt_lookup", "draft_model")
 spans = st.lists(st.builds(Span, st.text(alphabet="ab<&\"' \t\n`*_$\\é🙂"), st.sampled_from(SOURCES)))
 
@@ -160,3 +173,26 @@ def test_a_temperature_of_zero_and_a_top_k_of_zero_mean_greedy_and_no_limit() ->
 def test_an_emptied_seed_is_refused() -> None:
     with pytest.raises(InvalidOption, match="seed"):
         Settings(seed=None).options()
+
+
+@pytest.mark.parametrize("source", [TARGET, *(each.name for each in DRAFTERS)])
+def test_whoever_proposes_a_token_has_a_name_in_both_languages_and_a_look(source: str) -> None:
+    for name in (f"from_{source}", f"from_{source}_hint"):
+        assert ENGLISH[name] != CHINESE[name]
+    assert source in LABELS
+    for sheet in (STYLE_SHEET, STYLE_SHEET.parents[1] / "bench" / "page.css"):
+        look = re.search(rf"^(\.from-\w+, )*\.from-{source}\b", sheet.read_text(encoding="utf-8"), re.MULTILINE)
+        assert look or source == TARGET
+
+
+def test_what_a_form_forced_is_marked_and_named() -> None:
+    saving = Saving(80.0, {"grammar": 2.0}, {"grammar": 100.0})
+    turn = Turn("One?", spans=(Span("{", "grammar"),), finish_reason="stop", saving=saving)
+    assert '<span class="from-grammar">{</span>' in coloured_html(turn.spans)
+    assert "required form60 ms saved" in text_of(legend_html(("off",), turns=[turn]))
+
+
+def test_the_bar_of_a_prompt_begins_with_what_is_read() -> None:
+    assert reading_html(Reading(0, 3000)) == "Reading 3,000 tokens"
+    assert 'max="3000" value="1500"' in reading_html(Reading(1500, 3000))
+    assert text_of(reading_html(Reading(1500, 3000), Words("zh"))) == "已读取 1,500 / 3,000 个词元（50%）"
