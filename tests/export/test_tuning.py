@@ -69,9 +69,9 @@ def test_a_pair_runs_with_its_properties_unless_others_are_asked_for(tuned: Path
     seen = []
     real = speculation.PagedModel
 
-    def noting(folder: Path, num_blocks: int, properties: dict | None = None):
+    def noting(folder: Path, num_blocks: int, properties: dict | None = None, exact: bool = True):
         seen.append(dict(properties or {}))
-        return real(folder, num_blocks, properties)
+        return real(folder, num_blocks, properties, exact)
 
     monkeypatch.setattr(speculation, "PagedModel", noting)
     LLMPipeline(tuned)
