@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 from itertools import zip_longest
@@ -41,10 +42,12 @@ class Consultant:
         self._calibration = calibration
         self.expected = 0.5
         self._without_room: set[Sequence] = set()  # for which the model's cache or context has no room any more
+        self._missed: dict[Sequence, float] = {}  # tokens that it would have brought since it was fed, had it been
 
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
         self._without_room.discard(sequence)
+        self._missed.pop(sequence, None)
 
     def consult(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
         """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay and
@@ -63,10 +66,13 @@ class Consultant:
             turn.draft_ms += self._worth(cost, rate).feeding_ms(turn, self._drafting.num_behind(turn), len(turn.draft))
         if reading:
             self._read(coming, rate, reading)
-            worth, reading = self._worth(cost, rate), [turn for turn in reading if self._can_ask(turn)]
-            writing += [turn for turn in reading if self._is_worth_writing(worth, turn, coming.rows, len(reading))]
-        while writing:
-            writing = self._write(coming, rate, writing)
+            reading = [turn for turn in reading if self._can_ask(turn)]
+            writing += [turn for turn in reading if self._is_worth_writing(coming, rate, turn, len(reading))]
+        going_on = writing
+        while going_on:
+            going_on = self._write(coming, rate, going_on)
+        for turn in writing:
+            coming.cut_to_best(turn, rate)
         spent_ms = sum(turn.draft_ms for turn in asking) - before_ms
         cost.observe_draft(spent_ms, 1e3 * (self._drafting.model_s - began))
 
@@ -93,7 +99,7 @@ class Consultant:
 
         bare = coming.rows - length
         mine = worth.of_draft(turn, bare)
-        uses = {}
+        uses: dict[str, float] = {}
         if can_feed(length, sum(turn.prices_ms)):
             uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, behind, num_sharing)
         if length and turn.sequence.config.mode == AUTO and can_feed(0):
@@ -102,11 +108,21 @@ class Consultant:
             if can_feed(len(turn.draft)):
                 uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
         use = max(uses, key=lambda name: uses[name], default=None)
-        if use is None or uses[use] <= 0:
+        if use is None or uses[use] + self._regret(turn, rate * worth.feeding_ms(turn, behind, 0), uses) <= 0:
             coming.cut(turn, length)
             return None
+        self._missed.pop(turn.sequence, None)
         coming.cut(turn, {WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.limit}[use])
         return use
+
+    def _regret(self, turn: Turn, feeding: float, uses: Mapping[str, float]) -> float:
+        """How much of the price of `feeding` the model what it missed need not be paid by this pass alone: as much as
+        the model would have brought in passes for which the texts offered nothing, had it been fed before. So little is
+        lost whether the answer goes on or ends (ski rental; Karlin et al., Competitive snoopy caching, 1988)."""
+        missed = self._missed.get(turn.sequence, 0.0)
+        if not turn.draft and WRITE_BEHIND in uses:
+            self._missed[turn.sequence] = missed + max(0.0, uses[WRITE_BEHIND] + feeding)
+        return min(missed, feeding)
 
     def _take_all_offers(self, coming: Pass, turn: Turn) -> None:
         for proposal in self._drafting.surest(turn):
@@ -137,11 +153,12 @@ class Consultant:
                 for proposal in self._drafting.surest(turn):  # copying goes on
                     if not self._take(coming, rate, turn, proposal):
                         break
+            coming.cut_to_best(turn, rate)
 
     def _take(self, coming: Pass, rate: float, turn: Turn, proposal: Proposal) -> bool:
-        """Take one more token into a draft, unless its row would not pay or be too much to lose."""
-        survival, price_ms = turn.survival * self._calibration.estimate(proposal.evidence), coming.row_ms(turn)
-        if turn.is_full or survival < rate * price_ms or not turn.can_afford(price_ms):
+        """Take one more token into a draft, unless no row could be so cheap that it pays, or it is too much to lose."""
+        survival = turn.survival * self._calibration.estimate(proposal.evidence)
+        if turn.is_full or survival < rate * coming.cost.least_row_ms or not turn.can_afford(coming.row_ms(turn)):
             return False
         coming.take(turn, proposal, survival)
         return True
@@ -156,9 +173,10 @@ class Consultant:
         mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
         return max(doubted, mended, key=lambda thought: self._calibration.estimate(thought.evidence))
 
-    def _is_worth_writing(self, worth: Worth, turn: Turn, rows: int, num_sharing: int) -> bool:
-        pays = worth.of_writing(turn, len(turn.draft), rows, 1, num_sharing) > 0
-        return pays and turn.can_afford(worth.cost.draft_pass_ms(1))
+    def _is_worth_writing(self, coming: Pass, rate: float, turn: Turn, num_sharing: int) -> bool:
+        """Whether the model, which has read the draft, is to go on behind it."""
+        worth = self._worth(coming.cost, rate).of_writing(turn, len(turn.draft), coming.rows, 1, num_sharing)
+        return worth > 0 and turn.can_afford(coming.row_ms(turn) + coming.cost.draft_pass_ms(1))
 
     def _write(self, coming: Pass, rate: float, writing: SequenceOf[Turn]) -> list[Turn]:
         """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
@@ -170,14 +188,9 @@ class Consultant:
                 self._without_room.add(turn.sequence)
                 continue
             self._expect(self._calibration.estimate(proposal.evidence), FORGET)
-            if self._take(coming, rate, turn, proposal) and self._is_next_worth_writing(coming, rate, turn, draft_ms):
+            if self._take(coming, rate, turn, proposal) and self._is_worth_writing(coming, rate, turn, len(writing)):
                 goes_on.append(turn)
         return goes_on
-
-    def _is_next_worth_writing(self, coming: Pass, rate: float, turn: Turn, draft_ms: float) -> bool:
-        row_ms = coming.row_ms(turn)
-        pays = turn.survival * self.expected >= rate * (row_ms + draft_ms)
-        return pays and not turn.is_full and turn.can_afford(row_ms + coming.cost.draft_pass_ms(1))
 
     def _expect(self, estimate: float, weight: float) -> None:
         self.expected += weight * (estimate - self.expected)

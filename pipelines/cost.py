@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -13,15 +14,15 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 3
-ROWS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 33)
+FORMAT = 4
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29, 32, 33)  # kernels take them by fours
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
 UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which interpolation is prepared, since the planner asks for many prices in every pass
 FEWEST_REPEATS, MOST_REPEATS = 3, 20
 CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
-FORGET_SPEED, FORGET_SHAPE, FORGET_DRIFT = 0.1, 0.03, 0.001  # weights of the newest pass
+FORGET, FORGET_SLOPE = 0.1, 0.001  # weights of the newest pass, and of what was measured once
 
 
 class NoMeasurement(Exception):
@@ -46,8 +47,9 @@ class CostModel:
     is_tiled: passes of more than UNTILED_ROWS cost as much as if their rows filled the last tile of TILE_ROWS. So it is
         with OpenVINO's matrix kernels on a processor with AVX-512; beyond 192 rows their tiles are WIDE_TILE_ROWS.
 
-    The passes of late correct what was measured once: `_speed` follows a machine that is busy, `_shape` what some
-    numbers of rows cost compared with others.
+    The passes of late correct what was measured once: `_speed` follows a machine that is busy, `_slope` what rows cost
+    beyond the fewest. A pass of few rows waits for memory and one of many computes, and others can be in the way of
+    either.
     """
 
     rows: tuple[int, ...]
@@ -58,27 +60,27 @@ class CostModel:
     draft_context_ms: float = 0.0
     is_tiled: bool = False
     _speed: float = field(default=1.0, init=False, compare=False)
-    _shape: list[float] = field(init=False, compare=False)
+    _slope: float = field(default=1.0, init=False, compare=False)
     _between: list[tuple[int, float]] = field(init=False, compare=False, repr=False)  # see `_place`
 
     def __post_init__(self) -> None:
-        self._shape = [1.0] * len(self.rows)
         self._between = [self._place(rows) for rows in range(TABLE_ROWS)]
 
     @property
     def least_row_ms(self) -> float:
         """What one more row costs where it costs least."""
-        return self._speed * max(0.0, min((self._base(b) - self._base(a)) / (b - a) for a, b in pairwise(self.rows)))
+        rows_ms = [self._rows_ms(rows) for rows in self.rows]
+        grows = zip(pairwise(self.rows), pairwise(rows_ms), strict=True)
+        return self._speed * min((after - before) / (b - a) for (a, b), (before, after) in grows)
 
     def pass_ms(self, windows: Iterable[tuple[int, int]]) -> float:
         """The time of a pass over windows of (rows, context) each."""
-        windows = tuple(windows)
-        attention = sum(self._context(rows) * context for rows, context in windows)
-        return self._speed * (self._base(sum(rows for rows, _ in windows)) + attention)
+        floor_ms, rows_ms = self._parts_ms(tuple(windows))
+        return self._speed * (floor_ms + rows_ms)
 
     def row_ms(self, total_rows: int, rows: int, context: int) -> float:
         """What one more row costs in a pass of `total_rows`, in a window that has `rows` over `context` tokens."""
-        base = self._base(total_rows + 1) - self._base(total_rows)
+        base = self._rows_ms(total_rows + 1) - self._rows_ms(total_rows)
         attention = (self._context(rows + 1) - self._context(rows)) * context
         return self._speed * max(0.0, base + attention)
 
@@ -92,13 +94,13 @@ class CostModel:
         total = sum(rows for rows, _ in windows)
         if total > self.rows[-1] or measured_ms <= 0:
             return
-        ratio = min(max(measured_ms / self.pass_ms(windows), 1 / WILD), WILD)  # one stall must not spoil the plan
-        self._speed *= 1 + FORGET_SPEED * (ratio - 1)
-        below, share = self._place(total)
-        for i, weight in ((below, 1 - share), (below + 1, share)):
-            self._shape[i] *= 1 + FORGET_SHAPE * weight * (ratio - 1)
-        for i in range(len(self._shape)):
-            self._shape[i] += FORGET_DRIFT * (1 - self._shape[i])
+        floor_ms, rows_ms = self._parts_ms(windows)
+        share = rows_ms / (floor_ms + rows_ms)
+        ratio = measured_ms / (self._speed * (floor_ms + rows_ms))
+        error = min(max(ratio, 1 / WILD), WILD) - 1  # one stall must not spoil the plan
+        self._speed *= 1 + FORGET * (1 - share) * error
+        self._slope *= 1 + FORGET * share * error
+        self._slope += FORGET_SLOPE * (1 - self._slope)  # else what once was too dear is never tried again
 
     def draft_pass_ms(self, num_sequences: int) -> float:
         """The time of one pass of the draft model, a token for each of several sequences."""
@@ -113,14 +115,19 @@ class CostModel:
         """Learn from drafts of the draft model."""
         if expected_ms > 0 and measured_ms > 0:
             ratio = min(max(measured_ms / expected_ms, 1 / WILD), WILD)
-            self.draft_ms *= 1 + FORGET_SPEED * (ratio - 1)
-            self.draft_row_ms *= 1 + FORGET_SPEED * (ratio - 1)
-            self.draft_context_ms *= 1 + FORGET_SPEED * (ratio - 1)
+            self.draft_ms *= 1 + FORGET * (ratio - 1)
+            self.draft_row_ms *= 1 + FORGET * (ratio - 1)
+            self.draft_context_ms *= 1 + FORGET * (ratio - 1)
 
-    def _base(self, rows: int) -> float:
+    def _parts_ms(self, windows: SequenceOf[tuple[int, int]]) -> tuple[float, float]:
+        """What a pass takes at the speed that was measured: with the fewest rows, and what the others add."""
+        attention = sum(self._context(rows) * context for rows, context in windows)
+        return self.base_ms[0] + attention, self._rows_ms(sum(rows for rows, _ in windows))
+
+    def _rows_ms(self, rows: int) -> float:
+        """What so many rows add to a pass of the fewest."""
         i, share = self._between[rows] if rows < TABLE_ROWS else self._place(rows)
-        base, shape = self.base_ms, self._shape
-        return (1 - share) * base[i] * shape[i] + share * base[i + 1] * shape[i + 1]
+        return self._slope * ((1 - share) * self.base_ms[i] + share * self.base_ms[i + 1] - self.base_ms[0])
 
     def _context(self, rows: int) -> float:
         i, share = self._between[rows] if rows < TABLE_ROWS else self._place(rows)

@@ -112,13 +112,14 @@ class LLMPipeline:
         return self._engine
 
     def warm_up(self) -> None:
-        """Run the first passes, which pack the weights and can take seconds, check the promise on this device and, once
-        for each pair and machine, measure what passes cost.
+        """Run the first passes, which pack the weights, compile kernels and can take seconds, check the promise on this
+        device and, once for each pair and machine, measure what passes cost.
 
         Where the check fails, `exact` becomes False and a warning tells. Safe to call from a thread of its own.
         """
         if self._speculation is not None:
             self._speculation.check()
+            self._speculation.prepare()
             self._speculation.measure()
         length = min(40, min(self.max_context, self._cache_tokens) // 8)
         for mode in self.modes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ from .vocabulary import check_same_vocabulary
 CACHE_TOKENS = 16384  # unless told otherwise
 EXACTNESS_TOKENS = 80
 MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
+PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +126,24 @@ class Speculation:
                 "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
                 "may give another text in another mode."
             )
+
+    def prepare(self) -> None:
+        """Run a pass of each size that a draft can lead to, the smaller first, for PREPARED_S seconds at most. The first
+        of its size compiles kernels, which takes a small model a good part of a pass."""
+        until = time.perf_counter() + PREPARED_S
+        room = min(LONGEST + 1, self._room)
+        with (
+            self.engine.borrowed(self._pool, room) as blocks,
+            self.engine.borrowed(self._draft_pool, room) as draft_blocks,
+        ):
+            passes = [_passes(self._target, blocks)]
+            if self._draft is not None:
+                passes.append(_passes(self._draft, draft_blocks))
+            for rows in range(1, room + 1):
+                for run in passes:
+                    if time.perf_counter() > until:
+                        return
+                    run(rows, 0)
 
     def measure(self, again: bool = False) -> None:
         """Learn what passes cost here, which the planner goes by; `again`, though it is known."""

@@ -95,6 +95,17 @@ class Pass:
         turn.cut(length)
         self.rows += turn.rows
 
+    def cut_to_best(self, turn: Turn, rate: float) -> None:
+        """Keep of a draft as much as brings most, at a `rate` of tokens for a millisecond. Single rows do not tell, as
+        the price of the next few can fall on one of them."""
+        worth = best_worth = 0.0
+        best_length = 0
+        for length, (survival, price_ms) in enumerate(zip(turn.survivals, turn.prices_ms, strict=True), 1):
+            worth += survival - rate * price_ms
+            if worth >= best_worth:
+                best_worth, best_length = worth, length
+        self.cut(turn, best_length)
+
     def balance(self, turns: SequenceOf[Turn]) -> None:
         """Price all drafts anew where some were cut under the rows of others, and shorten what is too dear by now."""
         dear = list(turns) if len(turns) > 1 else []
