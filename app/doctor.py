@@ -62,8 +62,8 @@ def examine(pair: Path, console: Console, again: bool) -> bool:
 
 def _findings(pipeline: LLMPipeline) -> Table:
     table = Table(title=f"{pipeline.pair.path}", show_header=False, title_justify="left", box=None, padding=(0, 1))
-    memory = pipeline.speculation.memory
-    table.add_row("device", f"{pipeline.device}, {pipeline.speculation.num_threads} threads")
+    speculation, memory = pipeline.speculation, pipeline.speculation.memory
+    table.add_row("device", f"{pipeline.device}, {speculation.num_threads} threads, {speculation.precision}")
     same = "[green]the same text in every mode[/], checked bit by bit"
     table.add_row("exactness", same if pipeline.exact else "[bold red]the mode can change the text on this device[/]")
     if pipeline.pair.properties:

@@ -24,17 +24,15 @@ FED_INPUTS = {
     "max_context_len", "rows", "attending", "attended",
 }  # fmt: skip
 
+PRECISION = "INFERENCE_PRECISION_HINT"  # by default bf16 where the processor has it
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
-    # bf16, the default where the processor has it, would make the text depend on the processor and cost accuracy.
-    "INFERENCE_PRECISION_HINT": "f32",
     "KV_CACHE_PRECISION": "u8",
     # By channel, the default, requantizes the keys of accepted tokens when a rejected one joins their block.
     "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
 }
 
-# A draft model changes no text, so it may compute as the processor likes best.
-DRAFT_PROPERTIES = {"INFERENCE_PRECISION_HINT": "dynamic", "DYNAMIC_QUANTIZATION_GROUP_SIZE": 128}
+DRAFT_PROPERTIES = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 128}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +55,8 @@ class PagedModel:
     row would break that, both in the attention of its sequence and in the matrix products of the pass. So a window of
     one token is repeated for the attention alone, where the second row is nearly free, and a pass of one row as a
     whole. What the second row leaves in the cache lies behind the token, and is written over by the next pass.
+
+    precision: what the device computes in, such as "f32" or "bf16".
 
     Raises BrokenPair where the IR cannot be read, UnsupportedModel where it has no paged-attention form or needs inputs
     other than tokens, InvalidOption for a property that the device does not take.
@@ -81,6 +81,7 @@ class PagedModel:
         self.num_blocks = num_blocks
         self.fewest_rows = FEWEST_ROWS if exact else 1
         self.num_threads: int = compiled.get_property("INFERENCE_NUM_THREADS")
+        self.precision: str = compiled.get_property(PRECISION).get_type_name()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
         self.cache_bytes = 0
         self._request = compiled.create_infer_request()

@@ -24,7 +24,7 @@ from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import Engine
 from .exactness import is_exact
-from .paged_model import BLOCK_SIZE, DRAFT_PROPERTIES, PagedModel, Window
+from .paged_model import BLOCK_SIZE, DRAFT_PROPERTIES, PRECISION, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
 from .profile import cache_folder, measured_cost, profile_path
@@ -35,6 +35,7 @@ from .vocabulary import check_same_vocabulary
 CACHE_TOKENS = 16384  # unless told otherwise
 EXACTNESS_TOKENS = 80
 MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
+FULL_PRECISION = "f32"
 PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,8 @@ class Speculation:
         self.cache_tokens = num_blocks * BLOCK_SIZE
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
-        self._target = PagedModel(pair.target, num_blocks, properties, exact)
+        self._compiled_from = pair, num_blocks, properties
+        target = PagedModel(pair.target, num_blocks, properties, exact)
         self._draft: PagedModel | None = None
         kinds = (grammar, suffix, retrieval, draft_model, consultant)
         calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
@@ -90,8 +92,8 @@ class Speculation:
             modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
-        self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)
-        self.engine = Engine(self._target, self._pool, self._planner)
+        self._planner = Planner(Drafting(modes, calibration, target.vocabulary_size), calibration)
+        self.engine = Engine(target, self._pool, self._planner)
         self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
         self._profile = profile_path(pair, "CPU", properties, exact)
         self._is_measured = False
@@ -102,12 +104,17 @@ class Speculation:
 
     @property
     def num_threads(self) -> int:
-        return self._target.num_threads
+        return self.engine.target.num_threads
+
+    @property
+    def precision(self) -> str:
+        """What the target computes in, such as "f32" or "bf16"."""
+        return self.engine.target.precision
 
     @property
     def memory(self) -> Memory:
         """What both models take."""
-        models = [model for model in (self._target, self._draft) if model is not None]
+        models = [model for model in (self.engine.target, self._draft) if model is not None]
         return Memory(
             weights=sum(model.weight_bytes for model in models),
             cache=sum(model.cache_bytes for model in models),
@@ -115,28 +122,42 @@ class Speculation:
         )
 
     def check(self) -> None:
-        """Set `exact` to False, and warn, where this processor or these properties break the first promise."""
-        if not self.exact:
+        """See whether this processor keeps the first promise, with these properties; where it does not in fewer bits
+        than f32, go on in f32, unless the properties say otherwise. Set `exact` to False, and warn, where it does not.
+        """
+        if not self.exact or self._keeps_promise():
             return
+        pair, num_blocks, properties = self._compiled_from
+        precision = self.engine.target.precision
+        if PRECISION not in properties and precision != FULL_PRECISION:
+            log.warning("On this device %s does not give the same text in every mode, so f32 is taken.", precision)
+            properties = {**properties, PRECISION: FULL_PRECISION}
+            with self.engine.borrowed(self._pool, self.cache_tokens):  # nobody's keys and values are left
+                self.engine.target = PagedModel(pair.target, num_blocks, properties, exact=True)
+            self._profile = profile_path(pair, "CPU", properties, exact=True)
+            if self._keeps_promise():
+                return
+        self.exact = False
+        log.warning(
+            "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed may "
+            "give another text in another mode."
+        )
+
+    def _keeps_promise(self) -> bool:
         num_tokens = min(EXACTNESS_TOKENS, self._room)
         with self.engine.borrowed(self._pool, num_tokens) as blocks:
-            self.exact = is_exact(self._target, blocks, num_tokens)
-        if not self.exact:
-            log.warning(
-                "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
-                "may give another text in another mode."
-            )
+            return is_exact(self.engine.target, blocks, num_tokens)
 
     def prepare(self) -> None:
-        """Run a pass of each size that a draft can lead to, the smaller first, for PREPARED_S seconds at most. The first
-        of its size compiles kernels, which takes a small model a good part of a pass."""
+        """Run a pass of each size that a draft can lead to, the smaller first, for PREPARED_S seconds at most. The
+        first of its size compiles kernels, which takes a small model a good part of a pass."""
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room)
         with (
             self.engine.borrowed(self._pool, room) as blocks,
             self.engine.borrowed(self._draft_pool, room) as draft_blocks,
         ):
-            passes = [_passes(self._target, blocks)]
+            passes = [_passes(self.engine.target, blocks)]
             if self._draft is not None:
                 passes.append(_passes(self._draft, draft_blocks))
             for rows in range(1, room + 1):
@@ -160,7 +181,8 @@ class Speculation:
                 self.engine.borrowed(self._draft_pool, room) as draft_blocks,
             ):
                 draft = None if self._draft is None else _passes(self._draft, draft_blocks)
-                return CostModel.measure(_passes(self._target, blocks), draft, room, self._target.fewest_rows)
+                target = self.engine.target
+                return CostModel.measure(_passes(target, blocks), draft, room, target.fewest_rows)
 
         self._planner.cost = measured_cost(self._profile, measured)
 

@@ -287,6 +287,28 @@ def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers
     assert (model.num_passes > 0) == reads
 
 
+@pytest.mark.parametrize(("estimate", "first"), [(0.9, range(1, 8)), (0.05, ())])
+def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(estimate, first):
+    """Not at once, as the answer may end; and not at all where it would have brought nothing."""
+    turn = turn_of()
+    cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0)
+    cost.draft_row_ms = 0.1
+    model = Behind("draft_model", {turn.sequence: [estimate] * 32}, 250)
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}), model)
+    planner._consultant.expected = estimate
+    asked = []
+    for n in range(20):
+        turn.cut(0)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+        if model.num_passes:
+            asked.append(n)
+            break
+        planner.observe([turn], [[3]], None)
+    assert len(asked) == bool(first)
+    assert set(asked) <= set(first)
+
+
 def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_rejection():
     seen = []
 
