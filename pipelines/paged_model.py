@@ -18,6 +18,7 @@ from .errors import BrokenPair, InvalidOption, UnsupportedModel
 BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
 FEWEST_ROWS = 2  # with fewer OpenVINO takes other kernels, and logits differ in their last bits
 PREFILL_ROWS = 512  # tokens of one sequence in one pass, at most
+UNFILLED_ROWS, FILLED_ROWS = 64, 32  # without exactness a pass of more is filled up to a multiple, see `forward`
 
 FED_INPUTS = {
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices", "block_indices_begins",
@@ -88,7 +89,7 @@ class PagedModel:
         for port in compiled.inputs:
             name = port.get_any_name()
             if _is_cache(name):
-                shape = [num_blocks + exact, *(dim.get_length() for dim in list(port.partial_shape)[1:])]
+                shape = [num_blocks + 1, *(dim.get_length() for dim in list(port.partial_shape)[1:])]
                 if shape[2] != BLOCK_SIZE:
                     raise UnsupportedModel(f"{folder} uses key-value blocks of {shape[2]} tokens, not {BLOCK_SIZE}.")
                 cache = ov.Tensor(port.element_type, ov.Shape(shape))
@@ -97,10 +98,19 @@ class PagedModel:
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
-        """Run all windows in one pass, ragged, without padding; logits [num_rows, vocabulary] for each window."""
+        """Run all windows in one pass; logits [num_rows, vocabulary] for each window.
+
+        The pass is ragged and has no padding, but that of a long prompt where exactness is given up, as for a draft
+        model: each number of rows compiles kernels of its own, which takes a small model longer than the rows.
+        """
+        wanted_rows = [w.num_rows for w in windows]
         tokens = [w.tokens for w in windows]
-        if sum(map(len, tokens)) < self.fewest_rows:
+        rows = sum(map(len, tokens))
+        if rows < self.fewest_rows:
             tokens = [[*tokens[0], *tokens[0]]]
+        elif self.fewest_rows == 1 and rows > UNFILLED_ROWS and rows % FILLED_ROWS:
+            filling = Window([0] * (-rows % FILLED_ROWS), 0, [], 0)  # in the spare block
+            windows, tokens = [*windows, filling], [*tokens, filling.tokens]
         lengths = [len(each) for each in tokens]
         attending = [max(length, self.fewest_rows) for length in lengths]
         begins = np.cumsum([0, *lengths])
@@ -126,7 +136,7 @@ class PagedModel:
             self._request.set_tensor(name, ov.Tensor(value))
         self._request.infer()
         logits = self._request.get_output_tensor(0).data.reshape(-1, self.vocabulary_size)
-        return np.split(logits.copy(), np.cumsum([w.num_rows for w in windows])[:-1])
+        return np.split(logits.copy(), np.cumsum(wanted_rows)[:-1])
 
     def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> NDArray[np.float32]:
         """Feed what the cache lacks of one sequence and return the logits [vocabulary] that follow its last token."""

@@ -13,8 +13,7 @@ import numpy as np
 from ..block_pool import BlockPool, OutOfBlocks, Table
 from ..calibration import Evidence
 from ..config import GenerationConfig
-from ..cost import WIDE_TILE_ROWS
-from ..paged_model import PagedModel, Window
+from ..paged_model import PREFILL_ROWS, PagedModel, Window
 from ..sampling import Logits, choose_token
 from ..sequence import Sequence
 from .base import Opinion, Proposal, Wanted
@@ -80,11 +79,9 @@ class DraftModel:
             rows = num_rows or 1 + len(ahead)
             start = min(_common_length(progress.tokens, tokens), len(tokens) - rows)
             progress.tokens = tokens[:start]  # should the pass fail
-            whole = len(tokens) - rows - start
-            whole -= whole % WIDE_TILE_ROWS  # else each length of a prompt would compile kernels of its own
-            if whole:
-                self._model.prefill(tokens[: start + whole], start, progress.table.blocks)
-                start += whole
+            if len(tokens) - start > PREFILL_ROWS:
+                self._model.prefill(tokens[:-rows], start, progress.table.blocks)
+                start = len(tokens) - rows
             windows[i] = Window(tokens[start:], start, progress.table.blocks, rows)
         if not windows:
             return [None] * len(wanted)

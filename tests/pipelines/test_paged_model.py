@@ -118,6 +118,19 @@ def test_logits_are_those_of_the_model_before_the_transformation(embedded_pair: 
     assert (plain.argmax(axis=1) == whole.argmax(axis=1)).mean() > 0.85
 
 
+def test_a_long_pass_that_is_filled_up_gives_everyone_the_logits_that_are_his(embedded_pair: Path, tokens):
+    model = PagedModel(embedded_pair / "draft", 8, exact=False)
+    windows = [Window(tokens[:45], 0, [5, 2], 45), Window(tokens[45:85], 0, [0, 7], 1), Window(tokens[85:87], 0, [1])]
+    together = model.forward(windows)
+    assert [rows.shape for rows in together] == [(45, model.vocabulary_size), *[(1, model.vocabulary_size)] * 2]
+    for window, rows in zip(windows, together, strict=True):
+        (alone,) = model.forward([window])
+        assert np.corrcoef(rows.ravel(), alone.ravel())[0, 1] > 0.999
+    (more,) = model.forward([Window(tokens[45:46], 45, [5, 2])])
+    (whole,) = model.forward([Window(tokens[:46], 0, [3, 4])])
+    assert np.corrcoef(more.ravel(), whole.ravel())[0, 1] > 0.999, "the filling wrote into a block of others"
+
+
 class CutSensitive(FakeModel):
     """Its logits depend a little on the length of the window, as those of a single row would in OpenVINO."""
 
