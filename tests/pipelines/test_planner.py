@@ -17,7 +17,7 @@ from outrider.pipelines.cost import CostModel
 from outrider.pipelines.drafters.base import Chain, Opinion, Proposal
 from outrider.pipelines.drafting import Drafting
 from outrider.pipelines.planner import ALLOWANCE, STAKE, TOLERANCE, Planner
-from outrider.pipelines.turn import Turn
+from outrider.pipelines.turn import Pass, Turn
 
 from .fakes import request
 
@@ -126,6 +126,17 @@ def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_ro
     chosen = worth([len(turn.draft) for turn in turns])
     best = max(worth(lengths) for lengths in product(*(range(len(estimates) + 1) for estimates in odds)))
     assert chosen == pytest.approx(best, abs=1e-9)
+
+
+@given(BASES, st.lists(st.floats(0.01, 1), max_size=12), st.floats(0.01, 1), st.integers(1, 9))
+def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(base, estimates, rate, other_rows):
+    coming, turn = Pass(cost_of(base), 1 + other_rows), turn_of()
+    for estimate in estimates:
+        coming.take(turn, Proposal(7, "suffix", Evidence("suffix")), turn.survival * estimate)
+    worths = [sum(turn.survivals[:n]) - rate * sum(turn.prices_ms[:n]) for n in range(len(estimates) + 1)]
+    coming.cut_to_best(turn, rate)
+    assert worths[len(turn.draft)] == pytest.approx(max(worths), abs=1e-9)
+    assert coming.rows == other_rows + turn.rows
 
 
 def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():

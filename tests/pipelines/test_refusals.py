@@ -15,7 +15,6 @@ from outrider.pipelines import (
     PromptTooLong,
     UnknownOption,
     UnknownToken,
-    speculation,
 )
 
 CODE = "def area(width, height):\n    return width * height\n"
@@ -114,30 +113,6 @@ def test_a_small_cache_refuses_what_it_cannot_hold_and_serves_the_rest(embedded_
     expected = pipeline.generate(prompts, max_new_tokens=30, mode="off").texts
     assert small.generate(prompts, max_new_tokens=30, mode="draft").texts == expected
     assert small.speculation._pool.num_free == small.speculation._pool.num_blocks
-
-
-@pytest.mark.parametrize(("exact_in", "precision"), [({"f32", "bf16"}, None), ({"f32"}, "f32"), (set(), "f32")])
-def test_where_few_bits_break_the_promise_all_are_taken(
-    embedded_pair, pipeline, monkeypatch, caplog, exact_in, precision
-):
-    first = LLMPipeline(embedded_pair, cache_tokens=512)
-    usual = first.speculation.precision
-    if usual == "f32":
-        pytest.skip("this processor computes in f32 anyway")
-    monkeypatch.setattr(speculation, "is_exact", lambda model, blocks, num_tokens: model.precision in exact_in)
-    stream = first.stream(RENAME, max_new_tokens=40, mode="off")
-    next(stream)
-    first.warm_up()
-    assert first.speculation.precision == (precision or usual)
-    assert first.exact == bool(exact_in)
-    assert len(caplog.records) == 2 - len(exact_in)
-    stream.finish()
-    asked = LLMPipeline(embedded_pair, cache_tokens=512, INFERENCE_PRECISION_HINT=usual)
-    asked.warm_up()
-    assert asked.speculation.precision == usual, "what the user asked for is not changed"
-    full = LLMPipeline(embedded_pair, cache_tokens=512, INFERENCE_PRECISION_HINT="f32") if precision else pipeline
-    expected = full.generate(RENAME, max_new_tokens=40, mode="off").texts
-    assert first.generate(RENAME, max_new_tokens=40, mode="auto").texts == expected
 
 
 @pytest.mark.parametrize("cache_tokens", [2, 32, 64])
