@@ -42,13 +42,11 @@ class Engine(Backend):
 
     Whoever waits for a sequence calls `step`; calls from several threads take turns, and each serves everybody. So what
     a sequence has come to is read under the `lock`.
-
-    target: runs the passes; another one may take its place while nobody is served, see `borrowed`.
     """
 
     def __init__(self, target: PagedModel, pool: BlockPool, planner: Planner) -> None:
         super().__init__()
-        self.target = target
+        self._target = target
         self._pool = pool
         self._planner = planner
         self._running: list[Sequence] = []
@@ -77,7 +75,7 @@ class Engine(Backend):
                 return
             fed = time.perf_counter()
             try:
-                logits = self.target.forward([plan.window for plan in plans])
+                logits = self._target.forward([plan.window for plan in plans])
             except Exception as error:
                 for plan in plans:
                     self._fail(plan.sequence, error)

@@ -25,15 +25,20 @@ FED_INPUTS = {
     "max_context_len", "rows", "attending", "attended",
 }  # fmt: skip
 
-PRECISION = "INFERENCE_PRECISION_HINT"  # by default bf16 where the processor has it
+PRECISION = "INFERENCE_PRECISION_HINT"
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
+    PRECISION: "f32",  # not bf16, with which some int4 models are not exact
     "KV_CACHE_PRECISION": "u8",
     # By channel, the default, requantizes the keys of accepted tokens when a rejected one joins their block.
     "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
 }
 
-DRAFT_PROPERTIES = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 128}
+
+
+def fastest_precision() -> str:
+    """What this processor computes fastest in: bf16, where it has it."""
+    return "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
 
 
 @dataclass(frozen=True, slots=True)

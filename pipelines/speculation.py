@@ -23,8 +23,9 @@ from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import Engine
+from .errors import InvalidOption
 from .exactness import is_exact
-from .paged_model import BLOCK_SIZE, DRAFT_PROPERTIES, PRECISION, PagedModel, Window
+from .paged_model import BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Window, fastest_precision
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
 from .profile import cache_folder, measured_cost, profile_path
@@ -35,7 +36,6 @@ from .vocabulary import check_same_vocabulary
 CACHE_TOKENS = 16384  # unless told otherwise
 EXACTNESS_TOKENS = 80
 MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
-FULL_PRECISION = "f32"
 PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
 
 log = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ class Speculation:
         self.cache_tokens = num_blocks * BLOCK_SIZE
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
-        self._compiled_from = pair, num_blocks, properties
-        target = PagedModel(pair.target, num_blocks, properties, exact)
+        self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
+        self._target = self._loaded(pair.target, num_blocks, properties)
         self._draft: PagedModel | None = None
         kinds = (grammar, suffix, retrieval, draft_model, consultant)
         calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
@@ -87,15 +87,14 @@ class Speculation:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
-            self._draft = PagedModel(pair.draft, num_blocks, DRAFT_PROPERTIES, exact=False)
+            self._draft = PagedModel(pair.draft, num_blocks, _draft_properties(), exact=False)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
             modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
-        self._planner = Planner(Drafting(modes, calibration, target.vocabulary_size), calibration)
-        self.engine = Engine(target, self._pool, self._planner)
-        self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
-        self._profile = profile_path(pair, "CPU", properties, exact)
+        self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)
+        self.engine = Engine(self._target, self._pool, self._planner)
+        self._profile = profile_path(pair, "CPU", {**properties, PRECISION: self.precision}, exact)
         self._is_measured = False
 
     @property
@@ -104,49 +103,53 @@ class Speculation:
 
     @property
     def num_threads(self) -> int:
-        return self.engine.target.num_threads
+        return self._target.num_threads
 
     @property
     def precision(self) -> str:
         """What the target computes in, such as "f32" or "bf16"."""
-        return self.engine.target.precision
+        return self._target.precision
 
     @property
     def memory(self) -> Memory:
         """What both models take."""
-        models = [model for model in (self.engine.target, self._draft) if model is not None]
+        models = [model for model in (self._target, self._draft) if model is not None]
         return Memory(
             weights=sum(model.weight_bytes for model in models),
             cache=sum(model.cache_bytes for model in models),
             cache_tokens=self.cache_tokens,
         )
 
-    def check(self) -> None:
-        """See whether this processor keeps the first promise, with these properties; where it does not in fewer bits
-        than f32, go on in f32, unless the properties say otherwise. Set `exact` to False, and warn, where it does not.
-        """
-        if not self.exact or self._keeps_promise():
-            return
-        pair, num_blocks, properties = self._compiled_from
-        precision = self.engine.target.precision
-        if PRECISION not in properties and precision != FULL_PRECISION:
-            log.warning("On this device %s does not give the same text in every mode, so f32 is taken.", precision)
-            properties = {**properties, PRECISION: FULL_PRECISION}
-            with self.engine.borrowed(self._pool, self.cache_tokens):  # nobody's keys and values are left
-                self.engine.target = PagedModel(pair.target, num_blocks, properties, exact=True)
-            self._profile = profile_path(pair, "CPU", properties, exact=True)
-            if self._keeps_promise():
-                return
-        self.exact = False
-        log.warning(
-            "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed may "
-            "give another text in another mode."
-        )
+    def _loaded(self, folder: Path, num_blocks: int, properties: Mapping[str, Any]) -> PagedModel:
+        """The target in the fastest precision that keeps the promise, unless the properties name one."""
+        precision = fastest_precision()
+        if PRECISION not in properties and precision != PROPERTIES[PRECISION]:
+            try:
+                fast = PagedModel(folder, num_blocks, {**properties, PRECISION: precision}, self.exact)
+            except InvalidOption as error:
+                log.info("The properties do not go together with %s: %s", precision, error)
+            else:
+                if not self.exact or is_exact(fast, range(num_blocks), self._num_tried):
+                    return fast
+                log.info("%s is not exact in %s here, so f32 is taken.", folder, precision)
+                del fast  # else both are in memory
+        return PagedModel(folder, num_blocks, properties, self.exact)
 
-    def _keeps_promise(self) -> bool:
-        num_tokens = min(EXACTNESS_TOKENS, self._room)
-        with self.engine.borrowed(self._pool, num_tokens) as blocks:
-            return is_exact(self.engine.target, blocks, num_tokens)
+    @property
+    def _num_tried(self) -> int:
+        return min(EXACTNESS_TOKENS, self._room)
+
+    def check(self) -> None:
+        """Set `exact` to False, and warn, where this processor or these properties break the first promise."""
+        if not self.exact:
+            return
+        with self.engine.borrowed(self._pool, self._num_tried) as blocks:
+            self.exact = is_exact(self._target, blocks, self._num_tried)
+        if not self.exact:
+            log.warning(
+                "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
+                "may give another text in another mode."
+            )
 
     def prepare(self) -> None:
         """Run a pass of each size that a draft can lead to, the smaller first, for PREPARED_S seconds at most. The
@@ -157,7 +160,7 @@ class Speculation:
             self.engine.borrowed(self._pool, room) as blocks,
             self.engine.borrowed(self._draft_pool, room) as draft_blocks,
         ):
-            passes = [_passes(self.engine.target, blocks)]
+            passes = [_passes(self._target, blocks)]
             if self._draft is not None:
                 passes.append(_passes(self._draft, draft_blocks))
             for rows in range(1, room + 1):
@@ -181,8 +184,7 @@ class Speculation:
                 self.engine.borrowed(self._draft_pool, room) as draft_blocks,
             ):
                 draft = None if self._draft is None else _passes(self._draft, draft_blocks)
-                target = self.engine.target
-                return CostModel.measure(_passes(target, blocks), draft, room, target.fewest_rows)
+                return CostModel.measure(_passes(self._target, blocks), draft, room, self._target.fewest_rows)
 
         self._planner.cost = measured_cost(self._profile, measured)
 
@@ -194,6 +196,11 @@ class Speculation:
         for pool in (self._pool, self._draft_pool):
             with self.engine.borrowed(pool, self.cache_tokens):
                 pass  # whoever holds every block has taken those that were kept
+
+
+def _draft_properties() -> dict[str, Any]:
+    """A draft model changes no text, so it may compute as the processor likes best."""
+    return {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 128, PRECISION: fastest_precision()}
 
 
 def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference:
