@@ -33,6 +33,8 @@ def serve(pair: Path, device: str, reference: Path | None, access: Access, port:
         pipeline = LLMPipeline(pair, device, reference=reference)
         server = Server.of(pipeline, name, limits)
         web = _Web(create_api(server, access), server.worker)
+        for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens, and when it raises them again
+            signal.signal(number, web.end)
         url = url_of(access.host, port)
         _say(f"Serving OpenAI's API at {url}/v1 ({_who(access)})")
         _say("Warming up: answers take longer until then" if device == "CPU" else "Warming up")
@@ -44,8 +46,6 @@ def serve(pair: Path, device: str, reference: Path | None, access: Access, port:
             _say(f"Ready after {time.perf_counter() - began:.1f} s. {_promise(pipeline)} Ctrl-C ends it.")
 
         server.worker.on_warm = on_warm
-        for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens, and when it raises them again
-            signal.signal(number, web.end)
         web.run([bound])
     if server.worker.failure is not None:
         raise FailedToStart(
