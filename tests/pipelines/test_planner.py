@@ -174,11 +174,13 @@ def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     assert turn.sources == expected
 
 
-def test_the_draft_model_stops_when_its_own_odds_fall():
+@pytest.mark.parametrize("most", [60, 24.5])
+def test_the_draft_model_stops_when_its_own_odds_fall(most):
+    """And the last token is left out, though elsewhere rows may be so cheap that it would pay."""
     turn = turn_of()
     model = Writing("draft_model", {turn.sequence: [0.9, 0.9, 0.1, 0.9]})
     none = Offering("suffix", {turn.sequence: []})
-    planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0), none, model).draft([turn])
+    planner_of(cost_of([10, 12, 14, 18, 24, most], draft_ms=1.0), none, model).draft([turn])
     assert turn.tokens == [7, 7]
     assert model.num_taken == 3, "it wrote on after a token that was not worth its row"
 
@@ -298,14 +300,14 @@ def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers
     assert (model.num_passes > 0) == reads
 
 
-@pytest.mark.parametrize(("estimate", "first"), [(0.9, range(1, 8)), (0.05, ())])
-def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(estimate, first):
-    """Not at once, as the answer may end; and not at all where it would have brought nothing."""
-    turn = turn_of()
+@pytest.mark.parametrize(("estimate", "text", "first"), [(0.9, 0, range(1, 8)), (0.05, 0, ()), (0.9, 1, ())])
+def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(estimate, text, first):
+    """Not at once, as the answer may end; and not at all where it would have brought nothing, or texts offer more."""
+    turn = turn_of(mode="chained")
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0)
     cost.draft_row_ms = 0.1
     model = Behind("draft_model", {turn.sequence: [estimate] * 32}, 250)
-    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}), model)
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: [0.9] * text}), model)
     planner._consultant.expected = estimate
     asked = []
     for n in range(20):
@@ -373,6 +375,15 @@ def test_a_doubtful_copy_is_read_by_the_draft_model_and_mended_where_it_breaks()
     assert turn.sources[:3] == ["suffix", "suffix", "draft_model"]
     assert turn.survivals[:3] == pytest.approx([0.97, 0.97**2, 0.97**2 * 0.8])
     assert turn.draft_ms >= 0.5
+
+
+def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
+    turn = turn_of()
+    text = Offering("suffix", {turn.sequence: [0.8] * 8})
+    model = Writing("draft_model", {turn.sequence: [0.9] * 9})
+    planner_of(cost_of([10, 12, 14, 18, 42, 42.3], draft_ms=0.1), text, model).draft([turn])
+    assert turn.draft_ms > 0
+    assert turn.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
 
 
 @pytest.mark.parametrize(
