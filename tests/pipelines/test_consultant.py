@@ -1,0 +1,161 @@
+"""When the draft model is asked, and for what: only where its time is expected to pay."""
+
+from __future__ import annotations
+
+import pytest
+
+from outrider.pipelines.turn import Turn
+
+from .fakes import request
+from .planning import Behind, Offering, Writing, cost_of, planner_of, turn_of
+
+pytestmark = pytest.mark.usefixtures("drafters_without_cost")
+
+
+@pytest.mark.parametrize(
+    ("mode", "text", "model", "expected"),
+    [
+        ("auto", [0.95, 0.9], [0.05] * 9, ["suffix", "suffix"]),
+        ("auto", [0.99, 0.99], [0.99] * 9, ["suffix", "suffix", *["draft_model"] * 7]),
+        ("auto", [0.02], [0.99] * 9, ["draft_model"] * 9),
+        ("chained", [0.02], [0.99] * 9, ["suffix"]),
+        ("auto", [], [0.99] * 9, ["draft_model"] * 9),
+        ("suffix", [0.9, 0.9], [0.99] * 9, ["suffix", "suffix"]),
+        ("off", [0.9], [0.9], []),
+    ],
+)
+def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
+    turn = turn_of(mode=mode)
+    drafters = Offering("suffix", {turn.sequence: text}), Writing("draft_model", {turn.sequence: model})
+    planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
+    planner._consultant.expected = 0.8 if model[0] > 0.9 else 0.05
+    planner.draft([turn])
+    assert turn.sources == expected
+
+
+@pytest.mark.parametrize("most", [60, 24.5])
+def test_the_draft_model_stops_when_its_own_odds_fall(most):
+    """And the last token is left out, though elsewhere rows may be so cheap that it would pay."""
+    turn = turn_of()
+    model = Writing("draft_model", {turn.sequence: [0.9, 0.9, 0.1, 0.9]})
+    none = Offering("suffix", {turn.sequence: []})
+    planner_of(cost_of([10, 12, 14, 18, 24, most], draft_ms=1.0), none, model).draft([turn])
+    assert turn.tokens == [7, 7]
+    assert model.num_taken == 3, "it wrote on after a token that was not worth its row"
+
+
+def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
+    turn = turn_of()
+    model = Writing("draft_model", {turn.sequence: [0.01] * 32})
+    none = Offering("suffix", {turn.sequence: []})
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=2.0), none, model)
+    for _ in range(1000):
+        turn.cut(0)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+        planner.observe([turn], [[3]], None)
+    assert 0 < model.num_taken < 50
+
+
+@pytest.mark.parametrize(("prompt_length", "reads"), [(3, False), (4000, True)])
+def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers_own_time(prompt_length, reads):
+    turn = Turn(request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None), prompt_length - 1, 32)
+    cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.1)
+    cost.draft_row_ms = 0.05
+    model = Behind("draft_model", {turn.sequence: [0.99] * 32}, 1000)
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}), model)
+    planner._consultant.expected = 0.99
+    planner.draft([turn])
+    assert (model.num_passes > 0) == reads
+
+
+@pytest.mark.parametrize(("estimate", "text", "first"), [(0.9, 0, range(1, 8)), (0.05, 0, ()), (0.9, 1, ())])
+def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(estimate, text, first):
+    """Not at once, as the answer may end; and not at all where it would have brought nothing, or texts offer more."""
+    turn = turn_of(mode="chained")
+    cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0)
+    cost.draft_row_ms = 0.1
+    model = Behind("draft_model", {turn.sequence: [estimate] * 32}, 250)
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: [0.9] * text}), model)
+    planner._consultant.expected = estimate
+    asked = []
+    for n in range(20):
+        turn.cut(0)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+        if model.num_passes:
+            asked.append(n)
+            break
+        planner.observe([turn], [[3]], None)
+    assert len(asked) == bool(first)
+    assert set(asked) <= set(first)
+
+
+def test_several_sequences_share_the_passes_of_the_draft_model():
+    turns = [turn_of() for _ in range(4)]
+    model = Writing("draft_model", {turn.sequence: [0.9] * (i + 1) for i, turn in enumerate(turns)})
+    text = Offering("suffix", {turn.sequence: [] for turn in turns})
+    planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=1.0), text, model).draft(turns)
+    assert [len(turn.draft) for turn in turns] == [1, 2, 3, 4]
+    assert model.num_passes <= 5
+    assert len({round(turn.draft_ms, 9) for turn in turns}) > 1
+
+
+def test_a_doubtful_copy_is_read_by_the_draft_model_and_mended_where_it_breaks():
+    turn = turn_of()
+    text = Offering("suffix", {turn.sequence: [0.8] * 8})
+    model = Writing("draft_model", {turn.sequence: [0.9, 0.9, 0.1, 0.9, 0.9]})
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.5), text, model)
+    planner.draft([turn])
+    assert turn.tokens[:3] == [7, 7, 5], "the third token is not the draft model's"
+    assert turn.sources[:3] == ["suffix", "suffix", "draft_model"]
+    assert turn.survivals[:3] == pytest.approx([0.97, 0.97**2, 0.97**2 * 0.8])
+    assert turn.draft_ms >= 0.5
+
+
+def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
+    turn = turn_of()
+    text = Offering("suffix", {turn.sequence: [0.8] * 8})
+    model = Writing("draft_model", {turn.sequence: [0.9] * 9})
+    planner_of(cost_of([10, 12, 14, 18, 42, 42.3], draft_ms=0.1), text, model).draft([turn])
+    assert turn.draft_ms > 0
+    assert turn.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
+
+
+@pytest.mark.parametrize(
+    ("mode", "sure", "draft_ms"), [("chained", 0.8, 0.5), ("auto", 0.999, 0.5), ("auto", 0.8, 50.0)]
+)
+def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, draft_ms):
+    turn = turn_of(mode=mode)
+    text = Offering("suffix", {turn.sequence: [sure] * 3})
+    model = Writing("draft_model", {turn.sequence: [0.9, 0.1]})
+    planner = planner_of(cost_of([10, 10.2, 10.4, 11, 12, 20], draft_ms=draft_ms), text, model)
+    planner._consultant.expected = 0.1
+    planner.draft([turn])
+    assert turn.tokens == [7] * 3
+    assert set(turn.sources) == {"suffix"}
+
+
+def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_left_alone():
+    turn = turn_of()
+
+    class Full(Writing):
+        def read(self, wanted):
+            self.num_passes += 1
+            return [None] * len(wanted)
+
+        def write(self, wanted):
+            self.num_passes += 1
+            return [None] * len(wanted)
+
+    model = Full("draft_model", {turn.sequence: []})
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.sequence: [0.8] * 8}), model)
+    for _ in range(300):
+        turn.cut(0)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+        assert turn.tokens
+        assert set(turn.sources) == {"suffix"}
+    assert model.num_passes == 1
+    planner.release(turn.sequence)
+    assert planner._consultant._without_room == set()
