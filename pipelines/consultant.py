@@ -63,7 +63,7 @@ class Consultant:
             self._expect(0.5, RECOVER)
             return
         for turn in (*reading, *writing):  # what the model missed of the text, and the draft
-            turn.draft_ms += self._worth(cost, rate).feeding_ms(turn, self._drafting.num_behind(turn), len(turn.draft))
+            turn.draft_ms += self._worth(cost, rate).feeding_ms(self._drafting.num_behind(turn), len(turn.draft))
         if reading:
             self._read(coming, rate, reading)
             reading = [turn for turn in reading if self._can_ask(turn)]
@@ -95,7 +95,7 @@ class Consultant:
 
         def can_feed(num_drafted: int, rows_ms: float = 0.0) -> bool:
             first_ms = coming.cost.draft_pass_ms(1)  # perhaps nobody shares it
-            return rows_ms + first_ms + worth.feeding_ms(turn, behind, num_drafted) <= turn.spare_ms
+            return rows_ms + first_ms + worth.feeding_ms(behind, num_drafted) <= turn.spare_ms
 
         bare = coming.rows - length
         mine = worth.of_draft(turn, bare)
@@ -108,7 +108,7 @@ class Consultant:
             if can_feed(len(turn.draft)):
                 uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
         use = max(uses, key=lambda name: uses[name], default=None)
-        if use is None or uses[use] + self._regret(turn, rate * worth.feeding_ms(turn, behind, 0), uses) <= 0:
+        if use is None or uses[use] + self._regret(turn, rate * worth.feeding_ms(behind, 0), uses) <= 0:
             coming.cut(turn, length)
             return None
         self._missed.pop(turn.sequence, None)

@@ -106,10 +106,9 @@ class CostModel:
         """The time of one pass of the draft model, a token for each of several sequences."""
         return self.draft_ms + (num_sequences - 1) * self.draft_row_ms
 
-    def feeding_ms(self, num_tokens: int, context: int) -> float:
-        """The time in which the draft model is fed the last `num_tokens` of a text of `context` tokens."""
-        before = max(0.0, context - num_tokens / 2)  # each of them, on average
-        return num_tokens * (self.draft_row_ms + self.draft_context_ms * before)
+    def feeding_ms(self, num_tokens: int) -> float:
+        """The time in which the draft model is fed so many tokens. Where they are many, they are all that it knows."""
+        return num_tokens * (self.draft_row_ms + self.draft_context_ms * num_tokens / 2)
 
     def observe_draft(self, expected_ms: float, measured_ms: float) -> None:
         """Learn from drafts of the draft model."""

@@ -25,10 +25,10 @@ class Worth:
         """The price of one more row, in a window that has `window`."""
         return self.rate * self.cost.row_ms(rows, window, context)
 
-    def feeding_ms(self, turn: Turn, num_behind: int, length: int) -> float:
+    def feeding_ms(self, num_behind: int, length: int) -> float:
         """The time in which the draft model is fed what it missed, and so many tokens of a draft. It has to pay at
         once: most answers are short, and what a later pass will need is not known."""
-        return self.cost.feeding_ms(num_behind - 1 + length, turn.context + length)
+        return self.cost.feeding_ms(num_behind - 1 + length)
 
     def of_draft(self, turn: Turn, rows: int) -> float:
         worth = 0.0
@@ -44,7 +44,7 @@ class Worth:
         """
         draft_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
         survival = turn.survivals[length - 1] if length else 1.0
-        worth = -self.rate * self.feeding_ms(turn, num_behind, length)
+        worth = -self.rate * self.feeding_ms(num_behind, length)
         best = worth
         for window in range(1 + length, 1 + turn.limit):
             survival *= self.expected
@@ -69,4 +69,4 @@ class Worth:
             reached = survival
         reading_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
         worth = FOUND * worth + (1 - FOUND) * unread
-        return worth - self.rate * (reading_ms + self.feeding_ms(turn, num_behind, len(turn.draft)))
+        return worth - self.rate * (reading_ms + self.feeding_ms(num_behind, len(turn.draft)))

@@ -20,6 +20,7 @@ from .base import Opinion, Proposal, Wanted
 
 SUREST = 8.0  # log-odds of a proposal are cut here
 LEAST = 1e-9  # share of the likeliest token's probability that is not told from none
+REACH = 256  # tokens of a text that the model is fed to begin with, at most
 
 # Weights of a proposal's features, bias first, to begin with. The model's own odds are taken at their word where it
 # takes the likeliest token. Where it samples, the shared noise makes the target agree more often than they say.
@@ -28,26 +29,30 @@ PRIORS = {"draft_model": (0.7, 1.8, 0.0), "draft_model sampled": (0.4, 0.4, 0.0)
 
 @dataclass(slots=True)
 class _Progress:
-    """What the draft model's cache holds of one sequence."""
+    """What the draft model's cache holds of one sequence, and of the draft behind it: `tokens`, from `begin` on."""
 
     table: Table
-    tokens: list[int]  # whose keys and values are in the cache, rejected drafts included
+    begin: int
+    tokens: list[int]  # rejected drafts included
 
 
 class DraftModel:
     """Writes ahead with the draft model, token by token, in its own cache.
 
     It samples with the target's settings and the target's noise, so that both models choose the same token as often as
-    their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). Where its cache or context
-    is full it proposes nothing. It runs only for proposals that are taken; what it missed is fed in one pass.
+    their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). It runs only for proposals
+    that are taken; what it missed is fed in one pass. Of a long text that is the last `reach` tokens, as what lies far
+    back helps a small model little and costs much (Sun et al., TriForce, arXiv 2404.11912); with them it begins anew
+    where its context is full. Where its cache is full it proposes nothing.
     """
 
     name = "draft_model"
 
-    def __init__(self, model: PagedModel, pool: BlockPool, max_context: int) -> None:
+    def __init__(self, model: PagedModel, pool: BlockPool, max_context: int, reach: int = REACH) -> None:
         self._model = model
         self._pool = pool
         self._max_context = max_context
+        self._reach = min(reach, max_context // 2)
         self._progress: dict[Sequence, _Progress] = {}
 
     def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
@@ -72,10 +77,10 @@ class DraftModel:
         """The last `num_rows` logits behind each sequence and what is ahead of it, or those of all that is ahead."""
         windows: dict[int, Window] = {}
         for i, (sequence, ahead) in enumerate(wanted):
-            tokens = [*sequence.tokens, *ahead]
-            progress = self._prepared(sequence, len(tokens))
+            progress = self._prepared(sequence, len(ahead))
             if progress is None:
                 continue
+            tokens = [*sequence.tokens[progress.begin :], *ahead]
             rows = num_rows or 1 + len(ahead)
             start = min(_common_length(progress.tokens, tokens), len(tokens) - rows)
             progress.tokens = tokens[:start]  # should the pass fail
@@ -89,8 +94,9 @@ class DraftModel:
         for i in windows:
             sequence, ahead = wanted[i]
             progress = self._progress[sequence]
-            progress.tokens = [*sequence.tokens, *ahead]
-            self._pool.publish(progress.table, sequence.tokens, len(sequence.tokens))
+            text = sequence.tokens[progress.begin :]
+            progress.tokens = [*text, *ahead]
+            self._pool.publish(progress.table, text, len(text))
         return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
 
     def _opinion(self, sequence: Sequence, ahead: SequenceOf[int], there: int | None, logits: Logits) -> Opinion:
@@ -104,24 +110,39 @@ class DraftModel:
         return Opinion(Proposal(own, self.name, Evidence(kind, features)), odds_there)
 
     def num_behind(self, sequence: Sequence) -> int:
-        progress, tokens = self._progress.get(sequence), sequence.tokens
-        cached = self._pool.num_known(tokens) if progress is None else _common_length(progress.tokens, tokens)
-        return max(1, len(tokens) - cached)
+        begin, cached = self._known(sequence, 0)
+        return max(1, len(sequence.tokens) - begin - cached)
 
     def release(self, sequence: Sequence) -> None:
         progress = self._progress.pop(sequence, None)
         if progress is not None:
             self._pool.close(progress.table)
 
-    def _prepared(self, sequence: Sequence, num_slots: int) -> _Progress | None:
-        """A sequence's cache with so many slots; None where cache or context are full."""
+    def _known(self, sequence: Sequence, num_ahead: int) -> tuple[int, int]:
+        """From where on the model reads a sequence, and how much of that its cache holds, with room for a draft."""
+        progress, tokens = self._progress.get(sequence), sequence.tokens
+        if progress is not None and len(tokens) - progress.begin + num_ahead < self._max_context:
+            return progress.begin, _common_length(progress.tokens, tokens[progress.begin :])
+        known = self._pool.num_known(tokens)
+        if len(tokens) - known <= self._reach and len(tokens) + num_ahead < self._max_context:
+            return 0, known
+        begin = max(0, len(tokens) - self._reach)
+        return begin, self._pool.num_known(tokens[begin:])
+
+    def _prepared(self, sequence: Sequence, num_ahead: int) -> _Progress | None:
+        """A sequence's cache with room for a draft; None where there is none."""
+        begin, _ = self._known(sequence, num_ahead)
+        progress, text = self._progress.get(sequence), sequence.tokens[begin:]
+        num_slots = len(text) + num_ahead
         if num_slots >= self._max_context:
             return None
-        progress = self._progress.get(sequence)
+        if progress is not None and progress.begin != begin:
+            self.release(sequence)
+            progress = None
         try:
             if progress is None:
-                table, num_shared = self._pool.open(sequence.tokens, num_slots)
-                progress = self._progress[sequence] = _Progress(table, sequence.tokens[:num_shared])
+                table, num_shared = self._pool.open(text, num_slots)
+                progress = self._progress[sequence] = _Progress(table, begin, text[:num_shared])
             else:
                 self._pool.grow(progress.table, num_slots)
         except OutOfBlocks:

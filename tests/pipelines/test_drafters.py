@@ -63,11 +63,12 @@ def test_lookup_keeps_sequences_apart_and_forgets_them():
     assert vars(lookup) == vars(PromptLookup())
 
 
-def cold(sequence, limit: int, ahead: tuple[int, ...] = ()) -> tuple[int, ...]:
-    """What a draft model with an empty cache writes."""
+def cold(sequence, limit: int, ahead: tuple[int, ...] = (), begin: int = 0) -> tuple[int, ...]:
+    """What a draft model with an empty cache writes that reads the text from `begin` on."""
     tokens = [*sequence.tokens, *ahead]
     for _ in range(limit):
-        tokens.append(choose_token(RULE(tokens), tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer))
+        logits = RULE(tokens[begin:])
+        tokens.append(choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer))
     return tuple(tokens[-limit:])
 
 
@@ -83,7 +84,7 @@ class OneRowModel(FakeModel):
 
 @given(st.data())
 def test_the_draft_model_proposes_what_it_would_with_an_empty_cache(data):
-    """Through acceptances, rejections, steps without a draft, and sequences that come and go."""
+    """Through acceptances, rejections, steps without a draft, texts beyond its context, sequences that come and go."""
     token = st.integers(0, 11)
     pool = BlockPool(24, BLOCK_SIZE)
     drafter = DraftModel(OneRowModel(RULE, 24), pool, max_context=60)
@@ -96,10 +97,11 @@ def test_the_draft_model_proposes_what_it_would_with_an_empty_cache(data):
         sequence = data.draw(st.sampled_from(live))
         limit = data.draw(st.integers(1, 6))
         ahead = tuple(data.draw(st.lists(token, max_size=3)))
-        proposed = draft(drafter, sequence, limit, ahead)
-        assert proposed == cold(sequence, limit, ahead)[: len(proposed)]
-        assert len(proposed) == min(limit, max(0, 60 - len(sequence.tokens) - len(ahead))) or pool.num_free == 0
-        proposed = ahead + proposed
+        proposed = ahead
+        for proposal in islice(drafter.propose(sequence, ahead), limit):
+            assert (proposal.token,) == cold(sequence, 1, proposed, drafter._progress[sequence].begin)
+            proposed += (proposal.token,)
+        assert len(proposed) == len(ahead) + limit or pool.num_free < pool.blocks_for(60)
         kept = data.draw(st.integers(0, len(proposed)))
         sequence.tokens += [*proposed[:kept], *data.draw(st.lists(token, min_size=1, max_size=2))]
         if data.draw(st.integers(0, 3)) == 0:
@@ -175,19 +177,50 @@ def test_what_was_drafted_and_rejected_is_not_offered_to_other_sequences():
         assert draft(drafter, other, 2) == cold(other, 2)
 
 
-def test_the_draft_model_is_silent_where_its_cache_or_context_is_full():
+def test_the_draft_model_is_silent_where_its_cache_is_full():
     pool = BlockPool(2, BLOCK_SIZE)
-    drafter = DraftModel(OneRowModel(RULE, 2), pool, max_context=7)
+    drafter = DraftModel(OneRowModel(RULE, 2), pool, max_context=1000)
     sequence = request([1, 2, 3, 4, 5], 100)
-    assert len(draft(drafter, sequence, 5)) == 2
+    assert len(draft(drafter, sequence, 5)) == 2 * BLOCK_SIZE - 5 + 1
     other = request([9, 9, 9, 9, 9], 100)
     assert draft(drafter, other, 2) == ()
     drafter.release(sequence)
     assert len(draft(drafter, other, 2)) == 2
-    other.tokens += [1, 1]
+    other.tokens += [1, 1, 1, 1]
     assert draft(drafter, other, 2) == ()
     drafter.release(other)
     assert pool.num_free == 2
+
+
+def test_the_draft_model_reads_the_last_tokens_of_a_long_text_unless_it_knows_those_before():
+    model = OneRowModel(RULE)
+    drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000, reach=10)
+    first = request(range(30), 100)
+    assert drafter.num_behind(first) == 10
+    assert draft(drafter, first, 3) == cold(first, 3, begin=20)
+    assert sum(len(window.tokens) for window in model.windows) == 10 + 2
+    short = request(range(7), 100)
+    draft(drafter, short, 1)
+    known = request(range(14), 100)
+    assert drafter.num_behind(known) == 14 - BLOCK_SIZE
+    assert draft(drafter, known, 2) == cold(known, 2, begin=0)
+    known.tokens += range(20)
+    assert drafter.num_behind(known) == 20
+    assert draft(drafter, known, 2) == cold(known, 2, begin=0)
+
+
+def test_the_draft_model_begins_anew_where_its_context_is_full():
+    drafter = DraftModel(OneRowModel(RULE), BlockPool(64, BLOCK_SIZE), max_context=20, reach=8)
+    sequence = request(range(8), 100)
+    draft(drafter, sequence, 2)
+    for length in range(9, 60):
+        sequence.tokens += [100 + length]
+        begin, behind = drafter._progress[sequence].begin, drafter.num_behind(sequence)
+        assert behind == (1 if length - begin < 20 else 8)
+        assert len(draft(drafter, sequence, 1)) == 1
+        assert drafter._progress[sequence].begin == (begin if behind == 1 else length - 8)
+    drafter.release(sequence)
+    assert drafter._pool.num_free == 64
 
 
 def test_the_draft_model_goes_on_after_a_pass_that_failed():
