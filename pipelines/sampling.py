@@ -7,7 +7,8 @@ noise is a hash of its arguments, so the token does not depend on how position t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +18,21 @@ from .config import GenerationConfig
 Logits = NDArray[np.float32]  # [vocabulary]
 Scores = NDArray[np.float64]  # [candidates]
 Ids = NDArray[np.int64]  # [candidates], ascending
+Hashes = NDArray[np.uint64]  # [candidates]
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 UNIT = 2.0**-52
 HIGHEST_NOISE = float(-np.log(-np.log1p(-0.5 * UNIT)))  # 36.7, what the largest hash maps to
+REACHES = (
+    8.0,
+    12.0,
+    16.0,
+    24.0,
+    32.0,
+    64.0,
+)  # below the best score: where to look for the likeliest tokens before looking everywhere
+ROUNDING = 1e-9  # more than what noise and scores are rounded by
 
 
 def choose_token(
@@ -32,12 +43,7 @@ def choose_token(
     if config.greedy:
         return int(np.argmax(scores))
     ids, scores = candidates(scores, config)
-    noise_key = (config.rng_seed, answer, len(tokens))
-    best = int(np.argmax(scores))
-    floor = scores[best] + gumbel(*noise_key, ids[best : best + 1])[0] - HIGHEST_NOISE
-    possible = scores >= floor  # the rest cannot win, whatever their noise
-    ids, scores = ids[possible], scores[possible]
-    return int(ids[np.argmax(scores + gumbel(*noise_key, ids))])
+    return _winner(ids, scores, _key(config.rng_seed, answer, len(tokens)))
 
 
 def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:
@@ -80,22 +86,21 @@ def candidates(scores: Scores, config: GenerationConfig) -> tuple[Ids, Scores]:
     add up to `top_p` (Holtzman et al., arXiv 1904.09751); min-p keeps those at least `min_p` times as probable as the
     best (arXiv 2407.01082).
     """
+    best, top_k = scores.max(), config.top_k
+    if top_k is None:
+        ids = np.flatnonzero(scores > -np.inf)
+    else:
+        ids = _likeliest(scores, lambda ids: ids.size >= top_k)
+        ids = _top(ids, scores[ids], top_k)
     with np.errstate(over="ignore"):  # at the smallest temperatures all but the best become -inf
-        scores = (scores - scores.max()) / config.temperature
-    ids = np.flatnonzero(scores > -np.inf)
-    if config.top_k is not None and config.top_k < ids.size:
-        threshold = np.partition(scores[ids], -config.top_k)[-config.top_k]
-        ids = ids[scores[ids] >= threshold]
-        surplus = ids.size - config.top_k
-        if surplus:
-            ids = np.delete(ids, np.flatnonzero(scores[ids] == threshold)[-surplus:])
+        scores = (scores[ids] - best) / config.temperature
     if config.top_p < 1.0:
-        order = ids[np.argsort(-scores[ids], kind="stable")]
-        mass = np.cumsum(np.exp(scores[order] - scores[order[0]]))
-        ids = np.sort(order[: int(np.searchsorted(mass, config.top_p * mass[-1])) + 1])
+        left = _nucleus(scores, config.top_p)
+        ids, scores = ids[left], scores[left]
     if config.min_p > 0.0:
-        ids = ids[scores[ids] >= scores[ids].max() + np.log(config.min_p)]
-    return ids, scores[ids]
+        left = np.flatnonzero(scores >= np.log(config.min_p))
+        ids, scores = ids[left], scores[left]
+    return ids, scores
 
 
 def gumbel(seed: int, answer: int, position: int, ids: Ids) -> Scores:
@@ -104,15 +109,77 @@ def gumbel(seed: int, answer: int, position: int, ids: Ids) -> Scores:
     The hash is the finalizer of SplitMix64 (Steele et al., 2014, doi 10.1145/2660193.2660195), 52 of its bits taken as
     the middle of an equal slice of (0, 1), so that neither logarithm meets 0 or 1.
     """
-    key = _mix(_mix(_mix(seed) + answer) + position)
-    bits = np.uint64(key) + ids.astype(np.uint64) * np.uint64(GOLDEN)
+    return _noise(_hashes(_key(seed, answer, position), ids))
+
+
+def _winner(ids: Ids, scores: Scores, key: int) -> int:
+    """The id whose score and noise are highest. Logarithms are slow, so the noise of those that are far from the best
+    is only computed where their hashes are so high that it could lift them above all that are near."""
+    best = scores.max()
+    near = scores >= best - REACHES[0]
+    lead = (scores[near] + _noise(_hashes(key, ids[near]))).max()
+    far = np.flatnonzero(~near & (scores >= lead - HIGHEST_NOISE - ROUNDING))
+    needed = lead - (best - REACHES[0]) - ROUNDING
+    near[far[_hashes(key, ids[far]) >= _least_hash(needed)]] = True
+    ids, scores = ids[near], scores[near]
+    return int(ids[np.argmax(scores + _noise(_hashes(key, ids)))])
+
+
+def _likeliest(scores: Scores, are_enough: Callable[[Ids], bool]) -> Ids:
+    """Those of the highest scores that are enough, found without sorting all."""
+    best = scores.max()
+    for reach in REACHES:
+        ids = np.flatnonzero(scores >= best - reach)
+        if are_enough(ids):
+            return ids
+    return np.flatnonzero(scores > -np.inf)
+
+
+def _top(ids: Ids, scores: Scores, num: int) -> Ids:
+    """So many of the highest scores, the lower ids of equal ones."""
+    if num >= ids.size:
+        return ids
+    least = np.partition(scores, -num)[-num]
+    left = scores >= least
+    if surplus := int(np.count_nonzero(left)) - num:
+        left[np.flatnonzero(scores == least)[-surplus:]] = False
+    return ids[left]
+
+
+def _nucleus(scores: Scores, top_p: float) -> Ids:
+    """Where the most probable are that have the mass `top_p` together."""
+    odds = np.exp(scores)
+    mass = top_p * odds.sum()
+    likeliest = _likeliest(scores, lambda ids: odds[ids].sum() >= mass)
+    order = likeliest[np.argsort(-scores[likeliest], kind="stable")]
+    return np.sort(order[: int(np.searchsorted(np.cumsum(odds[order]), mass)) + 1])
+
+
+def _key(seed: int, answer: int, position: int) -> int:
+    return _mix(_mix(_mix(seed) + answer) + position)
+
+
+def _hashes(key: int, ids: Ids) -> Hashes:
+    """52 random bits for each id."""
+    bits = ids.astype(np.uint64)
+    bits *= np.uint64(GOLDEN)
+    bits += np.uint64(key)
     bits ^= bits >> np.uint64(30)
     bits *= np.uint64(0xBF58476D1CE4E5B9)
     bits ^= bits >> np.uint64(27)
     bits *= np.uint64(0x94D049BB133111EB)
     bits ^= bits >> np.uint64(31)
-    uniform = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * UNIT
-    return -np.log(-np.log(uniform))
+    bits >>= np.uint64(12)
+    return bits
+
+
+def _noise(hashes: Hashes) -> Scores:
+    return -np.log(-np.log((hashes.astype(np.float64) + 0.5) * UNIT))
+
+
+def _least_hash(noise: float) -> np.uint64:
+    """A hash below which all noise is lower."""
+    return np.uint64(max(0, math.floor(math.exp(-math.exp(-noise)) / UNIT) - 1))
 
 
 def _mix(value: int) -> int:

@@ -51,6 +51,31 @@ def test_the_chosen_token_is_that_of_plain_arithmetic(values, settings, data):
         assert choose_token(logits, prompt + written, len(prompt), config, answer) == expected
 
 
+@pytest.mark.parametrize("settings", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.01}, {"top_k": 60, "top_p": 0.95}])
+@pytest.mark.parametrize("spread", [0.3, 2.0, 5.0, 15.0, 80.0])
+def test_of_a_large_vocabulary_too(spread, settings):
+    """Most of which need no noise and no sorting, whether it is nearly even or falls off steeply."""
+    for seed in range(12):
+        logits = np.random.default_rng(seed).normal(0, spread, 3000).astype(np.float32)
+        config = GenerationConfig(do_sample=True, temperature=0.8, rng_seed=seed, **settings)
+        left = reference.survivors(dict(enumerate(logits.tolist())), config)
+        assert candidates(logits.astype(float), config)[0].tolist() == sorted(left)
+        assert choose_token(logits, [1, 2], 1, config) == reference.next_token(logits.tolist(), [1], [2], config, 0)
+
+
+@pytest.mark.parametrize("below", [7.9, 8.1, 9.0, 10.0])
+def test_the_many_that_are_unlikely_are_chosen_as_often_as_they_should(below):
+    logits = np.full(3000, -below, np.float32)
+    logits[7] = 0
+    configs = [GenerationConfig(do_sample=True, rng_seed=seed) for seed in range(2000)]
+    chosen = [choose_token(logits, [1, 2], 1, config) for config in configs]
+    share = 1 / (1 + 2999 * np.exp(-below))
+    assert stats.binomtest(chosen.count(7), len(chosen), share).pvalue > 1e-4
+    few = slice(0, None, 50)
+    assert chosen[few] == [reference.next_token(logits.tolist(), [1], [2], config, 0) for config in configs[few]]
+    assert len(set(chosen[few])) > 1
+
+
 @given(LOGITS, SETTINGS, st.booleans(), st.data())
 def test_a_restricted_row_gives_what_a_row_of_the_allowed_tokens_alone_would(values, settings, do_sample, data):
     """Of logits with more ids than the vocabulary, too."""
