@@ -11,6 +11,7 @@ from outrider.models import pair_folder
 from outrider.models.room import blaming_full_disk, in_words, require_room
 from outrider.models.staging import Staging
 from outrider.pipelines.errors import OutriderError
+from outrider.pipelines.tuning import fastest_properties
 from outrider.pipelines.vocabulary import check_same_vocabulary
 
 from .checkpoint import Checkpoint, find_checkpoint
@@ -19,7 +20,6 @@ from .convert import compress, convert, precisions
 from .extra import require_extra
 from .round_trip import round_trip
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
-from .tuning import fastest_properties
 from .vocabulary import digest, load_tokenizer, vocabulary
 
 INT8 = Compression("int8")

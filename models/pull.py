@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from outrider.pipelines.errors import BrokenPair, VocabularyMismatch
+from outrider.pipelines.errors import BrokenPair, OutriderError, VocabularyMismatch
 from outrider.pipelines.pair import MODEL_FILES, Pair
 from outrider.pipelines.text import Tokenizer
+from outrider.pipelines.tuning import fastest_properties
 from outrider.pipelines.vocabulary import check_same_vocabulary
 
 from . import pair_folder
@@ -67,9 +69,12 @@ def pull(
         if "draft" in models:
             announce("Comparing the vocabularies")
         num_tokens = _check_vocabularies(entry.name, staging.path, tuple(models))
+        announce("Measuring which properties make the target fastest")
+        properties = _fastest_properties(staging.path / "target", announce)
         announce("Hashing the files")
-        _describe(staging.path, models, repositories, num_tokens)
+        _describe(staging.path, models, repositories, num_tokens, properties)
         Pair.open(staging.path)
+        gc.collect()  # what was measured maps the files that are renamed now
         staging.publish()
     announce(f"Pulled {entry.name}, {in_words(pair_folder.size(out))}")
     return out
@@ -100,8 +105,23 @@ def _check_vocabularies(name: str, path: Path, roles: tuple[str, ...]) -> int:
     return len(target)
 
 
-def _describe(path: Path, models: Mapping[str, Model], repositories: Mapping[str, Repository], num_tokens: int) -> None:
-    """Write pair.json: the revision of each model, and the hash of each file."""
+def _fastest_properties(target: Path, announce: Callable[[str], None]) -> dict[str, int]:
+    """Those with which the target runs fastest; none where it does not run at all, which is no reason to fetch anew."""
+    try:
+        return fastest_properties(target)
+    except OutriderError as error:
+        announce(f"The target cannot be measured: {error}")
+        return {}
+
+
+def _describe(
+    path: Path,
+    models: Mapping[str, Model],
+    repositories: Mapping[str, Repository],
+    num_tokens: int,
+    properties: Mapping[str, int],
+) -> None:
+    """Write pair.json: the revision of each model, the target's properties, and the hash of each file."""
     described: dict[str, Any] = {
         role: {
             "source": model.repository,
@@ -112,6 +132,7 @@ def _describe(path: Path, models: Mapping[str, Model], repositories: Mapping[str
         }
         for role, model in models.items()
     }
+    described["target"]["properties"] = dict(properties)
     metadata = pair_folder.describe(path, described, MADE_WITH)
     checks = {"vocabulary": {"tokens": num_tokens, "same_in": list(models)}, "files": "as the hub lists them"}
     pair_folder.write(path, {**metadata, "checks": checks})

@@ -24,14 +24,8 @@ MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 UNIT = 2.0**-52
 HIGHEST_NOISE = float(-np.log(-np.log1p(-0.5 * UNIT)))  # 36.7, what the largest hash maps to
-REACHES = (
-    8.0,
-    12.0,
-    16.0,
-    24.0,
-    32.0,
-    64.0,
-)  # below the best score: where to look for the likeliest tokens before looking everywhere
+# How far below the best score the likeliest tokens are looked for, before all are taken into account.
+REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 ROUNDING = 1e-9  # more than what noise and scores are rounded by
 
 

@@ -75,6 +75,7 @@ class Speculation:
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
+        self._is_checked = False
         self._target = self._loaded(pair.target, num_blocks, properties)
         self._draft: PagedModel | None = None
         kinds = (grammar, suffix, retrieval, draft_model, consultant)
@@ -130,6 +131,7 @@ class Speculation:
                 log.info("The properties do not go together with %s: %s", precision, error)
             else:
                 if not self.exact or is_exact(fast, range(num_blocks), self._num_tried):
+                    self._is_checked = True
                     return fast
                 log.info("%s is not exact in %s here, so f32 is taken.", folder, precision)
                 del fast  # else both are in memory
@@ -141,8 +143,9 @@ class Speculation:
 
     def check(self) -> None:
         """Set `exact` to False, and warn, where this processor or these properties break the first promise."""
-        if not self.exact:
+        if not self.exact or self._is_checked:
             return
+        self._is_checked = True
         with self.engine.borrowed(self._pool, self._num_tried) as blocks:
             self.exact = is_exact(self._target, blocks, self._num_tried)
         if not self.exact:

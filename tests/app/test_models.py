@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from outrider.pipelines import LLMPipeline
+from outrider.pipelines import LLMPipeline, Pair
+from outrider.pipelines.tuning import CANDIDATES
 from tests.hub import SHA, Hub, serving
 
 OUTRIDER = [sys.executable, "-c", "from outrider.app.cli import main; main()"]
@@ -101,6 +102,7 @@ def test_a_pulled_pair_says_where_it_came_from_and_holds_what_the_hub_lists(
     assert described["models"]["target"]["source"] == TARGET
     assert described["models"]["draft"]["revision"] == SHA
     assert described["models"]["draft"]["licence"] == "apache-2.0"
+    assert described["models"]["target"]["properties"] in list(map(dict, CANDIDATES)), "measured on this machine"
     for role in ("target", "draft"):
         assert files_of(pair / role) == files_of(embedded_pair / role)
     assert [path.name for path in pulled.pairs.iterdir()] == [NAME]
@@ -117,14 +119,15 @@ def test_the_list_shows_what_was_pulled_with_its_size(pulled: Machine) -> None:
     assert "None of these models was downloaded" in " ".join(table.split())
 
 
-def test_a_pulled_pair_answers_by_its_name_as_the_same_files_do_elsewhere(pulled: Machine) -> None:
+def test_a_pulled_pair_answers_by_its_name_as_the_same_files_do_elsewhere(pulled: Machine, embedded_pair: Path) -> None:
     arguments = ("--json", "--mode", "draft", "--max-new-tokens", "32")
     named = pulled.run("generate", PROMPT, "--pair", NAME, *arguments)
     assert named.returncode == 0, named.stderr
-    embedded = json.loads(pulled.run("generate", PROMPT, *arguments).stdout)
-    assert json.loads(named.stdout)["token_ids"] == embedded["token_ids"]
+    elsewhere = LLMPipeline(embedded_pair, **Pair.open(pulled.pairs / NAME).properties)
+    expected = list(elsewhere.generate(PROMPT, mode="off", max_new_tokens=32).generations[0].token_ids)
+    assert json.loads(named.stdout)["token_ids"] == expected
     drafted = LLMPipeline(pulled.pairs / NAME).generate(PROMPT, mode="draft", num_assistant_tokens=4, max_new_tokens=32)
-    assert list(drafted.generations[0].token_ids) == embedded["token_ids"]
+    assert list(drafted.generations[0].token_ids) == expected
     assert drafted.stats[0].drafted_by["draft_model"] > 0
 
 
@@ -264,6 +267,22 @@ def test_a_repository_without_what_the_engine_needs_is_refused_before_anything_i
     assert f"{DRAFT} on the hub lacks openvino_detokenizer.xml" in refused.stderr
     assert "--without-draft" in refused.stderr
     assert machine.hub.fetched == []
+
+
+def test_a_model_that_does_not_run_here_is_kept_and_said(machine: Machine) -> None:
+    """What fails may be this machine, so gigabytes are not thrown away."""
+    graph = machine.hub.repositories[TARGET]["openvino_model.xml"]
+    odd = graph.replace(b'"input_ids"', b'"pixel_values"')
+    assert odd != graph
+    machine.hub.repositories[TARGET] = {**machine.hub.repositories[TARGET], "openvino_model.xml": odd}
+    pulled = machine.run("models", "pull", NAME)
+    assert pulled.returncode == 2
+    assert "The target cannot be measured" in pulled.stderr
+    assert f"{NAME} was pulled to {machine.pairs / NAME}, but does not run here" in pulled.stderr
+    assert f"outrider models remove {NAME}" in pulled.stderr
+    assert "Traceback" not in pulled.stderr
+    assert json.loads((machine.pairs / NAME / "pair.json").read_text())["models"]["target"]["properties"] == {}
+    assert machine.run("models", "remove", NAME, "--yes").returncode == 0
 
 
 def test_what_cannot_be_pulled_is_refused_in_one_line_with_the_reason(machine: Machine) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.export import tuning
-from outrider.pipelines import BrokenPair, LLMPipeline, Pair
+from outrider.pipelines import BrokenPair, LLMPipeline, Pair, tuning
 
 GROUP_SIZE = tuning.GROUP_SIZE
 
@@ -23,6 +22,7 @@ class Clock:
 
         class Model:
             def __init__(self, folder: Path, num_blocks: int, properties: dict[str, int]) -> None:
+                self.num_blocks = num_blocks
                 self.group_size = properties.get(GROUP_SIZE, 32)
 
             def forward(self, windows: object) -> None:
