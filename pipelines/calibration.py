@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 BIAS_VARIANCE, WEIGHT_VARIANCE = 0.2, 0.01  # how far from its prior a weight may be expected to lie, squared
 LEAST_VARIANCE = 0.01  # what a weight stays free to move by, so that the estimates follow a change of text
@@ -20,6 +21,14 @@ class Evidence:
 
     kind: str
     features: tuple[float, ...] = ()
+
+
+class _Candidate(Protocol):
+    @property
+    def evidence(self) -> Evidence: ...
+
+
+C = TypeVar("C", bound=_Candidate)
 
 
 @dataclass(slots=True)
@@ -74,6 +83,12 @@ class Calibration:
     def estimate(self, evidence: Evidence) -> float:
         """Probability that a proposal is kept if all before it are."""
         return self._belief(evidence).estimate(evidence.features)
+
+    def likeliest(self, candidates: SequenceOf[C]) -> C:
+        """The one whose `evidence` gives it the best chance; the first of equal ones."""
+        if len(candidates) == 1:
+            return candidates[0]
+        return max(candidates, key=lambda candidate: self.estimate(candidate.evidence))
 
     def log_odds(self, evidence: Evidence) -> float:
         """The same as log p / (1 - p)."""

@@ -171,7 +171,7 @@ class Consultant:
             return replace(proposal, evidence=Evidence(f"agreed{kind}", (odds, opinion.log_odds / 2)))
         doubted = replace(proposal, evidence=Evidence(f"doubted{kind}", (odds, opinion.log_odds / 2)))
         mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
-        return max(doubted, mended, key=lambda thought: self._calibration.estimate(thought.evidence))
+        return self._calibration.likeliest((doubted, mended))
 
     def _is_worth_writing(self, coming: Pass, rate: float, turn: Turn, num_sharing: int) -> bool:
         """Whether the model, which has read the draft, is to go on behind it."""

@@ -64,7 +64,7 @@ class Drafting:
             offered = [proposal for proposal in found if proposal is not None]
             if not offered:
                 return
-            best = max(offered, key=lambda proposal: self._calibration.estimate(proposal.evidence))
+            best = self._calibration.likeliest(offered)
             yield best
             ahead.append(best.token)
             for i, proposal in enumerate(found):

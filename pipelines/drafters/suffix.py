@@ -87,7 +87,7 @@ class _Trail:
                 copy = copy.next() if self.index.tokens[copy.source : copy.source + 1] == [token] else None
             tail = longer(tail, token)
         while candidates := self.candidates(copy, tail, depth):
-            best = max(candidates, key=lambda candidate: calibration.estimate(candidate.evidence))
+            best = calibration.likeliest(candidates)
             yield best
             if best.token in stop:
                 return
