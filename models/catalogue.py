@@ -21,7 +21,7 @@ class Model:
 
     parameters, bits: how many weights, and how many bits most of them take.
     weight_bytes: the size of its weights as somebody has read it, None where nobody has.
-    cache_bytes: what a token takes in the key-value cache at 16 bits a value, None where it is not known.
+    cache_bytes: what a token takes in the key-value cache at 8 bits a value, None where it is not known.
     confirmed: the page that names the repository.
     """
 

@@ -29,8 +29,8 @@ PRECISION = "INFERENCE_PRECISION_HINT"
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
     PRECISION: "f32",  # not bf16, with which some int4 models are not exact
-    "KV_CACHE_PRECISION": "f16",  # faster than u8, which has to be unpacked, at twice the memory
-    # Of a cache in u8. By channel, the default, requantizes accepted keys when a rejected token joins their block.
+    "KV_CACHE_PRECISION": "u8",
+    # By channel, the default, requantizes the keys of accepted tokens when a rejected one joins their block.
     "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
 }
 
