@@ -10,7 +10,7 @@ from ..history import History
 from ..transfer import exchange_of, read_exchange, to_json, to_markdown
 from ..wording import translate, words_of
 from .acts import Outbox, saved
-from .guard import told
+from .guard import refused, told
 from .view import View
 
 
@@ -79,7 +79,7 @@ class ChatList:
         with told(request):
             chat = _open_chat(view, request)
             if not title.strip():
-                raise gr.Error(words_of(request)("no_title"), print_exception=False)
+                raise refused("no_title", request)
             self._history.rename(chat, title.strip())
             return self.listed(view, search)
 
@@ -104,5 +104,5 @@ class ChatList:
 
 def _open_chat(view: View, request: gr.Request) -> int:
     if view.chat is None:
-        raise gr.Error(words_of(request)("nothing_open"), print_exception=False)
+        raise refused("nothing_open", request)
     return view.chat

@@ -28,8 +28,12 @@ def told(request: gr.Request) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, OutriderError):
             log.exception("An event of the page failed")
-        words = words_of(request)
-        raise gr.Error(refusal_html(error, words), title=words("not_done"), print_exception=False) from error
+        raise gr.Error(refusal_html(error, words_of(request)), print_exception=False) from error
+
+
+def refused(why: str, request: gr.Request) -> gr.Error:
+    """What is said where the page itself refuses, by the name of its words."""
+    return gr.Error(words_of(request)(why), print_exception=False)
 
 
 def refusal_html(error: Exception, words: Words) -> str:
@@ -39,5 +43,4 @@ def refusal_html(error: Exception, words: Words) -> str:
 
 def refuse_while_answering(view: View, request: gr.Request) -> None:
     if view.is_answering:
-        words = words_of(request)
-        raise gr.Error(words("still_writing"), title=words("one_at_a_time"), print_exception=False)
+        raise refused("still_writing", request)

@@ -11,7 +11,7 @@ from outrider.pipelines.devices import device_names
 
 from ..assistant import Assistant
 from ..wording import translate, words_of
-from .guard import told
+from .guard import refused, told
 
 
 class ModelChoice:
@@ -56,5 +56,5 @@ class ModelChoice:
             usable = (choice for choice in self._assistant.choices() if choice.reason is None)
             choice = next((choice for choice in usable if choice.name == name), None)
             if choice is None:
-                raise gr.Error(words_of(request)("choose_pair"), print_exception=False)
+                raise refused("choose_pair", request)
             self._assistant.switch(choice, device)

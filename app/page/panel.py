@@ -11,7 +11,7 @@ from ..assistant import Assistant
 from ..history import History
 from ..settings import Settings
 from ..wording import translate, words_of
-from .guard import told
+from .guard import refused, told
 from .models import ModelChoice
 
 
@@ -83,5 +83,5 @@ class SettingsPanel:
 
 def _named(name: str | None, request: gr.Request) -> str:
     if not (name and name.strip()):
-        raise gr.Error(words_of(request)("no_preset_name"), print_exception=False)
+        raise refused("no_preset_name", request)
     return name

@@ -17,7 +17,7 @@ from ..standing import Standing
 from ..wording import Words, translate, words_of
 from . import rendering
 from .examples import EXAMPLES
-from .guard import told
+from .guard import refused, told
 from .talk import REDRAW_S
 
 START = Turn(EXAMPLES[1].prompt)
@@ -62,7 +62,7 @@ class Race:
     def _run(self, request: gr.Request, prompt: str, mode: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         words, settings, drawn = words_of(request), Settings(mode, *values), 0.0
         if mode == "off":
-            raise gr.Error(words("race_plain"), print_exception=False)
+            raise refused("race_plain", request)
         asked = Turn(prompt)
         with told(request):
             yield lanes_html(Standing(asked, asked), mode, words), gr.Button(visible=False), gr.Button(visible=True)

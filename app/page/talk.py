@@ -77,7 +77,7 @@ class Talk:
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
-            gr.Warning(refusal_html(error, words), title=words("not_answered"))
+            gr.Warning(refusal_html(error, words))
             failed, view = asked.nodes[-1], asked.before(asked.nodes[-1])
             self._history.remove(failed.id)
             view = view if self._history.has(asked.chat) else View()
