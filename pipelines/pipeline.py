@@ -16,7 +16,7 @@ from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
 from .genai_engine import GenaiEngine
 from .grammars import Grammars
 from .pair import Pair
-from .prompt import Inputs, Message, Prompt, encode_prompt, prompts_of
+from .prompt import Inputs, Message, Prompt, encode_prompt, num_earlier_tokens, prompts_of
 from .results import DecodedResults, DecodedText
 from .sequence import Sequence
 from .speculation import Speculation
@@ -238,8 +238,11 @@ class LLMPipeline:
         history = self._history
         tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
         text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
-        constraint = self._grammars.constraint(config)
-        sequence = Sequence(tokens, config, self._room(len(tokens), config), text, answer, constraint)
+        constraint, num_earlier = self._grammars.constraint(config), 0
+        if config.mode != "off":
+            num_earlier = num_earlier_tokens(prompt, history, self.tokenizer, config.apply_chat_template, tokens)
+        room = self._room(len(tokens), config)
+        sequence = Sequence(tokens, config, room, text, answer, constraint, num_earlier)
         if self._speculation is not None and config.num_assistant_tokens is None and config.mode != "off":
             self._speculation.measure()
 

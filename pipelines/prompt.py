@@ -78,16 +78,39 @@ def encode_prompt(
     if messages is None:
         tokens = tokenizer.encode(str(prompt))
     elif tokenizer.has_chat_template:
-        tools, context = (), {}
-        if isinstance(prompt, openvino_genai.ChatHistory):
-            tools, context = prompt.get_tools(), prompt.get_extra_context()
-        text = tokenizer.apply_chat_template(messages, tools=tools, extra_context=context)
-        tokens = tokenizer.encode(text, add_special_tokens=False)
+        tokens = _templated(prompt, messages, tokenizer)
     else:
         raise InvalidOption("This model has no chat template, so it takes no messages: give the prompt as a string.")
     if not tokens:
         raise EmptyPrompt(f"The prompt {prompt!r} has no tokens: give some text.")
     return tokens
+
+
+def num_earlier_tokens(
+    prompt: Prompt, history: Sequence[Message] | None, tokenizer: Tokenizer, use_template: bool, tokens: Sequence[int]
+) -> int:
+    """How many first `tokens` of a conversation are of its turns before the last: those up to the latest answer."""
+    if isinstance(prompt, TokenPrompt) or not tokenizer.has_chat_template:
+        return 0
+    messages = messages_of(prompt, history, use_template) or []
+    answers = [place for place, message in enumerate(messages) if message.get("role") == "assistant"]
+    if not answers:
+        return 0
+    try:
+        earlier = _templated(prompt, messages[: answers[-1] + 1], tokenizer, add_generation_prompt=False)
+    except InvalidOption:  # a template that wants a question at the end
+        return 0
+    return next((i for i, (a, b) in enumerate(zip(earlier, tokens, strict=False)) if a != b), len(earlier))
+
+
+def _templated(
+    prompt: Prompt, messages: Sequence[Message], tokenizer: Tokenizer, add_generation_prompt: bool = True
+) -> list[int]:
+    tools, context = (), {}
+    if isinstance(prompt, openvino_genai.ChatHistory):
+        tools, context = prompt.get_tools(), prompt.get_extra_context()
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt, tools, context)
+    return tokenizer.encode(text, add_special_tokens=False)
 
 
 def _says_something(message: Message) -> bool:

@@ -23,6 +23,8 @@ class Sequence:
     `tokens` is the prompt and the accepted answer; `num_cached` of them have keys and values in `table`'s blocks. All
     ways for it to end (stop tokens, stop strings, a complete structure, length) are decided here, so that a draft never
     carries an answer past its end.
+
+    num_earlier_tokens: how many first tokens are of the earlier turns of a conversation.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Sequence:
         text: TextStream | None = None,
         answer: int = 0,
         constraint: Constraint | None = None,
+        num_earlier_tokens: int = 0,
     ) -> None:
         self.tokens = list(prompt)
         self.num_prompt_tokens = len(self.tokens)
@@ -41,6 +44,7 @@ class Sequence:
         self.text = text
         self.answer = answer
         self.constraint = constraint
+        self.num_earlier_tokens = num_earlier_tokens
         self.table = Table()
         self.num_cached = 0
         self.num_taken_over: int | None = None

@@ -39,7 +39,7 @@ class Statistics:
     """The figures of one request, times in seconds.
 
     tokens_per_s: the rate after the first pass that gave any.
-    drafted_by, accepted_by: tokens by drafter.
+    drafted_by, accepted_by: tokens by drafter; those copied from the earlier turns of a conversation under that name.
     target_s, draft_s: time in the target's passes and in the draft model; what is left of total_s is everything else.
     """
 

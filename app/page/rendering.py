@@ -19,7 +19,7 @@ from ..reason import Reason
 from ..receipt import Receipt
 from ..wording import IN_ENGLISH, Words
 
-SOURCES = ("target", "prompt_lookup", "suffix", "reference", "draft_model", "grammar")
+SOURCES = ("target", "prompt_lookup", "suffix", "earlier_turn", "reference", "draft_model", "grammar")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
 MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
 

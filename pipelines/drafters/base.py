@@ -10,14 +10,21 @@ from typing import Protocol, TypeAlias
 from ..calibration import Evidence
 from ..sequence import Sequence
 
+EARLIER_TURN = "earlier_turn"  # the source of what is copied from there, whoever finds it
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A token that may come next, who says so, and what speaks for it."""
+    """A token that may come next, who says so (or EARLIER_TURN), and what speaks for it."""
 
     token: int
     source: str
     evidence: Evidence
+
+
+def source_of(drafter: str, position: int, sequence: Sequence) -> str:
+    """Whom a token is owed to that a drafter copies from a position of a sequence."""
+    return EARLIER_TURN if position < sequence.num_earlier_tokens else drafter
 
 
 class Drafter(Protocol):

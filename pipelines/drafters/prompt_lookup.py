@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from ..calibration import Evidence
 from ..sequence import Sequence
-from .base import Proposal
+from .base import Proposal, source_of
 
 
 @dataclass(slots=True)
@@ -42,7 +42,8 @@ class PromptLookup:
         for size in range(len(tail), 0, -1):
             if (match := index.ends.get(tuple(tail[-size:]))) is not None:
                 for depth, token in enumerate(tokens[match:]):
-                    yield Proposal(token, self.name, Evidence(self.name, (size / 8, math.log2(1 + depth) / 4)))
+                    evidence = Evidence(self.name, (size / 8, math.log2(1 + depth) / 4))
+                    yield Proposal(token, source_of(self.name, match + depth, sequence), evidence)
                 return
 
     def release(self, sequence: Sequence) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..calibration import Calibration, Evidence
 from ..sequence import Sequence
-from .base import Proposal
+from .base import Proposal, source_of
 from .ngrams import Match, NgramIndex, Tail, longer
 
 WORTH_RESUMING = 4  # tokens of a copy whose place is remembered when it breaks off
@@ -208,7 +208,8 @@ class Suffix:
             trail = self._trails[sequence] = _Trail(sequence.num_prompt_tokens)
         trail.extend(sequence.tokens[len(trail.index.tokens) :])
         for candidate in trail.propose(self._calibration, ahead, sequence.config.stop_ids):
-            yield Proposal(candidate.token, self.name, candidate.evidence)
+            source = source_of(self.name, candidate.then.source - 1, sequence)
+            yield Proposal(candidate.token, source, candidate.evidence)
 
     def release(self, sequence: Sequence) -> None:
         self._trails.pop(sequence, None)

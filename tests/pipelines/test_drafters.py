@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.calibration import Calibration
 from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.drafters.suffix import PRIORS, Suffix
 from outrider.pipelines.sampling import choose_token
 
 from . import reference
@@ -50,6 +52,22 @@ def test_lookup_finds_what_a_naive_search_finds(prompt, growth, max_ngram_size, 
         sequence.tokens += more
         expected = tuple(naive_lookup(sequence.tokens, max_ngram_size, limit))
         assert draft(lookup, sequence, limit) == expected
+
+
+@pytest.mark.parametrize("kind", ["lookup", "suffix"])
+@pytest.mark.parametrize("num_earlier", [0, 3, 6, 10])
+def test_what_is_copied_from_earlier_turns_is_told_from_what_is_copied_from_this_one(kind, num_earlier):
+    """Also where a copy goes on over the border."""
+    drafter = PromptLookup() if kind == "lookup" else Suffix(Calibration(PRIORS))
+    sequence = request([*range(20, 30), 20, 21], 100)
+    sequence.num_earlier_tokens = num_earlier
+    for ahead in ([], [22, 23, 24]):
+        at = 2 + len(ahead)  # what is copied next
+        proposals = list(islice(drafter.propose(sequence, ahead), 10 - at))
+        assert [proposal.token for proposal in proposals] == list(range(20 + at, 30))
+        from_earlier = [proposal.source == "earlier_turn" for proposal in proposals]
+        assert from_earlier == [position < num_earlier for position in range(at, 10)]
+        assert {proposal.source for proposal in proposals} <= {"earlier_turn", drafter.name}
 
 
 def test_lookup_keeps_sequences_apart_and_forgets_them():

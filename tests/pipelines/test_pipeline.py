@@ -16,6 +16,7 @@ from outrider.pipelines import (
     LLMPipeline,
     Statistics,
 )
+from outrider.pipelines.prompt import TokenPrompt, encode_prompt, num_earlier_tokens
 
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
@@ -106,6 +107,36 @@ def test_a_chat_remembers_what_was_said(pipeline: LLMPipeline):
     assert pipeline.generate(messages[:2], **options).texts == [first]
     assert pipeline.generate(messages, mode="off", max_new_tokens=16).texts == [second]
     assert second.stats[0].cached_tokens > 0
+
+
+def test_the_tokens_of_earlier_turns_are_those_up_to_the_latest_answer(pipeline: LLMPipeline):
+    tokenizer = pipeline.tokenizer
+    question, answer = {"role": "user", "content": RENAME}, {"role": "assistant", "content": "def area(breadth): ..."}
+    for earlier, due in (([question, answer], "Now remove it."), ([question, answer, question, answer], "Why?")):
+        messages = [*earlier, {"role": "user", "content": due}]
+        tokens = encode_prompt(messages, None, tokenizer, True)
+        num_earlier = num_earlier_tokens(messages, None, tokenizer, True, tokens)
+        before, after = tokenizer.decode(tokens[:num_earlier]), tokenizer.decode(tokens[num_earlier:])
+        assert before.count(RENAME) == before.count("def area(breadth): ...") == len(earlier) // 2
+        assert due in after
+        assert RENAME not in after
+        assert num_earlier_tokens(due, earlier, tokenizer, True, tokens) == num_earlier
+        history = openvino_genai.ChatHistory(messages)
+        assert num_earlier_tokens(history, None, tokenizer, True, tokens) == num_earlier
+    for prompt, history in ((RENAME, None), ([question], None), (TokenPrompt((5, 6, 7)), None), (RENAME, [])):
+        tokens = encode_prompt(prompt, history, tokenizer, True)
+        assert num_earlier_tokens(prompt, history, tokenizer, True, tokens) == 0
+
+
+@pytest.mark.parametrize("mode", ["lookup", "suffix", "auto"])
+def test_an_answer_tells_what_it_owes_to_earlier_turns(pipeline: LLMPipeline, mode: str):
+    settings = {"mode": mode, "max_new_tokens": 40} | ({} if mode == "auto" else {"num_assistant_tokens": 5})
+    alone = pipeline.generate(RENAME, **settings)
+    assert "earlier_turn" not in alone.generations[0].sources
+    messages = [{"role": "user", "content": RENAME}, {"role": "assistant", "content": alone.texts[0]}]
+    (again,) = pipeline.generate([*messages, {"role": "user", "content": "Repeat it."}], **settings).generations
+    assert again.stats.accepted_by["earlier_turn"] > 0
+    assert again.sources.count("earlier_turn") == again.stats.accepted_by["earlier_turn"]
 
 
 def test_a_chat_forgets_when_it_is_finished_or_an_answer_was_closed(pipeline: LLMPipeline):
