@@ -35,7 +35,6 @@ PROPERTIES = {
 }
 
 
-
 def fastest_precision() -> str:
     """What this processor computes fastest in: bf16, where it has it."""
     return "bf16" if "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES") else "f32"
