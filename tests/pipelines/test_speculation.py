@@ -33,6 +33,30 @@ def test_few_bits_are_taken_only_where_they_keep_the_promise(embedded_pair, monk
         assert chosen.generate(RENAME, max_new_tokens=40, mode=mode).texts == expected
 
 
+def test_a_promise_that_no_precision_keeps_is_taken_back_with_a_warning(embedded_pair, monkeypatch, caplog):
+    monkeypatch.setattr(speculation_module, "is_exact", lambda model, *tried: False)
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
+    assert speculation.precision == "f32"
+    speculation.check()
+    assert not speculation.exact
+    assert "the same seed may give another text" in caplog.text
+
+
+def test_the_promise_is_tried_once(embedded_pair, monkeypatch):
+    tried = []
+
+    def is_exact(model, *of):
+        tried.append(model.precision)
+        return True
+
+    monkeypatch.setattr(speculation_module, "is_exact", is_exact)
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
+    speculation.check()
+    speculation.check()
+    assert tried == [fastest_precision()]
+    assert speculation.exact
+
+
 def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
     speculation = LLMPipeline(embedded_pair, cache_tokens=512, KV_CACHE_PRECISION="f32").speculation
     assert speculation.precision == "f32"
