@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 4
+FORMAT = 5
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29, 32, 33)  # kernels take them by fours
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
 UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which interpolation is prepared, since the planner asks for many prices in every pass
-FEWEST_REPEATS, MOST_REPEATS = 3, 20
-CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
+FEWEST_REPEATS, MOST_REPEATS = 2, 6
+CONFIRMED, WILD = 1.1, 3.0  # how many times the fastest the second may take, to be believed or to be of use
 FORGET, FORGET_SLOPE = 0.1, 0.001  # weights of the newest pass, and of what was measured once
 
 
@@ -40,7 +40,7 @@ class CostModel:
     """Predicts the time of a pass: a part for all its rows together, and a part for each sequence's attention.
 
     rows: the numbers of rows that were measured, ascending. Fewer than the first cost as much, see `PagedModel`.
-    base_ms: for each of `rows`, the time of a pass of so many rows over an empty context.
+    base_ms: for each of `rows`, the time of a pass of so many rows over an empty context; ascending, and so are
     context_ms: for each of `rows`, what a token of context adds for a window of so many rows.
     draft_ms, draft_row_ms: the draft model's time for a token, and for a token that it has to catch up with;
         draft_context_ms: what each token of context adds to the latter.
@@ -81,7 +81,7 @@ class CostModel:
     def row_ms(self, total_rows: int, rows: int, context: int) -> float:
         """What one more row costs in a pass of `total_rows`, in a window that has `rows` over `context` tokens."""
         base = self._rows_ms(total_rows + 1) - self._rows_ms(total_rows)
-        attention = (self._context(rows + 1) - self._context(rows)) * context
+        attention = self._slope * (self._context(rows + 1) - self._context(rows)) * context
         return self._speed * max(0.0, base + attention)
 
     def without_part_tile(self, rows: int) -> int:
@@ -120,8 +120,9 @@ class CostModel:
 
     def _parts_ms(self, windows: SequenceOf[tuple[int, int]]) -> tuple[float, float]:
         """What a pass takes at the speed that was measured: with the fewest rows, and what the others add."""
-        attention = sum(self._context(rows) * context for rows, context in windows)
-        return self.base_ms[0] + attention, self._rows_ms(sum(rows for rows, _ in windows))
+        least = self.context_ms[0] * sum(context for _, context in windows)
+        more = sum(self._context(rows) * context for rows, context in windows) - least
+        return self.base_ms[0] + least, self._rows_ms(sum(rows for rows, _ in windows)) + self._slope * more
 
     def _rows_ms(self, rows: int) -> float:
         """What so many rows add to a pass of the fewest."""
@@ -146,27 +147,29 @@ class CostModel:
         """Time passes of both models. Raises NoMeasurement."""
         rows = tuple(n for n in ROWS if least_rows <= n < max_context)
         short, long = (max(0, min(context, max_context - rows[-1])) for context in CONTEXTS)
-        at_short = _increasing(np.array([_fastest_ms(target, n, short) for n in rows]))
         few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row takes another attention kernel
-        at_long = np.interp(rows, few, [_fastest_ms(target, n, long) for n in few])
-        slope = np.maximum((at_long - at_short) / max(long - short, 1), 0.0)
+        tiles = [UNTILED_ROWS, UNTILED_ROWS + 1] if max_context > UNTILED_ROWS else []
+        shapes = [*((n, short) for n in rows), *((n, long) for n in few), *((n, 0) for n in tiles)]
+        times = _fastest_ms(target, shapes)
+        at_short = _increasing([times[n, short] for n in rows])
+        at_long = np.interp(rows, few, _increasing([times[n, long] for n in few]))
+        slope = _increasing((at_long - at_short).clip(0.0) / max(long - short, 1))
         base = _increasing(at_short - slope * short)
         if base.min() <= 0:
             raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
-        is_tiled = False
-        if max_context > UNTILED_ROWS:
-            filled_ms, begun_ms = (_fastest_ms(target, UNTILED_ROWS + more, 0) for more in (0, 1))
-            is_tiled = begun_ms - filled_ms > TILE_ROWS / 2 * (filled_ms / UNTILED_ROWS)
+        filled_ms, begun_ms = (times[n, 0] for n in tiles) if tiles else (0.0, 0.0)
+        is_tiled = begun_ms - filled_ms > TILE_ROWS / 2 * (filled_ms / UNTILED_ROWS)
         made = cls(rows, tuple(base.tolist()), tuple(slope.tolist()), is_tiled=is_tiled)
         if draft is not None:
 
             def first() -> object:  # as in use: the target's weights have driven the draft model's out of the caches
                 return target(rows[0], short)
 
-            made.draft_ms = _fastest_ms(draft, 1, short, first)
             more = min(CATCH_UP_ROWS, max_context - short - 1)
             far = max(short, min(long, max_context - more - 1))
-            near_ms, far_ms = (_fastest_ms(draft, 1 + more, context, first) for context in (short, far))
+            one, near, distant = (1, short), (1 + more, short), (1 + more, far)
+            times = _fastest_ms(draft, [one, near, distant], first)
+            made.draft_ms, near_ms, far_ms = times[one], times[near], times[distant]
             made.draft_context_ms = max(0.0, (far_ms - near_ms) / max(far - short, 1) / (1 + more))
             made.draft_row_ms = max(0.0, (near_ms - made.draft_ms) / max(more, 1) - made.draft_context_ms * short)
         return made
@@ -202,21 +205,30 @@ class CostModel:
         return model if sound else None
 
 
-def _fastest_ms(run: Run, rows: int, context: int, first: Callable[[], object] = lambda: None) -> float:
-    """The fastest of several times, once a second one confirms it: what else ran meanwhile is not the model's cost."""
-    run(rows, context)  # the first of its shape prepares kernels
-    times: list[float] = []
-    while len(times) < FEWEST_REPEATS or (times[1] > CONFIRMED * times[0] and len(times) < MOST_REPEATS):
-        first()
-        began = time.perf_counter()
-        run(rows, context)
-        times.append((time.perf_counter() - began) * 1e3)
-        times.sort()
-    if times[0] <= 0 or times[1] > WILD * times[0]:
-        raise NoMeasurement(f"Passes of {rows} rows took {', '.join(f'{t:.3g}' for t in times)} ms.")
-    return times[0]
+def _fastest_ms(
+    run: Run, shapes: SequenceOf[tuple[int, int]], first: Callable[[], object] = lambda: None
+) -> dict[tuple[int, int], float]:
+    """For each shape of (rows, context) the fastest of several times, once a second one confirms it: what else ran
+    meanwhile is not the model's cost. They are timed in turns, as noise comes in bursts."""
+    times: dict[tuple[int, int], list[float]] = {shape: [] for shape in shapes}
+    while pending := [shape for shape, known in times.items() if _is_open(known)]:
+        for shape in pending:
+            run(*shape)  # the first of its size prepares kernels
+            first()
+            began = time.perf_counter()
+            run(*shape)
+            times[shape].append((time.perf_counter() - began) * 1e3)
+            times[shape].sort()
+    for (rows, _), known in times.items():
+        if known[0] <= 0 or known[1] > WILD * known[0]:
+            raise NoMeasurement(f"Passes of {rows} rows took {', '.join(f'{t:.3g}' for t in known)} ms.")
+    return {shape: known[0] for shape, known in times.items()}
 
 
-def _increasing(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _is_open(times: SequenceOf[float]) -> bool:
+    return len(times) < FEWEST_REPEATS or (times[1] > CONFIRMED * times[0] and len(times) < MOST_REPEATS)
+
+
+def _increasing(values: SequenceOf[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     """More rows never cost less: the noise that says so is taken out from the right."""
-    return np.minimum.accumulate(values[::-1])[::-1]
+    return np.minimum.accumulate(np.asarray(values)[::-1])[::-1]

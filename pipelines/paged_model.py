@@ -25,6 +25,8 @@ FED_INPUTS = {
     "max_context_len", "rows", "attending", "attended",
 }  # fmt: skip
 
+ANYTHING = 60  # a byte of which numbers of any type, the cache's scales included, are neither huge nor denormal
+
 PRECISION = "INFERENCE_PRECISION_HINT"
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
@@ -88,7 +90,7 @@ class PagedModel:
         self.num_threads: int = compiled.get_property("INFERENCE_NUM_THREADS")
         self.precision: str = compiled.get_property(PRECISION).get_type_name()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
-        self.cache_bytes = 0
+        self._caches: list[ov.Tensor] = []
         self._request = compiled.create_infer_request()
         for port in compiled.inputs:
             name = port.get_any_name()
@@ -98,7 +100,8 @@ class PagedModel:
                     raise UnsupportedModel(f"{folder} uses key-value blocks of {shape[2]} tokens, not {BLOCK_SIZE}.")
                 cache = ov.Tensor(port.element_type, ov.Shape(shape))
                 self._request.set_tensor(name, cache)
-                self.cache_bytes += cache.byte_size
+                self._caches.append(cache)
+        self.cache_bytes = sum(cache.byte_size for cache in self._caches)
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
@@ -141,6 +144,12 @@ class PagedModel:
         self._request.infer()
         logits = self._request.get_output_tensor(0).data.reshape(-1, self.vocabulary_size)
         return np.split(logits.copy(), np.cumsum(wanted_rows)[:-1])
+
+    def occupy(self, blocks: Sequence[int]) -> None:
+        """Write something into blocks, so that passes over them take what they will: memory that was never written to
+        is one page of zeros, which lies in the processor's own cache."""
+        for cache in self._caches:
+            cache.data.reshape(cache.shape[0], -1).view(np.uint8)[blocks] = ANYTHING
 
     def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> NDArray[np.float32]:
         """Feed what the cache lacks of one sequence and return the logits [vocabulary] that follow its last token."""

@@ -186,7 +186,11 @@ class Speculation:
                 self.engine.borrowed(self._pool, room) as blocks,
                 self.engine.borrowed(self._draft_pool, room) as draft_blocks,
             ):
-                draft = None if self._draft is None else _passes(self._draft, draft_blocks)
+                self._target.occupy(blocks)
+                draft = None
+                if self._draft is not None:
+                    self._draft.occupy(draft_blocks)
+                    draft = _passes(self._draft, draft_blocks)
                 return CostModel.measure(_passes(self._target, blocks), draft, room, self._target.fewest_rows)
 
         self._planner.cost = measured_cost(self._profile, measured)
@@ -212,5 +216,5 @@ def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference
 
 
 def _passes(model: PagedModel, blocks: list[int]) -> Run:
-    """Passes over whatever the blocks hold: what they take depends on their shape alone."""
+    """Passes over whatever the blocks hold."""
     return lambda rows, context: model.forward([Window([0] * rows, context, blocks, num_rows=rows)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import random
@@ -79,6 +80,17 @@ def test_a_single_row_may_cost_much_less_over_a_long_context_than_two(monkeypatc
         assert made.pass_ms([(rows, 3600)]) == pytest.approx(clock.takes(rows, 3600), rel=1e-6)
 
 
+@given(seed=st.integers(0, 10_000))
+def test_more_rows_never_cost_less_though_the_clock_said_so(seed):
+    """Else something is drafted for them, however little it is worth."""
+    rng = random.Random(seed)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clock = Clock(monkeypatch, lambda rows, context: (20 + rows + 0.004 * context) * rng.uniform(1, 1.15))
+        made = CostModel.measure(clock.run, None, 4096)
+    for context in (0, 2000, 4000):
+        assert all(made.pass_ms([(n + 1, context)]) >= made.pass_ms([(n, context)]) - 1e-9 for n in range(2, 40))
+
+
 @pytest.mark.parametrize("is_tiled", [False, True])
 def test_it_is_found_out_whether_a_begun_tile_costs_a_whole_one(monkeypatch, is_tiled):
     def takes(rows, context):
@@ -111,7 +123,7 @@ def test_times_that_cannot_be_are_no_measurement(monkeypatch, takes):
 
 
 def test_wild_times_are_no_measurement(monkeypatch):
-    times = iter([4.0**n for n in range(1, 30)])
+    times = (1.05**n for n in itertools.count())
     with pytest.raises(NoMeasurement, match="took"):
         CostModel.measure(Clock(monkeypatch, lambda rows, context: next(times)).run, None, 4096)
 
@@ -121,6 +133,13 @@ def test_the_time_of_a_pass_on_a_machine_that_is_often_busy_is_that_of_the_quiet
     clock = Clock(monkeypatch, lambda rows, context: (10 + rows) * rng.choice([1.0, 1.0, 3.0, 9.0]))
     made = CostModel.measure(clock.run, None, 4096)
     assert made.pass_ms([(5, 0)]) == pytest.approx(15)
+
+
+def test_a_burst_of_noise_does_not_make_some_rows_dear(monkeypatch):
+    clock = Clock(monkeypatch, lambda rows, context: (10 + rows) * (2 if 0.3 < clock.now < 0.9 else 1))
+    made = CostModel.measure(clock.run, None, 4096)
+    for rows in range(2, 34):
+        assert made.pass_ms([(rows, 0)]) == pytest.approx(10 + rows)
 
 
 def test_a_busy_machine_changes_the_prediction_and_a_quiet_one_changes_it_back():
@@ -146,6 +165,16 @@ def test_a_number_of_rows_that_turns_out_dearer_is_learnt():
     assert model.pass_ms([(4, 0)]) == pytest.approx(14, rel=0.1), "what others cost follows"
 
 
+def test_rows_that_turn_out_dearer_over_a_long_context_are_learnt():
+    model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.011, 0.012))
+    for _ in range(300):
+        model.observe([(2, 3000)], 40.0)
+        model.observe([(8, 3000)], 80.0)
+    assert model.pass_ms([(2, 3000)]) == pytest.approx(40, rel=0.1)
+    assert model.pass_ms([(8, 3000)]) == pytest.approx(80, rel=0.1)
+    assert model.row_ms(2, 2, 3000) > 2 * MODEL.row_ms(2, 2, 0)
+
+
 def test_what_is_kept_is_what_was_measured(tmp_path):
     path = tmp_path / "deep" / "cost.json"
     model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), draft_ms=2.0, draft_row_ms=0.1)
@@ -156,7 +185,7 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
 
 
 GOOD = {
-    "format": 4, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
+    "format": 5, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
     "draft_context_ms": 0.0, "is_tiled": False,
 }  # fmt: skip
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines import speculation as speculation_module
-from outrider.pipelines.paged_model import fastest_precision
+from outrider.pipelines.cost import CostModel
+from outrider.pipelines.paged_model import Window, fastest_precision
 from outrider.pipelines.planner import LONGEST
 
 RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return width * height\n"
@@ -91,3 +93,25 @@ def test_a_pass_of_each_size_that_a_draft_can_lead_to_is_run_while_there_is_time
     speculation.prepare()
     assert sizes == every, "nobody waits for longer"
     assert speculation._pool.num_free == speculation._pool.num_blocks
+
+
+@pytest.mark.parametrize("precision", ["u8", "f16", "f32", "bf16"])
+def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeypatch, precision):
+    """What was never written to is one page of zeros, and reading it costs nothing."""
+    untouched = []
+
+    def measure(target, draft, max_context, least_rows):
+        for run in (target, draft):
+            run(2, 100)
+        for model in (speculation._target, speculation._draft):
+            for cache in model._caches:
+                filled = cache.data.reshape(cache.shape[0], -1)[:-1].any(axis=1)  # the last block is spare
+                untouched.append(int((~filled).sum()))
+        return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
+
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512, KV_CACHE_PRECISION=precision).speculation
+    monkeypatch.setattr(CostModel, "measure", measure)
+    speculation.measure(again=True)
+    assert len(untouched) > 1
+    assert not any(untouched)
+    assert all(np.isfinite(logits).all() for logits in speculation._target.forward([Window([5, 6], 100, range(5), 2)]))
