@@ -45,6 +45,23 @@ class _Account:
         return max(0.0, TOLERANCE * self.plain_ms + ALLOWANCE * pass_ms - self.lost_ms)
 
 
+@dataclass(slots=True)
+class _Pace:
+    """Of late, all sequences of a pass together."""
+
+    tokens: float = 0.0
+    time_ms: float = 0.0
+
+    def add(self, tokens: int, time_ms: float) -> None:
+        self.tokens = REMEMBER * self.tokens + tokens
+        self.time_ms = REMEMBER * self.time_ms + time_ms
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond; 0 where nothing is known."""
+        return self.tokens / self.time_ms if self.time_ms else 0.0
+
+
 class Planner:
     """Drafts as a request's mode says: each mode is a chain of drafters, one going on where the other ends.
 
@@ -52,8 +69,9 @@ class Planner:
     a1, a2, ... brings a1 + a1 a2 + ... tokens; one more is worth drafting while the probability that it stands exceeds
     the time that it adds times `rate`, the tokens that a millisecond is worth. By the renewal-reward theorem that is
     the rate of the best policy in the long run; as texts change between copying and writing, it is taken midway
-    between the rate of late and the most that this pass can be expected to give. All sequences share one pass, so the
-    tokens that are likeliest to stand come first, whoever's they are, and a full pass leaves no room for doubtful ones.
+    between the rate of late, in the same modes, and the most that this pass can be expected to give. All sequences
+    share one pass, so the tokens that are likeliest to stand come first, whoever's they are, and a full pass leaves no
+    room for doubtful ones.
 
     The draft model is asked where its time, too, is expected to pay: to write behind what the texts offer, and in mode
     "auto" also to write in its place, or to read it: one pass tells for each token whether the model would write it
@@ -71,18 +89,13 @@ class Planner:
         self._drafting = drafting
         self._accounts: dict[Sequence, _Account] = {}
         self._consultant = Consultant(drafting, calibration)
-        self._tokens = self._time_ms = 0.0
+        self._paces: dict[frozenset[str], _Pace] = {}  # by the modes of a pass: each has a rate of its own
         self.rate = 0.0  # what a millisecond is worth in the coming pass, in tokens
 
     @property
     def model_s(self) -> float:
         """Seconds that the draft model has taken, all in all."""
         return self._drafting.model_s
-
-    @property
-    def _rate_of_late(self) -> float:
-        """Tokens per millisecond of late, all sequences together."""
-        return self._tokens / self._time_ms
 
     def draft(self, turns: SequenceOf[Turn], other_rows: int = 0) -> None:
         """Fill the draft of each turn. `other_rows` of the same pass are prompts that are being read."""
@@ -98,8 +111,6 @@ class Planner:
             self._plan(self.cost, planned, other_rows)
 
     def _plan(self, cost: CostModel, turns: SequenceOf[Turn], other_rows: int) -> None:
-        if not self._time_ms:
-            self._tokens, self._time_ms = 1.0, cost.pass_ms([(1, turns[0].context)])
         for turn in turns:
             turn.spare_ms = self._account(cost, turn).spare_ms(cost.pass_ms([(1, turn.context)]))
             turn.stake_ms = STAKE * turn.spare_ms
@@ -121,8 +132,7 @@ class Planner:
         plain_ms = self.cost.pass_ms([(1, turn.context) for turn in turns])
         spent_ms = self.cost.pass_ms([(turn.rows, turn.context) for turn in turns])
         spent_ms += sum(turn.draft_ms for turn in turns)
-        self._tokens = REMEMBER * self._tokens + sum(map(len, kept))
-        self._time_ms = REMEMBER * self._time_ms + spent_ms
+        self._pace(turns).add(sum(map(len, kept)), spent_ms)
         for turn, tokens in zip(turns, kept, strict=True):
             account = self._account(self.cost, turn)
             account.plain_ms += len(tokens) * plain_ms / len(turns)
@@ -138,7 +148,7 @@ class Planner:
         """Take what the texts themselves offer, the surest first, as far as it pays."""
         bare = coming.rows
         steps = self._take_surest(coming, turns)
-        late = max(self._rate_of_late, self._plain_rate(coming.cost, turns))  # plain decoding is there in any case
+        late = max(self._pace(turns).rate, self._plain_rate(coming.cost, turns))  # plain decoding is there in any case
         self.rate = math.sqrt(late * self._rate_at_best(coming.cost, turns, steps, bare))
         worth = best_worth = 0.0
         best_length = 0
@@ -174,6 +184,9 @@ class Planner:
             coming.take(turns[i], proposal, survival)
             offer(i)
         return steps
+
+    def _pace(self, turns: SequenceOf[Turn]) -> _Pace:
+        return self._paces.setdefault(frozenset(turn.sequence.config.mode for turn in turns), _Pace())
 
     def _plain_rate(self, cost: CostModel, turns: SequenceOf[Turn]) -> float:
         return len(turns) / cost.pass_ms([(1, turn.context) for turn in turns])

@@ -141,6 +141,25 @@ def test_a_text_stakes_only_a_share_of_what_may_still_be_lost_until_its_drafts_h
     assert len(turn.draft) > before
 
 
+@given(BASES, st.lists(st.floats(0.5, 0.99), min_size=1, max_size=9), st.integers(1, 40))
+def test_plain_answers_in_between_do_not_change_what_is_drafted(base, odds, num_plain):
+    """Their rate is lower, so that more would seem to pay."""
+    lengths = []
+    for plain_between in (0, num_plain):
+        cost, turn, plain = cost_of(base), turn_of(), turn_of(mode="off")
+        planner = planner_of(cost, Offering("suffix", {turn.sequence: odds}))
+        for _ in range(5):
+            planner.draft([turn])
+            planner.observe([turn], [[*turn.tokens, 3]], None)
+            turn.cut(0)
+        for _ in range(plain_between):
+            planner.draft([plain])
+            planner.observe([plain], [[3]], None)
+        planner.draft([turn])
+        lengths.append(len(turn.draft))
+    assert lengths[0] == lengths[1]
+
+
 def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_rejection():
     seen = []
 
