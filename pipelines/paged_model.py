@@ -14,6 +14,7 @@ from openvino import opset15 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from .errors import BrokenPair, InvalidOption, UnsupportedModel
+from .projections import join_projections
 
 BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
 FEWEST_ROWS = 2  # with fewer OpenVINO takes other kernels, and logits differ in their last bits
@@ -91,6 +92,7 @@ class PagedModel:
         self.precision: str = compiled.get_property(PRECISION).get_type_name()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
         self._caches: list[ov.Tensor] = []
+        self._fed: dict[str, ov.Tensor] = {}
         self._request = compiled.create_infer_request()
         for port in compiled.inputs:
             name = port.get_any_name()
@@ -101,6 +103,9 @@ class PagedModel:
                 cache = ov.Tensor(port.element_type, ov.Shape(shape))
                 self._request.set_tensor(name, cache)
                 self._caches.append(cache)
+            else:
+                self._fed[name] = fed = ov.Tensor(port.element_type, ov.Shape([1] * len(port.partial_shape)))
+                self._request.set_tensor(name, fed)
         self.cache_bytes = sum(cache.byte_size for cache in self._caches)
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
 
@@ -140,7 +145,9 @@ class PagedModel:
             inputs["attending"] = _shifted(repeated, begins)
             inputs["attended"] = _shifted(map(np.arange, lengths), attention_begins)
         for name, value in inputs.items():
-            self._request.set_tensor(name, ov.Tensor(value))
+            fed = self._fed[name]
+            fed.shape = value.shape
+            fed.data[...] = value
         self._request.infer()
         logits = self._request.get_output_tensor(0).data.reshape(-1, self.vocabulary_size)
         return np.split(logits.copy(), np.cumsum(wanted_rows)[:-1])
@@ -179,6 +186,7 @@ def _paged(core: ov.Core, folder: Path, exact: bool) -> ov.Model:
             f"{folder} has no paged-attention form, so rejected tokens cannot be taken back: choose a decoder language "
             f"model with key-value cache, exported for text generation. ({error})"
         ) from error
+    join_projections(model)
     _gather_rows(model, folder)
     if exact:
         _gather_in_attention(model)

@@ -1,0 +1,108 @@
+"""Queries, keys and values from one matrix product in place of three: the same numbers, with less to do around them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+from openvino.op import Constant
+
+NUM_JOINED = 3  # not the two of a gated network: they are much larger and gain nothing
+FEWEST_BITS = 8  # of what NumPy can hold; smaller numbers are packed
+
+
+def join_projections(model: ov.Model) -> int:
+    """Join products of the same states with three weights, quantized or not; returns how many were made.
+
+    A product stays where its weights differ in kind from the others', where a bias follows, which the device adds in
+    the same step, and where it is not as an export writes it.
+    """
+    products = defaultdict(list)
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "MatMul" and _is_linear(node):
+            states = node.input_value(0)
+            products[states.get_node().get_friendly_name(), states.get_index()].append(node)
+    joined = [_join(group) for group in products.values() if len(group) == NUM_JOINED]
+    model.validate_nodes_and_infer_types()
+    return sum(joined)
+
+
+def _is_linear(node: ov.Node) -> bool:
+    of_weights = node.get_attributes() == {"transpose_a": False, "transpose_b": True}
+    return of_weights and all(reader.get_node().get_type_name() != "Add" for reader in _readers(node))
+
+
+def _readers(node: ov.Node) -> list[ov.Input]:
+    return list(node.output(0).get_target_inputs())
+
+
+def _join(products: Sequence[ov.Node]) -> bool:
+    """Put one product in the place of several, if their weights can be stacked."""
+    weights = _stacked([product.input_value(1) for product in products])
+    if weights is None:
+        return False
+    product = ops.matmul(products[0].input_value(0), weights, False, True)
+    product.set_friendly_name(f"{products[0].get_friendly_name()}/joined")
+    sizes = [product.input_value(1).get_shape()[0] for product in products]
+    parts = ops.variadic_split(product, ops.constant(-1, dtype=np.int64), ops.constant(np.array(sizes, np.int64)))
+    for i, each in enumerate(products):
+        for reader in _readers(each):
+            reader.replace_source_output(parts.output(i))
+    return True
+
+
+def _stacked(weights: Sequence[ov.Output]) -> ov.Output | None:
+    """What yields the rows of all `weights`, made as each of them is: from constants, by conversions, scales, zero
+    points and another shape. None where they differ in more than their rows, or are made otherwise."""
+    nodes = [output.get_node() for output in weights]
+    first, kind = nodes[0], nodes[0].get_type_name()
+    if not all(_is_alike(a, b) for a, b in pairwise(nodes)):
+        return None
+    if kind == "Constant":
+        return _stacked_constants(nodes)
+    made: ov.Node
+    if kind == "Convert":
+        source = _stacked([node.input_value(0) for node in nodes])
+        if source is None:
+            return None
+        made = ops.convert(source, first.get_output_element_type(0).to_string())
+    elif kind in ("Multiply", "Subtract"):
+        left, right = (_stacked([node.input_value(i) for node in nodes]) for i in (0, 1))
+        if left is None or right is None:
+            return None
+        made = (ops.multiply if kind == "Multiply" else ops.subtract)(left, right)
+    elif kind == "Reshape":
+        source = _stacked([node.input_value(0) for node in nodes])
+        if source is None:
+            return None
+        shape = [sum(node.get_output_shape(0)[0] for node in nodes), *list(first.get_output_shape(0))[1:]]
+        made = ops.reshape(source, ops.constant(np.array(shape, np.int64)), False)
+    else:
+        return None
+    return made.output(0)
+
+
+def _is_alike(a: ov.Node, b: ov.Node) -> bool:
+    return (
+        a.get_type_name() == b.get_type_name()
+        and a.get_output_element_type(0) == b.get_output_element_type(0)
+        and len(a.get_output_shape(0)) == len(b.get_output_shape(0)) > 0
+        and list(a.get_output_shape(0))[1:] == list(b.get_output_shape(0))[1:]
+    )
+
+
+def _stacked_constants(constants: Sequence[ov.Node]) -> ov.Output:
+    rows = [constant.get_output_shape(0)[0] for constant in constants]
+    shape = ov.Shape([sum(rows), *list(constants[0].get_output_shape(0))[1:]])
+    data = [constant.data for constant in constants]
+    kind = constants[0].get_output_element_type(0)
+    stacked = ov.Tensor(kind, shape)
+    if kind.bitwidth < FEWEST_BITS:
+        stacked.data.reshape(-1)[:] = np.concatenate([each.reshape(-1) for each in data])
+    else:
+        stacked.data[...] = np.concatenate(data)
+    return Constant(stacked).output(0)
