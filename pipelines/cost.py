@@ -14,13 +14,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 5
-ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29, 32, 33)  # kernels take them by fours
+FORMAT = 6
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29, 32, 33, 64)  # kernels take them by fours
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
 UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which interpolation is prepared, since the planner asks for many prices in every pass
-FEWEST_REPEATS, MOST_REPEATS = 2, 6
+FEWEST_REPEATS, MOST_REPEATS = 3, 12
 CONFIRMED, WILD = 1.1, 3.0  # how many times the fastest the second may take, to be believed or to be of use
 FORGET, FORGET_SLOPE = 0.1, 0.001  # weights of the newest pass, and of what was measured once
 
@@ -91,8 +91,7 @@ class CostModel:
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
         """Learn from a pass that took `measured_ms`."""
         windows = tuple(windows)
-        total = sum(rows for rows, _ in windows)
-        if total > self.rows[-1] or measured_ms <= 0:
+        if measured_ms <= 0:
             return
         floor_ms, rows_ms = self._parts_ms(windows)
         share = rows_ms / (floor_ms + rows_ms)
@@ -148,8 +147,8 @@ class CostModel:
         rows = tuple(n for n in ROWS if least_rows <= n < max_context)
         short, long = (max(0, min(context, max_context - rows[-1])) for context in CONTEXTS)
         few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row takes another attention kernel
-        tiles = [UNTILED_ROWS, UNTILED_ROWS + 1] if max_context > UNTILED_ROWS else []
-        shapes = [*((n, short) for n in rows), *((n, long) for n in few), *((n, 0) for n in tiles)]
+        tiles = [(UNTILED_ROWS + more, 0) for more in (0, 1) if max_context > UNTILED_ROWS + more]
+        shapes = [*((n, short) for n in rows), *((n, long) for n in few), *tiles]
         times = _fastest_ms(target, shapes)
         at_short = _increasing([times[n, short] for n in rows])
         at_long = np.interp(rows, few, _increasing([times[n, long] for n in few]))
@@ -157,7 +156,7 @@ class CostModel:
         base = _increasing(at_short - slope * short)
         if base.min() <= 0:
             raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
-        filled_ms, begun_ms = (times[n, 0] for n in tiles) if tiles else (0.0, 0.0)
+        filled_ms, begun_ms = (times[tile] for tile in tiles) if len(tiles) == 2 else (0.0, 0.0)
         is_tiled = begun_ms - filled_ms > TILE_ROWS / 2 * (filled_ms / UNTILED_ROWS)
         made = cls(rows, tuple(base.tolist()), tuple(slope.tolist()), is_tiled=is_tiled)
         if draft is not None:

@@ -14,7 +14,7 @@ from . import consultant
 from .block_pool import BlockPool
 from .calibration import Calibration
 from .config import AUTO
-from .cost import CONTEXTS, CostModel, Run
+from .cost import CONTEXTS, ROWS, CostModel, Run
 from .drafters import draft_model, grammar, retrieval, suffix
 from .drafters.base import Chain, Drafter
 from .drafters.draft_model import DraftModel
@@ -35,7 +35,7 @@ from .vocabulary import check_same_vocabulary
 
 CACHE_TOKENS = 16384  # unless told otherwise
 EXACTNESS_TOKENS = 80
-MEASURED_TOKENS = CONTEXTS[-1] + LONGEST + 1
+MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
 PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
 
 log = logging.getLogger(__name__)

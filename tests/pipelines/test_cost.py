@@ -89,6 +89,8 @@ def test_more_rows_never_cost_less_though_the_clock_said_so(seed):
         made = CostModel.measure(clock.run, None, 4096)
     for context in (0, 2000, 4000):
         assert all(made.pass_ms([(n + 1, context)]) >= made.pass_ms([(n, context)]) - 1e-9 for n in range(2, 40))
+    for rows in (64, 96, 160, 256):
+        assert made.pass_ms([(rows, 0)]) == pytest.approx(20 + rows, rel=0.3), "as many as a batch may draft"
 
 
 @pytest.mark.parametrize("is_tiled", [False, True])
@@ -165,6 +167,15 @@ def test_a_number_of_rows_that_turns_out_dearer_is_learnt():
     assert model.pass_ms([(4, 0)]) == pytest.approx(14, rel=0.1), "what others cost follows"
 
 
+def test_passes_larger_than_any_that_was_measured_are_learnt_from():
+    model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.0, 0.0, 0.0))
+    for _ in range(300):
+        model.observe([(2, 0)], 10.0)
+        model.observe([(40, 0), (40, 0)], 400.0)
+    assert model.pass_ms([(40, 0), (40, 0)]) == pytest.approx(400, rel=0.1)
+    assert model.pass_ms([(2, 0)]) == pytest.approx(10, rel=0.1)
+
+
 def test_rows_that_turn_out_dearer_over_a_long_context_are_learnt():
     model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.011, 0.012))
     for _ in range(300):
@@ -185,7 +196,7 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
 
 
 GOOD = {
-    "format": 5, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
+    "format": 6, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
     "draft_context_ms": 0.0, "is_tiled": False,
 }  # fmt: skip
 
