@@ -14,14 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 6
-ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 20, 21, 24, 25, 28, 29, 32, 33, 64)  # kernels take them by fours
+FORMAT = 7
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels take them by fours
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
 UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which interpolation is prepared, since the planner asks for many prices in every pass
-FEWEST_REPEATS, MOST_REPEATS = 3, 12
-CONFIRMED, WILD = 1.1, 3.0  # how many times the fastest the second may take, to be believed or to be of use
+FEWEST_REPEATS, MOST_REPEATS = 2, 12
+CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
 FORGET, FORGET_SLOPE = 0.1, 0.001  # weights of the newest pass, and of what was measured once
 
 
@@ -147,7 +147,7 @@ class CostModel:
         rows = tuple(n for n in ROWS if least_rows <= n < max_context)
         short, long = (max(0, min(context, max_context - rows[-1])) for context in CONTEXTS)
         few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row takes another attention kernel
-        tiles = [(UNTILED_ROWS + more, 0) for more in (0, 1) if max_context > UNTILED_ROWS + more]
+        tiles = [(UNTILED_ROWS + more, short) for more in (0, 1) if max_context > UNTILED_ROWS + short]
         shapes = [*((n, short) for n in rows), *((n, long) for n in few), *tiles]
         times = _fastest_ms(target, shapes)
         at_short = _increasing([times[n, short] for n in rows])
