@@ -156,7 +156,9 @@ class CostModel:
         base = _increasing(at_short - slope * short)
         if base.min() <= 0:
             raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
-        filled_ms, begun_ms = (times[tile] for tile in tiles) if len(tiles) == 2 else (0.0, 0.0)
+        if base[-1] <= base[0]:  # whatever is drafted would seem free
+            raise NoMeasurement(f"A pass of {rows[-1]} rows would take no longer than one of {rows[0]}.")
+        filled_ms, begun_ms = (times[tile] for tile in tiles) if tiles else (0.0, 0.0)
         is_tiled = begun_ms - filled_ms > TILE_ROWS / 2 * (filled_ms / UNTILED_ROWS)
         made = cls(rows, tuple(base.tolist()), tuple(slope.tolist()), is_tiled=is_tiled)
         if draft is not None:
@@ -195,6 +197,7 @@ class CostModel:
             sound = (
                 len(model.rows) == len(model.base_ms) == len(model.context_ms) >= 2
                 and all(0 < a < b for a, b in pairwise(model.rows))
+                and all(a <= b for each in (model.base_ms, model.context_ms) for a, b in pairwise(each))
                 and all(0 <= value < float("inf") for value in values)
                 and min(model.base_ms) > 0
                 and isinstance(model.is_tiled, bool)

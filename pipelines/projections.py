@@ -12,6 +12,7 @@ from openvino import opset15 as ops
 from openvino.op import Constant
 
 NUM_JOINED = 3  # not the two of a gated network: they are much larger and gain nothing
+NUM_STACKED = {"Convert": 1, "Reshape": 1, "Multiply": 2, "Subtract": 2}  # inputs with the weights' rows
 FEWEST_BITS = 8  # of what NumPy can hold; smaller numbers are packed
 
 
@@ -64,25 +65,17 @@ def _stacked(weights: Sequence[ov.Output]) -> ov.Output | None:
         return None
     if kind == "Constant":
         return _stacked_constants(nodes)
+    sources = [_stacked([node.input_value(i) for node in nodes]) for i in range(NUM_STACKED.get(kind, 0))]
+    if not sources or None in sources:
+        return None
     made: ov.Node
     if kind == "Convert":
-        source = _stacked([node.input_value(0) for node in nodes])
-        if source is None:
-            return None
-        made = ops.convert(source, first.get_output_element_type(0).to_string())
-    elif kind in ("Multiply", "Subtract"):
-        left, right = (_stacked([node.input_value(i) for node in nodes]) for i in (0, 1))
-        if left is None or right is None:
-            return None
-        made = (ops.multiply if kind == "Multiply" else ops.subtract)(left, right)
+        made = ops.convert(*sources, first.get_output_element_type(0).to_string())
     elif kind == "Reshape":
-        source = _stacked([node.input_value(0) for node in nodes])
-        if source is None:
-            return None
         shape = [sum(node.get_output_shape(0)[0] for node in nodes), *list(first.get_output_shape(0))[1:]]
-        made = ops.reshape(source, ops.constant(np.array(shape, np.int64)), False)
+        made = ops.reshape(*sources, ops.constant(np.array(shape, np.int64)), False)
     else:
-        return None
+        made = (ops.multiply if kind == "Multiply" else ops.subtract)(*sources)
     return made.output(0)
 
 

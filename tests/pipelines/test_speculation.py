@@ -115,3 +115,12 @@ def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeyp
     assert len(untouched) > 1
     assert not any(untouched)
     assert all(np.isfinite(logits).all() for logits in speculation._target.forward([Window([5, 6], 100, range(5), 2)]))
+
+
+def test_measuring_leaves_no_trace_in_what_the_cache_keeps_of_earlier_prompts(embedded_pair):
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=4096)
+    settings = {"max_new_tokens": 40, "do_sample": True, "rng_seed": 3}
+    before = {mode: pipeline.generate(RENAME, mode=mode, **settings).texts for mode in ("off", "auto", "draft")}
+    pipeline.speculation.measure(again=True)
+    after = {mode: pipeline.generate(RENAME, mode=mode, **settings).texts for mode in before}
+    assert len({str(texts) for texts in (*before.values(), *after.values())}) == 1
