@@ -120,7 +120,10 @@ def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeyp
 def test_measuring_leaves_no_trace_in_what_the_cache_keeps_of_earlier_prompts(embedded_pair):
     pipeline = LLMPipeline(embedded_pair, cache_tokens=4096)
     settings = {"max_new_tokens": 40, "do_sample": True, "rng_seed": 3}
-    before = {mode: pipeline.generate(RENAME, mode=mode, **settings).texts for mode in ("off", "auto", "draft")}
+    prompt = RENAME + "\ndef twice(width):\n    return 2 * width\n" * 8  # some blocks long
+    before = {mode: pipeline.generate(prompt, mode=mode, **settings).texts for mode in ("off", "auto", "draft")}
     pipeline.speculation.measure(again=True)
-    after = {mode: pipeline.generate(RENAME, mode=mode, **settings).texts for mode in before}
+    again = {mode: pipeline.generate(prompt, mode=mode, **settings) for mode in before}
+    assert again["off"].generations[0].stats.cached_tokens > 0, "nothing was kept that could be spoilt"
+    after = {mode: answers.texts for mode, answers in again.items()}
     assert len({str(texts) for texts in (*before.values(), *after.values())}) == 1
