@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .belief import Belief
 
 FORMAT = 7
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels take them by fours
@@ -22,7 +25,10 @@ UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which interpolation is prepared, since the planner asks for many prices in every pass
 FEWEST_REPEATS, MOST_REPEATS = 2, 12
 CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
-FORGET, FORGET_SLOPE = 0.1, 0.001  # weights of the newest pass, and of what was measured once
+FORGET = 0.1  # weight of the newest draft in the draft model's costs
+BUSY = 0.2  # how far all passes together may be from what was measured: a standard deviation, of the logarithm
+BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)  # and each number of rows, together with those near to it, and alone
+NEAR = 4.0  # doublings of the number of rows
 
 
 class NoMeasurement(Exception):
@@ -47,9 +53,9 @@ class CostModel:
     is_tiled: passes of more than UNTILED_ROWS cost as much as if their rows filled the last tile of TILE_ROWS. So it is
         with OpenVINO's matrix kernels on a processor with AVX-512; beyond 192 rows their tiles are WIDE_TILE_ROWS.
 
-    The passes of late correct what was measured once: `_speed` follows a machine that is busy, `_slope` what rows cost
-    beyond the fewest. A pass of few rows waits for memory and one of many computes, and others can be in the way of
-    either.
+    Each pass corrects what was measured once, by a `Belief` over all of these costs: the machine may be busy now, and
+    all passes slower; it may have been busy while some of them were measured; and a pass of few rows waits for memory
+    where one of many computes, so what else runs can be in the way of either.
     """
 
     rows: tuple[int, ...]
@@ -59,30 +65,30 @@ class CostModel:
     draft_row_ms: float = 0.0
     draft_context_ms: float = 0.0
     is_tiled: bool = False
-    _speed: float = field(default=1.0, init=False, compare=False)
-    _slope: float = field(default=1.0, init=False, compare=False)
-    _between: list[tuple[int, float]] = field(init=False, compare=False, repr=False)  # see `_place`
+    least_row_ms: float = field(init=False, compare=False)  # what one more row costs where it costs least
+    _places: list[tuple[int, float]] = field(init=False, compare=False, repr=False)  # see `_place`
+    _belief: Belief = field(init=False, compare=False, repr=False)  # in the order: all, base, a row beyond, context
+    _base: list[float] = field(init=False, compare=False, repr=False)  # as believed now, and so
+    _beyond: float = field(init=False, compare=False, repr=False)  # what each row beyond the last of `rows` adds
+    _context: list[float] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._between = [self._place(rows) for rows in range(TABLE_ROWS)]
-
-    @property
-    def least_row_ms(self) -> float:
-        """What one more row costs where it costs least."""
-        rows_ms = [self._rows_ms(rows) for rows in self.rows]
-        grows = zip(pairwise(self.rows), pairwise(rows_ms), strict=True)
-        return self._speed * min((after - before) / (b - a) for (a, b), (before, after) in grows)
+        self._places = [self._place(rows) for rows in range(TABLE_ROWS)]
+        self._belief = Belief(_prior(self.rows))
+        self._believe()
 
     def pass_ms(self, windows: Iterable[tuple[int, int]]) -> float:
         """The time of a pass over windows of (rows, context) each."""
-        floor_ms, rows_ms = self._parts_ms(tuple(windows))
-        return self._speed * (floor_ms + rows_ms)
+        total_rows, attention_ms = 0, 0.0
+        for rows, context in windows:
+            total_rows += rows
+            attention_ms += context * self._token_ms(rows)
+        return self._rows_ms(total_rows) + attention_ms
 
     def row_ms(self, total_rows: int, rows: int, context: int) -> float:
         """What one more row costs in a pass of `total_rows`, in a window that has `rows` over `context` tokens."""
-        base = self._rows_ms(total_rows + 1) - self._rows_ms(total_rows)
-        attention = self._slope * (self._context(rows + 1) - self._context(rows)) * context
-        return self._speed * max(0.0, base + attention)
+        attention_ms = context * (self._token_ms(rows + 1) - self._token_ms(rows))
+        return self._rows_ms(total_rows + 1) - self._rows_ms(total_rows) + attention_ms
 
     def without_part_tile(self, rows: int) -> int:
         """The most rows, of so many, that waste no part of a tile: the others are cheaper in a pass of their own."""
@@ -90,16 +96,12 @@ class CostModel:
 
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
         """Learn from a pass that took `measured_ms`."""
-        windows = tuple(windows)
         if measured_ms <= 0:
             return
-        floor_ms, rows_ms = self._parts_ms(windows)
-        share = rows_ms / (floor_ms + rows_ms)
-        ratio = measured_ms / (self._speed * (floor_ms + rows_ms))
-        error = min(max(ratio, 1 / WILD), WILD) - 1  # one stall must not spoil the plan
-        self._speed *= 1 + FORGET * (1 - share) * error
-        self._slope *= 1 + FORGET * share * error
-        self._slope += FORGET_SLOPE * (1 - self._slope)  # else what once was too dear is never tried again
+        windows = tuple(windows)
+        expected_ms = self.pass_ms(windows)
+        self._belief.learn(self._shares(windows, expected_ms), math.log(measured_ms / expected_ms))
+        self._believe()
 
     def draft_pass_ms(self, num_sequences: int) -> float:
         """The time of one pass of the draft model, a token for each of several sequences."""
@@ -117,20 +119,17 @@ class CostModel:
             self.draft_row_ms *= 1 + FORGET * (ratio - 1)
             self.draft_context_ms *= 1 + FORGET * (ratio - 1)
 
-    def _parts_ms(self, windows: SequenceOf[tuple[int, int]]) -> tuple[float, float]:
-        """What a pass takes at the speed that was measured: with the fewest rows, and what the others add."""
-        least = self.context_ms[0] * sum(context for _, context in windows)
-        more = sum(self._context(rows) * context for rows, context in windows) - least
-        return self.base_ms[0] + least, self._rows_ms(sum(rows for rows, _ in windows)) + self._slope * more
-
     def _rows_ms(self, rows: int) -> float:
-        """What so many rows add to a pass of the fewest."""
-        i, share = self._between[rows] if rows < TABLE_ROWS else self._place(rows)
-        return self._slope * ((1 - share) * self.base_ms[i] + share * self.base_ms[i + 1] - self.base_ms[0])
+        """The time of a pass of so many rows over an empty context."""
+        i, share = self._places[rows] if rows < TABLE_ROWS else self._place(rows)
+        if share > 1:
+            return self._base[-1] + (share - 1) * (self.rows[-1] - self.rows[-2]) * self._beyond
+        return (1 - share) * self._base[i] + share * self._base[i + 1]
 
-    def _context(self, rows: int) -> float:
-        i, share = self._between[rows] if rows < TABLE_ROWS else self._place(rows)
-        return (1 - share) * self.context_ms[i] + share * self.context_ms[i + 1]
+    def _token_ms(self, rows: int) -> float:
+        """What a token of context adds for a window of so many rows."""
+        i, share = self._places[rows] if rows < TABLE_ROWS else self._place(rows)
+        return (1 - share) * self._context[i] + share * self._context[i + 1]
 
     def _place(self, rows: int) -> tuple[int, float]:
         """Between which two measured numbers of rows, and how far. Beyond the last, along the last stretch."""
@@ -140,6 +139,31 @@ class CostModel:
             return 0, 0.0
         i = next((i for i in range(1, len(self.rows)) if rows <= self.rows[i]), len(self.rows) - 1)
         return i - 1, (rows - self.rows[i - 1]) / (self.rows[i] - self.rows[i - 1])
+
+    def _shares(self, windows: SequenceOf[tuple[int, int]], expected_ms: float) -> NDArray[np.float64]:
+        """Of the time of a pass, in the order of `_belief`."""
+        n = len(self.rows)
+        shares = np.zeros(2 + 2 * n)
+        i, share = self._place(sum(rows for rows, _ in windows))
+        shares[1 + i] += (1 - min(share, 1)) * self._base[i]
+        shares[2 + i] += min(share, 1) * self._base[i + 1]
+        shares[1 + n] = max(share - 1, 0) * (self.rows[-1] - self.rows[-2]) * self._beyond
+        for rows, context in windows:
+            i, share = self._place(rows)
+            shares[2 + n + i] += (1 - share) * context * self._context[i]
+            shares[3 + n + i] += share * context * self._context[i + 1]
+        shares /= expected_ms
+        shares[0] = 1
+        return shares
+
+    def _believe(self) -> None:
+        """Take the costs as they are thought to be by now."""
+        n, factors = len(self.rows), np.exp(self._belief.mean[1:] + self._belief.mean[0])
+        self._base = _increasing(factors[:n] * self.base_ms).tolist()
+        self._context = _increasing(factors[n + 1 :] * self.context_ms).tolist()
+        self._beyond = float(factors[n]) * (self.base_ms[-1] - self.base_ms[-2]) / (self.rows[-1] - self.rows[-2])
+        grows = zip(pairwise(self.rows), pairwise(self._base), strict=True)
+        self.least_row_ms = min(self._beyond, *((after - before) / (b - a) for (a, b), (before, after) in grows))
 
     @classmethod
     def measure(cls, target: Run, draft: Run | None, max_context: int, least_rows: int = 2) -> CostModel:
@@ -179,7 +203,7 @@ class CostModel:
         """Write what was measured to `path`, whole or not at all. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(".partial")
-        measured = {name: value for name, value in asdict(self).items() if not name.startswith("_")}
+        measured = {each.name: getattr(self, each.name) for each in fields(self) if each.init}
         partial.write_text(json.dumps({"format": FORMAT, **measured}), encoding="utf-8")
         partial.replace(path)
 
@@ -234,3 +258,15 @@ def _is_open(times: SequenceOf[float]) -> bool:
 def _increasing(values: SequenceOf[float] | NDArray[np.float64]) -> NDArray[np.float64]:
     """More rows never cost less: the noise that says so is taken out from the right."""
     return np.minimum.accumulate(np.asarray(values)[::-1])[::-1]
+
+
+def _prior(rows: SequenceOf[int]) -> NDArray[np.float64]:
+    """How far costs may be from what was measured, in the order of `CostModel._belief`: float64 [costs, costs]."""
+    places = np.log2([*rows, 2 * rows[-1]])
+    near = np.exp(-abs(places[:, None] - places) / NEAR)
+    n = len(rows)
+    prior = np.zeros((2 + 2 * n, 2 + 2 * n))
+    prior[0, 0] = BUSY**2
+    for first, size, (together, alone) in ((1, n + 1, BASE), (2 + n, n, CONTEXT)):
+        prior[first : first + size, first : first + size] = together**2 * near[:size, :size] + alone**2 * np.eye(size)
+    return prior
