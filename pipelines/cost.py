@@ -29,6 +29,7 @@ FORGET = 0.1  # weight of the newest draft in the draft model's costs
 BUSY = 0.2  # how far all passes together may be from what was measured: a standard deviation, of the logarithm
 BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)  # and each number of rows, together with those near to it, and alone
 NEAR = 4.0  # doublings of the number of rows
+AT_ONCE = 8  # passes
 
 
 class NoMeasurement(Exception):
@@ -68,13 +69,14 @@ class CostModel:
     least_row_ms: float = field(init=False, compare=False)  # what one more row costs where it costs least
     _places: list[tuple[int, float]] = field(init=False, compare=False, repr=False)  # see `_place`
     _belief: Belief = field(init=False, compare=False, repr=False)  # in the order: all, base, a row beyond, context
+    _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # of late
     _base: list[float] = field(init=False, compare=False, repr=False)  # as believed now, and so
     _beyond: float = field(init=False, compare=False, repr=False)  # what each row beyond the last of `rows` adds
     _context: list[float] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self._places = [self._place(rows) for rows in range(TABLE_ROWS)]
-        self._belief = Belief(_prior(self.rows))
+        self._belief, self._seen = Belief(_prior(self.rows)), []
         self._believe()
 
     def pass_ms(self, windows: Iterable[tuple[int, int]]) -> float:
@@ -95,13 +97,17 @@ class CostModel:
         return rows - rows % WIDE_TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
-        """Learn from a pass that took `measured_ms`."""
-        if measured_ms <= 0:
+        """Learn from a pass that took `measured_ms`. Several passes are learnt from at a time: behind each of them
+        nothing of this is in the processor's caches."""
+        if measured_ms > 0:
+            self._seen.append((tuple(windows), measured_ms))
+        if len(self._seen) < AT_ONCE:
             return
-        windows = tuple(windows)
-        expected_ms = self.pass_ms(windows)
-        self._belief.learn(self._shares(windows, expected_ms), math.log(measured_ms / expected_ms))
-        self._believe()
+        for seen, seen_ms in self._seen:
+            expected_ms = self.pass_ms(seen)
+            self._belief.learn(self._shares(seen, expected_ms), math.log(seen_ms / expected_ms))
+            self._believe()
+        self._seen.clear()
 
     def draft_pass_ms(self, num_sequences: int) -> float:
         """The time of one pass of the draft model, a token for each of several sequences."""

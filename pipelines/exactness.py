@@ -18,7 +18,7 @@ def is_exact(model: PagedModel, blocks: Sequence[int], num_tokens: int) -> bool:
     Feeds `num_tokens` arbitrary tokens twice into the slots of `blocks`, which must hold as many.
     """
     tokens = np.random.default_rng(0).integers(0, model.vocabulary_size, num_tokens).tolist()
-    (whole,) = model.forward([Window(tokens, 0, blocks, num_rows=num_tokens)])
+    whole = model.forward([Window(tokens, 0, blocks, num_rows=num_tokens)])[0].copy()
     start, cut = 0, 0
     while start < num_tokens:
         size = min(CUTS[cut % len(CUTS)], num_tokens - start)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,8 @@ class PagedModel:
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
-        """Run all windows in one pass; logits [num_rows, vocabulary] for each window.
+        """Run all windows in one pass; logits [num_rows, vocabulary] for each window. They lie in the model's memory,
+        and the next pass writes over them: copy what is to be kept.
 
         The pass is ragged and has no padding, but that of a long prompt where exactness is given up, as for a draft
         model: each number of rows compiles kernels of its own, which takes a small model longer than the rows.
@@ -125,32 +127,30 @@ class PagedModel:
             windows, tokens = [*windows, filling], [*tokens, filling.tokens]
         lengths = [len(each) for each in tokens]
         attending = [max(length, self.fewest_rows) for length in lengths]
-        begins = np.cumsum([0, *lengths])
-        attention_begins = np.cumsum([0, *attending])
+        begins, attention_begins = [*accumulate(lengths, initial=0)], [*accumulate(attending, initial=0)]
         ends = [w.start + rows for w, rows in zip(windows, attending, strict=True)]
         used = [[*w.blocks, self.num_blocks][: -(-end // BLOCK_SIZE)] for w, end in zip(windows, ends, strict=True)]
-        wanted = [len(w.tokens) - w.num_rows + np.arange(w.num_rows) for w in windows]
+        unwanted = [begin + len(w.tokens) - w.num_rows for w, begin in zip(windows, begins, strict=False)]
         inputs = {
-            "input_ids": np.concatenate([np.asarray(each, np.int64) for each in tokens]),
-            "position_ids": np.concatenate([w.start + np.arange(n) for w, n in zip(windows, lengths, strict=True)]),
-            "past_lens": np.array([w.start for w in windows], np.int32),
-            "subsequence_begins": attention_begins.astype(np.int32),
-            "block_indices": np.concatenate([np.asarray(each, np.int32) for each in used]),
-            "block_indices_begins": np.cumsum([0, *map(len, used)]).astype(np.int32),
-            "max_context_len": np.array(max(ends), np.int32),
-            "rows": _shifted(wanted, begins),
+            "input_ids": [*chain.from_iterable(tokens)],
+            "position_ids": _ranges([w.start for w in windows], lengths),
+            "past_lens": [w.start for w in windows],
+            "subsequence_begins": attention_begins,
+            "block_indices": [*chain.from_iterable(used)],
+            "block_indices_begins": [*accumulate(map(len, used), initial=0)],
+            "rows": _ranges(unwanted, wanted_rows),
         }
         if self.fewest_rows > 1:
-            repeated = [np.minimum(np.arange(n), last - 1) for n, last in zip(attending, lengths, strict=True)]
-            inputs["attending"] = _shifted(repeated, begins)
-            inputs["attended"] = _shifted(map(np.arange, lengths), attention_begins)
-        for name, value in inputs.items():
+            repeated = zip(begins, lengths, attending, strict=False)
+            inputs["attending"] = [begin + min(i, n - 1) for begin, n, rows in repeated for i in range(rows)]
+            inputs["attended"] = _ranges(attention_begins, lengths)
+        self._fed["max_context_len"].data[...] = max(ends)
+        for name, values in inputs.items():
             fed = self._fed[name]
-            fed.shape = value.shape
-            fed.data[...] = value
-        self._request.infer()
-        logits = self._request.get_output_tensor(0).data.reshape(-1, self.vocabulary_size)
-        return np.split(logits.copy(), np.cumsum(wanted_rows)[:-1])
+            fed.shape = [len(values)]
+            fed.data[:] = values
+        outputs = self._request.infer(share_outputs=True)
+        return np.split(outputs[0].reshape(-1, self.vocabulary_size), [*accumulate(wanted_rows)][:-1])
 
     def occupy(self, blocks: Sequence[int]) -> None:
         """Write something into blocks, so that passes over them take what they will: memory that was never written to
@@ -166,9 +166,9 @@ class PagedModel:
         return logits[-1]
 
 
-def _shifted(rows: Iterable[NDArray[np.int64]], begins: Iterable[int]) -> NDArray[np.int64]:
-    """Rows counted within each window, counted within the pass."""
-    return np.concatenate([each + begin for each, begin in zip(rows, begins, strict=False)])
+def _ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
+    """So many numbers from each of `begins` on."""
+    return [i for begin, length in zip(begins, lengths, strict=False) for i in range(begin, begin + length)]
 
 
 def _paged(core: ov.Core, folder: Path, exact: bool) -> ov.Model:

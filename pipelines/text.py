@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+from xml.etree import ElementTree
 
 import openvino_genai
 import regex
@@ -18,26 +19,50 @@ from .errors import BrokenPair, InvalidOption
 INCOMPLETE = "\ufffd"  # what a detokenizer puts where the bytes of a character are still missing
 GRAPHEME = regex.compile(r"\X")
 
+# Operations of a detokenizer that writes each token the same way wherever it stands.
+CONTEXT_FREE = frozenset(
+    ("Parameter", "Const", "Convert", "VocabDecoder", "ByteFallback", "FuzeRagged", "UTF8Validate", "StringTensorPack",
+     "Result")
+)  # fmt: skip
+
 
 class Tokenizer:
-    """A pair's tokenizer and chat template. Raises BrokenPair where its files are missing or damaged."""
+    """A pair's tokenizer and chat template. Raises BrokenPair where its files are missing or damaged.
+
+    Where the detokenizer writes each token the same way wherever it stands, texts are put together from those of single
+    tokens: between two passes of a model, when nothing of it is in the processor's caches, running it takes long.
+    """
 
     def __init__(self, folder: Path) -> None:
         try:
             self._tokenizer = openvino_genai.Tokenizer(folder)
         except RuntimeError as error:
             raise BrokenPair(f"The tokenizer in {folder} cannot be loaded: export the pair again. ({error})") from error
+        self._is_context_free = _is_context_free(folder / "openvino_detokenizer.xml")
+        self._texts: dict[int, str] = {}  # of single tokens
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        ids = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).input_ids.data
-        return [int(i) for i in ids.ravel()]
+        encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).input_ids.data
+        ids = [int(i) for i in encoded.ravel()]
+        if self._is_context_free:
+            self._learn(ids)  # an answer will repeat many of them
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._tokenizer.decode(list(ids)) if ids else ""
+        return self.decode_batch([ids])[0] if ids else ""
 
     def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
         """The text of each of several lists of ids, none of them empty, in one call."""
+        if self._is_context_free:
+            self._learn(token for ids in batch for token in ids)
+            texts = ["".join([self._texts[token] for token in ids]) for ids in batch]
+            if not any(INCOMPLETE in text for text in texts):  # else tokens end within a character
+                return texts
         return self._tokenizer.decode([list(ids) for ids in batch])
+
+    def _learn(self, ids: Iterable[int]) -> None:
+        if unknown := [[token] for token in set(ids).difference(self._texts)]:
+            self._texts.update(zip((token for (token,) in unknown), self._tokenizer.decode(unknown), strict=True))
 
     @property
     def eos_token_id(self) -> int | None:
@@ -80,6 +105,13 @@ class Tokenizer:
             return self._tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt, **given)
         except RuntimeError as error:
             raise InvalidOption(f"The chat template of this model refuses these messages: {error}") from error
+
+
+def _is_context_free(detokenizer: Path) -> bool:
+    if not detokenizer.is_file():
+        return False
+    layers = ElementTree.parse(detokenizer).iterfind("./layers/layer")
+    return CONTEXT_FREE.issuperset(layer.get("type", "") for layer in layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +192,7 @@ class TextStream:
         if not held:
             return 0
         stop_prefix = max(
-            (
-                n
-                for stop in self._stops
-                for n in range(1, min(len(stop), len(held) + 1))
-                if held.endswith(stop[:n])
-            ),
+            (n for stop in self._stops for n in range(1, min(len(stop), len(held) + 1)) if held.endswith(stop[:n])),
             default=0,
         )
         end = len(held) - stop_prefix

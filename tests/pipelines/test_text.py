@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from itertools import accumulate
 
+import openvino_genai
 import pytest
 import regex
 from hypothesis import given
@@ -157,6 +158,21 @@ def test_the_real_tokenizer_streams_what_it_decodes(tokenizer, data):
 @given(TEXTS.filter(bool))
 def test_the_real_tokenizer_gives_text_back(tokenizer, text):
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@given(data=st.data())
+def test_texts_put_together_are_those_that_the_detokenizer_writes(embedded_pair, tokenizer, data):
+    """Special tokens, parts of characters and all: random ids of a small vocabulary."""
+    ids = st.lists(st.integers(0, len(tokenizer.vocabulary) - 1), min_size=1, max_size=12)
+    batch = data.draw(st.lists(st.one_of(ids, TEXTS.filter(bool).map(tokenizer.encode)), min_size=1, max_size=4))
+    assert tokenizer.decode_batch(batch) == openvino_genai.Tokenizer(embedded_pair / "target").decode(batch)
+
+
+def test_the_detokenizer_of_the_embedded_pair_is_not_run_between_passes(embedded_pair, monkeypatch):
+    tokenizer = Tokenizer(embedded_pair / "target")
+    prompt = tokenizer.encode("def f(x):\n    return x\n")
+    monkeypatch.setattr(tokenizer, "_tokenizer", None)
+    assert tokenizer.decode(prompt) == "def f(x):\n    return x\n"
 
 
 def test_a_stop_string_of_a_million_characters_holds_nobody_up():
