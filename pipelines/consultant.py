@@ -129,7 +129,7 @@ class Consultant:
             survival = turn.survival * self._calibration.estimate(proposal.evidence)
             if turn.is_full or survival < LEAST_READ:
                 return
-            coming.take(turn, proposal, survival)
+            coming.take(turn, proposal, survival, coming.row_ms(turn))
 
     def _read(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
         """Have drafts read, and take of each what is likely to stand now."""
@@ -157,10 +157,10 @@ class Consultant:
 
     def _take(self, coming: Pass, rate: float, turn: Turn, proposal: Proposal) -> bool:
         """Take one more token into a draft, unless no row could be so cheap that it pays, or it is too much to lose."""
-        survival = turn.survival * self._calibration.estimate(proposal.evidence)
-        if turn.is_full or survival < rate * coming.cost.least_row_ms or not turn.can_afford(coming.row_ms(turn)):
+        survival, price_ms = turn.survival * self._calibration.estimate(proposal.evidence), coming.row_ms(turn)
+        if turn.is_full or survival < rate * coming.cost.least_row_ms or not turn.can_afford(price_ms):
             return False
-        coming.take(turn, proposal, survival)
+        coming.take(turn, proposal, survival, price_ms)
         return True
 
     def _second_thought(self, proposal: Proposal, opinion: Opinion, is_greedy: bool) -> Proposal:

@@ -22,7 +22,7 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernel
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64
 UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
-TABLE_ROWS = 128  # up to which interpolation is prepared, since the planner asks for many prices in every pass
+TABLE_ROWS = 128  # up to which prices are kept ready, since the planner asks for many of them in every pass
 FEWEST_REPEATS, MOST_REPEATS = 2, 12
 CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
 FORGET = 0.1  # weight of the newest draft in the draft model's costs
@@ -67,15 +67,17 @@ class CostModel:
     draft_context_ms: float = 0.0
     is_tiled: bool = False
     least_row_ms: float = field(init=False, compare=False)  # what one more row costs where it costs least
-    _places: list[tuple[int, float]] = field(init=False, compare=False, repr=False)  # see `_place`
     _belief: Belief = field(init=False, compare=False, repr=False)  # in the order: all, base, a row beyond, context
     _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # of late
     _base: list[float] = field(init=False, compare=False, repr=False)  # as believed now, and so
     _beyond: float = field(init=False, compare=False, repr=False)  # what each row beyond the last of `rows` adds
     _context: list[float] = field(init=False, compare=False, repr=False)
+    _tabled: NDArray[np.int64] = field(init=False, compare=False, repr=False)
+    _rows_table: list[float] = field(init=False, compare=False, repr=False)  # `_rows_ms` of up to TABLE_ROWS, and so
+    _token_table: list[float] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._places = [self._place(rows) for rows in range(TABLE_ROWS)]
+        self._tabled = np.array([self._whole(rows) for rows in range(TABLE_ROWS)])
         self._belief, self._seen = Belief(_prior(self.rows)), []
         self._believe()
 
@@ -127,24 +129,31 @@ class CostModel:
 
     def _rows_ms(self, rows: int) -> float:
         """The time of a pass of so many rows over an empty context."""
-        i, share = self._places[rows] if rows < TABLE_ROWS else self._place(rows)
+        if rows < TABLE_ROWS:
+            return self._rows_table[rows]
+        i, share = self._place(rows)
         if share > 1:
             return self._base[-1] + (share - 1) * (self.rows[-1] - self.rows[-2]) * self._beyond
         return (1 - share) * self._base[i] + share * self._base[i + 1]
 
     def _token_ms(self, rows: int) -> float:
         """What a token of context adds for a window of so many rows."""
-        i, share = self._places[rows] if rows < TABLE_ROWS else self._place(rows)
+        if rows < TABLE_ROWS:
+            return self._token_table[rows]
+        i, share = self._place(rows)
         return (1 - share) * self._context[i] + share * self._context[i + 1]
 
     def _place(self, rows: int) -> tuple[int, float]:
         """Between which two measured numbers of rows, and how far. Beyond the last, along the last stretch."""
-        if self.is_tiled and rows > UNTILED_ROWS:
-            rows += -rows % TILE_ROWS
+        rows = self._whole(rows)
         if rows <= self.rows[0]:
             return 0, 0.0
         i = next((i for i in range(1, len(self.rows)) if rows <= self.rows[i]), len(self.rows) - 1)
         return i - 1, (rows - self.rows[i - 1]) / (self.rows[i] - self.rows[i - 1])
+
+    def _whole(self, rows: int) -> int:
+        """The number of rows that a pass of so many takes the time of."""
+        return rows + -rows % TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
     def _shares(self, windows: SequenceOf[tuple[int, int]], expected_ms: float) -> NDArray[np.float64]:
         """Of the time of a pass, in the order of `_belief`."""
@@ -164,10 +173,13 @@ class CostModel:
 
     def _believe(self) -> None:
         """Take the costs as they are thought to be by now."""
-        n, factors = len(self.rows), np.exp(self._belief.mean[1:] + self._belief.mean[0])
-        self._base = _increasing(factors[:n] * self.base_ms).tolist()
-        self._context = _increasing(factors[n + 1 :] * self.context_ms).tolist()
-        self._beyond = float(factors[n]) * (self.base_ms[-1] - self.base_ms[-2]) / (self.rows[-1] - self.rows[-2])
+        n, factors, last = len(self.rows), np.exp(self._belief.mean[1:] + self._belief.mean[0]), self.rows[-1]
+        base, context = _increasing(factors[:n] * self.base_ms), _increasing(factors[n + 1 :] * self.context_ms)
+        self._base, self._context = base.tolist(), context.tolist()
+        self._beyond = float(factors[n]) * (self.base_ms[-1] - self.base_ms[-2]) / (last - self.rows[-2])
+        beyond, widening = np.maximum(self._tabled - last, 0), (context[-1] - context[-2]) / (last - self.rows[-2])
+        self._rows_table = (np.interp(self._tabled, self.rows, base) + self._beyond * beyond).tolist()
+        self._token_table = (np.interp(self._tabled, self.rows, context) + widening * beyond).tolist()
         grows = zip(pairwise(self.rows), pairwise(self._base), strict=True)
         self.least_row_ms = min(self._beyond, *((after - before) / (b - a) for (a, b), (before, after) in grows))
 
@@ -220,21 +232,22 @@ class CostModel:
             stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if stored.pop("format") != FORMAT:
                 return None
+            rows, base_ms, context_ms = (tuple(stored.pop(name)) for name in ("rows", "base_ms", "context_ms"))
+            draft = {name: stored.pop(name) for name in ("draft_ms", "draft_row_ms", "draft_context_ms")}
             is_tiled = stored.pop("is_tiled")
-            fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else float(v) for name, v in stored.items()}
-            model = cls(**fields, is_tiled=is_tiled)
-            values = (*model.base_ms, *model.context_ms, model.draft_ms, model.draft_row_ms, model.draft_context_ms)
             sound = (
-                len(model.rows) == len(model.base_ms) == len(model.context_ms) >= 2
-                and all(0 < a < b for a, b in pairwise(model.rows))
-                and all(a <= b for each in (model.base_ms, model.context_ms) for a, b in pairwise(each))
-                and all(0 <= value < float("inf") for value in values)
-                and min(model.base_ms) > 0
-                and isinstance(model.is_tiled, bool)
+                len(rows) == len(base_ms) == len(context_ms) >= 2
+                and all(isinstance(each, int) for each in rows)
+                and all(0 < a < b for a, b in pairwise(rows))
+                and all(a <= b for costs in (base_ms, context_ms) for a, b in pairwise(costs))
+                and all(0 <= cost < float("inf") for cost in (*base_ms, *context_ms, *draft.values()))
+                and min(base_ms) > 0
+                and isinstance(is_tiled, bool)
+                and not stored
             )
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, IndexError, ZeroDivisionError):
+            return cls(rows, base_ms, context_ms, **draft, is_tiled=is_tiled) if sound else None
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
-        return model if sound else None
 
 
 def _fastest_ms(

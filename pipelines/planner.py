@@ -181,7 +181,7 @@ class Planner:
             if price_ms and (survival < least or not turns[i].can_stake(price_ms)):
                 continue
             steps.append(_Step(turns[i], survival, price_ms))
-            coming.take(turns[i], proposal, survival)
+            coming.take(turns[i], proposal, survival, price_ms)
             offer(i)
         return steps
 

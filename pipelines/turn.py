@@ -86,8 +86,8 @@ class Pass:
         """The time that one more row of a turn adds."""
         return self.cost.row_ms(self.rows, turn.rows, turn.context)
 
-    def take(self, turn: Turn, proposal: Proposal, survival: float) -> None:
-        turn.take(proposal, survival, self.row_ms(turn))
+    def take(self, turn: Turn, proposal: Proposal, survival: float, price_ms: float) -> None:
+        turn.take(proposal, survival, price_ms)
         self.rows += 1
 
     def cut(self, turn: Turn, length: int) -> None:

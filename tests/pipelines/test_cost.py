@@ -245,6 +245,8 @@ GOOD = {
         json.dumps({**GOOD, "base_ms": [1.0, float("nan")]}), json.dumps({**GOOD, "more": 1}),
         json.dumps({**GOOD, "is_tiled": 1}), json.dumps({**GOOD, "format": 1}),
         json.dumps({name: value for name, value in GOOD.items() if name != "rows"}), "\x00\xff",
+        json.dumps({name: value for name, value in GOOD.items() if name != "draft_ms"}),
+        json.dumps({**GOOD, "rows": [2.5, 4]}), json.dumps({**GOOD, "draft_ms": "1"}),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_measured_again(tmp_path, content):

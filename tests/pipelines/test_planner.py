@@ -49,7 +49,8 @@ def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_ro
 def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(base, estimates, rate, other_rows):
     coming, turn = Pass(cost_of(base), 1 + other_rows), turn_of()
     for estimate in estimates:
-        coming.take(turn, Proposal(7, "suffix", Evidence("suffix")), turn.survival * estimate)
+        proposal = Proposal(7, "suffix", Evidence("suffix"))
+        coming.take(turn, proposal, turn.survival * estimate, coming.row_ms(turn))
     worths = [sum(turn.survivals[:n]) - rate * sum(turn.prices_ms[:n]) for n in range(len(estimates) + 1)]
     coming.cut_to_best(turn, rate)
     assert worths[len(turn.draft)] == pytest.approx(max(worths), abs=1e-9)
