@@ -62,8 +62,6 @@ class Consultant:
         if not reading and not writing:
             self._expect(0.5, RECOVER)
             return
-        for turn in (*reading, *writing):  # what the model missed of the text, and the draft
-            turn.draft_ms += self._worth(cost, rate).feeding_ms(self._drafting.num_behind(turn), len(turn.draft))
         if reading:
             self._read(coming, rate, reading)
             reading = [turn for turn in reading if self._can_ask(turn)]
@@ -101,12 +99,14 @@ class Consultant:
         mine = worth.of_draft(turn, bare)
         uses: dict[str, float] = {}
         if can_feed(length, sum(turn.prices_ms)):
-            uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, behind, num_sharing)
+            feeding_ms = worth.feeding_ms(behind, length)
+            uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, feeding_ms, num_sharing)
         if length and turn.sequence.config.mode == AUTO and can_feed(0):
-            uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, behind, num_sharing) - mine
+            uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, worth.feeding_ms(behind, 0), num_sharing) - mine
             self._take_all_offers(coming, turn)
-            if can_feed(len(turn.draft)):
-                uses[READ] = worth.of_reading(turn, length, bare, behind, num_sharing) - mine
+            of_reading, turn.num_read = worth.of_reading(turn, length, bare, behind, num_sharing)
+            if can_feed(turn.num_read):
+                uses[READ] = of_reading - mine
         use = max(uses, key=lambda name: uses[name], default=None)
         if use is None or uses[use] + self._regret(turn, rate * worth.feeding_ms(behind, 0), uses) <= 0:
             coming.cut(turn, length)
@@ -134,6 +134,7 @@ class Consultant:
     def _read(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
         """Have drafts read, and take of each what is likely to stand now."""
         for turn in turns:
+            turn.draft_ms += self._feeding_ms(coming.cost, turn, turn.tokens[: turn.num_read])
             turn.draft_ms += coming.cost.draft_pass_ms(len(turns)) / len(turns)
         for turn, opinions in zip(turns, self._drafting.read(turns), strict=True):
             draft = turn.draft.copy()
@@ -141,7 +142,7 @@ class Consultant:
             is_mended = False
             if opinions is None:
                 self._without_room.add(turn.sequence)
-            for proposal, opinion in zip_longest(draft, (opinions or ())[: len(draft)]):
+            for proposal, opinion in zip_longest(draft, (opinions or ())[: turn.num_read]):
                 second = proposal
                 if opinion is not None:
                     second = self._second_thought(proposal, opinion, turn.sequence.config.greedy)
@@ -174,13 +175,16 @@ class Consultant:
         return self._calibration.likeliest((doubted, mended))
 
     def _is_worth_writing(self, coming: Pass, rate: float, turn: Turn, num_sharing: int) -> bool:
-        """Whether the model, which has read the draft, is to go on behind it."""
-        worth = self._worth(coming.cost, rate).of_writing(turn, len(turn.draft), coming.rows, 1, num_sharing)
-        return worth > 0 and turn.can_afford(coming.row_ms(turn) + coming.cost.draft_pass_ms(1))
+        """Whether the model is to go on behind the draft, of which it may have read a part."""
+        feeding_ms = self._feeding_ms(coming.cost, turn, turn.tokens)
+        worth = self._worth(coming.cost, rate).of_writing(turn, len(turn.draft), coming.rows, feeding_ms, num_sharing)
+        return worth > 0 and turn.can_afford(coming.row_ms(turn) + coming.cost.draft_pass_ms(1) + feeding_ms)
 
     def _write(self, coming: Pass, rate: float, writing: SequenceOf[Turn]) -> list[Turn]:
         """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
         draft_ms = coming.cost.draft_pass_ms(len(writing)) / len(writing)
+        for turn in writing:
+            turn.draft_ms += self._feeding_ms(coming.cost, turn, turn.tokens)
         goes_on = []
         for turn, proposal in zip(writing, self._drafting.written(writing), strict=True):
             turn.draft_ms += draft_ms
@@ -191,6 +195,10 @@ class Consultant:
             if self._take(coming, rate, turn, proposal) and self._is_worth_writing(coming, rate, turn, len(writing)):
                 goes_on.append(turn)
         return goes_on
+
+    def _feeding_ms(self, cost: CostModel, turn: Turn, ahead: SequenceOf[int]) -> float:
+        """The time in which the draft model is fed what it missed of a text, and what is ahead of that."""
+        return cost.feeding_ms(self._drafting.num_behind(turn, ahead) - 1)
 
     def _expect(self, estimate: float, weight: float) -> None:
         self.expected += weight * (estimate - self.expected)

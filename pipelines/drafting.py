@@ -71,10 +71,11 @@ class Drafting:
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
                     running[i] = self._proposals(drafters[i], turn.sequence, tuple(ahead))
 
-    def num_behind(self, turn: Turn) -> int:
-        """Tokens that the draft model must be fed before it can propose the one behind a turn's sequence."""
+    def num_behind(self, turn: Turn, ahead: SequenceOf[int] = ()) -> int:
+        """Tokens that the draft model must be fed before it can propose the one behind a turn's sequence, and what is
+        ahead of that."""
         assert self.model is not None
-        return self.model.num_behind(turn.sequence)
+        return self.model.num_behind(turn.sequence, ahead)
 
     def written(self, turns: SequenceOf[Turn]) -> SequenceOf[Proposal | None]:
         """What the draft model proposes behind each turn's draft."""
@@ -86,11 +87,11 @@ class Drafting:
         return written
 
     def read(self, turns: SequenceOf[Turn]) -> SequenceOf[list[Opinion] | None]:
-        """What the draft model thinks of each token of each turn's draft, and would write behind the last."""
+        """What the draft model thinks of each token of each turn's draft that it is to read, and would write next."""
         assert self.model is not None
         read: list[list[Opinion] | None] = [None] * len(turns)
         with self._at_work(self.model, turns):
-            opinions = self.model.read([(turn.sequence, turn.tokens) for turn in turns])
+            opinions = self.model.read([(turn.sequence, turn.tokens[: turn.num_read]) for turn in turns])
             for opinion in (opinion for each in opinions for opinion in each or ()):
                 self._checked(opinion.proposal)
             read[:] = opinions

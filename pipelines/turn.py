@@ -19,6 +19,7 @@ class Turn:
     survivals: for each token of the draft, the probability that the draft stands up to and with it.
     prices_ms: for each token of the draft, the time that its row adds to the pass.
     draft_ms: time that a draft model is taken to have spent on it.
+    num_read: tokens of the draft that the draft model is to read.
     stake_ms: time that the rows of the draft may take at most, and spare_ms: that everything for the draft may.
     """
 
@@ -29,6 +30,7 @@ class Turn:
     survivals: list[float] = field(default_factory=list)
     prices_ms: list[float] = field(default_factory=list)
     draft_ms: float = 0.0
+    num_read: int = 0
     stake_ms: float = math.inf
     spare_ms: float = math.inf
 

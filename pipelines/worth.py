@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .cost import CostModel
@@ -37,14 +38,14 @@ class Worth:
             rows += 1
         return worth
 
-    def of_writing(self, turn: Turn, length: int, rows: int, num_behind: int, num_sharing: int) -> float:
+    def of_writing(self, turn: Turn, length: int, rows: int, feeding_ms: float, num_sharing: int) -> float:
         """Of what the draft model would write behind the first `length` tokens of a draft.
 
-        It has `num_behind` tokens to be fed first, and `num_sharing` sequences share its passes.
+        Feeding it what it lacks takes `feeding_ms`, and `num_sharing` sequences share its passes.
         """
         draft_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
         survival = turn.survivals[length - 1] if length else 1.0
-        worth = -self.rate * self.feeding_ms(num_behind, length)
+        worth = -self.rate * feeding_ms
         best = worth
         for window in range(1 + length, 1 + turn.limit):
             survival *= self.expected
@@ -53,20 +54,25 @@ class Worth:
             best = max(best, worth)
         return best
 
-    def of_reading(self, turn: Turn, length: int, rows: int, num_behind: int, num_sharing: int) -> float:
-        """Of a draft that the draft model has read, of which `length` tokens would be taken otherwise.
+    def of_reading(self, turn: Turn, length: int, rows: int, num_behind: int, num_sharing: int) -> tuple[float, int]:
+        """Of a draft that the draft model has read as far as that is worth most, and how far that is; `length` of its
+        tokens would be taken otherwise.
 
-        Where it finds a token wrong it writes another, and the rows behind are saved.
+        Where it finds a token wrong it writes another, and the rows behind are saved. What lies behind the part that it
+        has read is taken if all of that part agrees.
         """
-        worth = unread = 0.0
-        reached = 1.0
-        for window, survival in enumerate(turn.survivals, 1):
-            price = self.row(rows, window, turn.context)
-            worth += survival + (reached - survival) * self.expected - reached * price
-            if window <= length:
-                unread += survival - price
-            rows += 1
-            reached = survival
+        prices = [self.row(rows + i, 1 + i, turn.context) for i in range(len(turn.survivals))]
+        unread = sum(turn.survivals[:length]) - sum(prices[:length])
+        rest, rest_price = sum(turn.survivals), sum(prices)
         reading_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
-        worth = FOUND * worth + (1 - FOUND) * unread
-        return worth - self.rate * (reading_ms + self.feeding_ms(num_behind, len(turn.draft)))
+        worth, reached = 0.0, 1.0
+        best, best_length = -math.inf, 0
+        for num_read, (survival, price) in enumerate(zip(turn.survivals, prices, strict=True), 1):
+            worth += survival + (reached - survival) * self.expected - reached * price
+            rest, rest_price, reached = rest - survival, rest_price - price, survival
+            found = worth + max(0.0, rest - reached * rest_price)
+            spent_ms = reading_ms + self.feeding_ms(num_behind, num_read)
+            total = FOUND * found + (1 - FOUND) * unread - self.rate * spent_ms
+            if total > best:
+                best, best_length = total, num_read
+        return best, best_length

@@ -65,8 +65,8 @@ class ModelDrafter(Drafter, Protocol):
         """The same for each token ahead, and behind the last: what it thinks of it, if those before are right."""
         ...
 
-    def num_behind(self, sequence: Sequence) -> int:
-        """Tokens that the model must be fed before it can propose the one behind `sequence.tokens`."""
+    def num_behind(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> int:
+        """Tokens that the model must be fed before it can propose the one behind `sequence.tokens` and `ahead`."""
         ...
 
 

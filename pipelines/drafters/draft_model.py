@@ -78,7 +78,7 @@ class DraftModel:
         """The last `num_rows` logits behind each sequence and what is ahead of it, or those of all that is ahead."""
         windows: dict[int, Window] = {}
         for i, (sequence, ahead) in enumerate(wanted):
-            progress = self._prepared(sequence, len(ahead))
+            progress = self._prepared(sequence, ahead)
             if progress is None:
                 continue
             tokens = [*sequence.tokens[progress.begin :], *ahead]
@@ -112,31 +112,31 @@ class DraftModel:
         features = (odds / 2, math.log2(1 + len(ahead)) / 4)
         return Opinion(Proposal(own, self.name, Evidence(kind, features)), odds_there)
 
-    def num_behind(self, sequence: Sequence) -> int:
-        begin, cached = self._known(sequence, 0)
-        return max(1, len(sequence.tokens) - begin - cached)
+    def num_behind(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> int:
+        begin, cached = self._known(sequence, ahead)
+        return max(1, len(sequence.tokens) + len(ahead) - begin - cached)
 
     def release(self, sequence: Sequence) -> None:
         progress = self._progress.pop(sequence, None)
         if progress is not None:
             self._pool.close(progress.table)
 
-    def _known(self, sequence: Sequence, num_ahead: int) -> tuple[int, int]:
-        """From where on the model reads a sequence, and how much of that its cache holds, with room for a draft."""
-        progress, tokens = self._progress.get(sequence), sequence.tokens
+    def _known(self, sequence: Sequence, ahead: SequenceOf[int]) -> tuple[int, int]:
+        """From where on the model reads a sequence and what is ahead of it, and how much of that its cache holds."""
+        progress, tokens, num_ahead = self._progress.get(sequence), sequence.tokens, len(ahead)
         if progress is not None and len(tokens) - progress.begin + num_ahead < self._max_context:
-            return progress.begin, _common_length(progress.tokens, tokens[progress.begin :])
+            return progress.begin, _common_length(progress.tokens, [*tokens[progress.begin :], *ahead])
         known = self._pool.num_known(tokens)
         if len(tokens) - known <= self._reach and len(tokens) + num_ahead < self._max_context:
             return 0, known
         begin = max(0, len(tokens) - self._reach)
         return begin, self._pool.num_known(tokens[begin:])
 
-    def _prepared(self, sequence: Sequence, num_ahead: int) -> _Progress | None:
+    def _prepared(self, sequence: Sequence, ahead: SequenceOf[int]) -> _Progress | None:
         """A sequence's cache with room for a draft; None where there is none."""
-        begin, _ = self._known(sequence, num_ahead)
+        begin, _ = self._known(sequence, ahead)
         progress, text = self._progress.get(sequence), sequence.tokens[begin:]
-        num_slots = len(text) + num_ahead
+        num_slots = len(text) + len(ahead)
         if num_slots >= self._max_context:
             return None
         if progress is not None and progress.begin != begin:

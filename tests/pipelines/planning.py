@@ -70,7 +70,7 @@ class Writing(Offering):
         made = [replace(self._proposal(e), token=7 if e > 0.5 else 5) for e in estimates]
         return [Opinion(proposal, 4 * e - 2) for proposal, e in zip(made, estimates, strict=True)]
 
-    def num_behind(self, sequence) -> int:
+    def num_behind(self, sequence, ahead=()) -> int:
         return 1
 
 
@@ -89,7 +89,7 @@ class Behind(Writing):
         self.missed = 0
         return super().write(wanted)
 
-    def num_behind(self, sequence) -> int:
+    def num_behind(self, sequence, ahead=()) -> int:
         return 1 + self.missed
 
 

@@ -122,6 +122,25 @@ def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
     assert turn.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
 
 
+@pytest.mark.parametrize(("draft_row_ms", "num_read"), [(0.0, 10), (1.0, 2)])
+def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
+    """Its doubtful beginning, where reading is dear; what lies behind is taken all the same."""
+    turn, lengths = turn_of(), []
+
+    class Reader(Writing):
+        def read(self, wanted):
+            lengths.extend(len(ahead) for _, ahead in wanted)
+            return super().read(wanted)
+
+    text = Offering("suffix", {turn.sequence: [0.8, 0.8, *[0.99] * 8]})
+    model = Reader("draft_model", {turn.sequence: [0.9] * 10})
+    cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
+    cost.draft_row_ms = draft_row_ms
+    planner_of(cost, text, model).draft([turn])
+    assert lengths == [num_read]
+    assert turn.sources[:10] == ["suffix"] * 10
+
+
 @pytest.mark.parametrize(
     ("mode", "sure", "draft_ms"), [("chained", 0.8, 0.5), ("auto", 0.999, 0.5), ("auto", 0.8, 50.0)]
 )

@@ -144,6 +144,12 @@ def test_the_draft_model_computes_no_token_twice_but_what_was_rejected():
     assert [(window.start, len(window.tokens)) for window in model.windows] == [(11, 1)]
     sequence.tokens += [3, 4, 5]
     assert drafter.num_behind(sequence) == 3
+    assert drafter.num_behind(sequence, [1, 2]) == 5
+    drafter.read([(sequence, [1, 2])])
+    assert drafter.num_behind(sequence, [1, 2]) == 1
+    assert drafter.num_behind(sequence, [1, 2, 7]) == 1
+    assert drafter.num_behind(sequence, [1, 2, 7, 8]) == 2
+    assert drafter.num_behind(sequence, [1, 5, 6]) == 2
     assert drafter.num_behind(request([1, *range(8)], 100)) == 9
 
 

@@ -29,7 +29,7 @@ class Fake:
             self.num_asked += 1
             yield Proposal(token, self.name, Evidence("fake"))
 
-    def num_behind(self, sequence: Request) -> int:
+    def num_behind(self, sequence: Request, ahead: Sequence[int] = ()) -> int:
         return 0
 
     def release(self, sequence: Request) -> None:
