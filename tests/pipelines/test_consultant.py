@@ -122,7 +122,7 @@ def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
     assert turn.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
 
 
-@pytest.mark.parametrize(("draft_row_ms", "num_read"), [(0.0, 10), (1.0, 2)])
+@pytest.mark.parametrize(("draft_row_ms", "num_read"), [(0.0, 10), (0.6, 2)])
 def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
     """Its doubtful beginning, where reading is dear; what lies behind is taken all the same."""
     turn, lengths = turn_of(), []
