@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .cost import CostModel
 from .turn import Turn
 
-FOUND = 0.55  # share of what a draft gets wrong that a model finds when it reads it: 150 of 275 in edits, chats and others
+FOUND = 0.55  # share of what is wrong in drafts that a model finds when it reads them: 150 of 275 were found
 
 
 @dataclass(frozen=True, slots=True)
