@@ -141,6 +141,27 @@ def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
     assert turn.sources[:10] == ["suffix"] * 10
 
 
+@pytest.mark.parametrize(("spare_ms", "is_read"), [(2.0, True), (1.5, False)])
+def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(spare_ms, is_read):
+    """Though one pass of the draft model would be allowed, and reading would pay."""
+    turn, num_read = turn_of(), []
+
+    class Reader(Writing):
+        def read(self, wanted):
+            num_read.extend(len(ahead) for _, ahead in wanted)
+            return super().read(wanted)
+
+    text = Offering("suffix", {turn.sequence: [0.5] * 8})
+    cost = cost_of([10, 10.01, 10.02, 10.03, 10.04, 10.1], draft_ms=1.0)
+    cost.draft_row_ms = 0.2
+    planner = planner_of(cost, text, Reader("draft_model", {turn.sequence: [0.9] * 10}))
+    account = planner._account(cost, turn)
+    account.lost_ms += account.spare_ms(cost.pass_ms([(1, turn.context)])) - spare_ms
+    planner.draft([turn])
+    assert bool(num_read) == is_read
+    assert turn.draft_ms <= spare_ms
+
+
 @pytest.mark.parametrize(
     ("mode", "sure", "draft_ms"), [("chained", 0.8, 0.5), ("auto", 0.999, 0.5), ("auto", 0.8, 50.0)]
 )
