@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from .belief import Belief
 
-FORMAT = 7
+FORMAT = 8
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels take them by fours
 CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
 CATCH_UP_ROWS = 64

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +55,21 @@ def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | N
     except OSError as error:
         log.warning("What was measured cannot be kept, so it is measured again next time: %s", error)
     return cost
+
+
+def known_precision(path: Path, possible: Collection[str]) -> str | None:
+    """The precision kept in `path`; None where there is none, or something else than those that are possible."""
+    try:
+        kept = path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return None
+    return kept if kept in possible else None
+
+
+def keep_precision(path: Path, precision: str) -> None:
+    """Keep the precision that was found to be right for a model, to be spared trying it again."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(precision, encoding="utf-8")
+    except OSError as error:
+        log.warning("The precision %s cannot be kept, so others are tried again next time: %s", precision, error)

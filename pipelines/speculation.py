@@ -23,14 +23,14 @@ from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import Engine
-from .errors import InvalidOption
 from .exactness import is_exact
-from .paged_model import BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Window, fastest_precision
+from .paged_model import BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
 from .profile import cache_folder, measured_cost, profile_path
 from .reference import Reference
 from .text import Tokenizer
+from .tuning import GROUP_SIZE, load_fastest
 from .vocabulary import check_same_vocabulary
 
 CACHE_TOKENS = 16384  # unless told otherwise
@@ -75,8 +75,9 @@ class Speculation:
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
-        self._is_checked = False
-        self._target = self._loaded(pair.target, num_blocks, properties)
+        self._precision = profile_path(pair, "CPU", properties, exact).with_suffix(".precision")
+        self._target = load_fastest(pair.target, num_blocks, properties, exact, self._num_tried, self._precision)
+        self._is_checked = exact and PRECISION not in properties and self.precision != PROPERTIES[PRECISION]
         self._draft: PagedModel | None = None
         kinds = (grammar, suffix, retrieval, draft_model, consultant)
         calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
@@ -88,7 +89,7 @@ class Speculation:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
-            self._draft = PagedModel(pair.draft, num_blocks, _draft_properties(), exact=False)
+            self._draft = PagedModel(pair.draft, num_blocks, _draft_properties(self.precision), exact=False)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
             modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
@@ -120,22 +121,6 @@ class Speculation:
             cache=sum(model.cache_bytes for model in models),
             cache_tokens=self.cache_tokens,
         )
-
-    def _loaded(self, folder: Path, num_blocks: int, properties: Mapping[str, Any]) -> PagedModel:
-        """The target in the fastest precision that keeps the promise, unless the properties name one."""
-        precision = fastest_precision()
-        if PRECISION not in properties and precision != PROPERTIES[PRECISION]:
-            try:
-                fast = PagedModel(folder, num_blocks, {**properties, PRECISION: precision}, self.exact)
-            except InvalidOption as error:
-                log.info("The properties do not go together with %s: %s", precision, error)
-            else:
-                if not self.exact or is_exact(fast, range(num_blocks), self._num_tried):
-                    self._is_checked = True
-                    return fast
-                log.info("%s is not exact in %s here, so f32 is taken.", folder, precision)
-                del fast  # else both are in memory
-        return PagedModel(folder, num_blocks, properties, self.exact)
 
     @property
     def _num_tried(self) -> int:
@@ -178,7 +163,8 @@ class Speculation:
             return
         self._is_measured = True
         if again:
-            self._profile.unlink(missing_ok=True)
+            for path in (self._profile, self._precision):  # the latter is tried when the pair is loaded again
+                path.unlink(missing_ok=True)
         room = min(MEASURED_TOKENS, self._room)
 
         def measured() -> CostModel:
@@ -205,9 +191,9 @@ class Speculation:
                 pass  # whoever holds every block has taken those that were kept
 
 
-def _draft_properties() -> dict[str, Any]:
-    """A draft model changes no text, so it may compute as the processor likes best."""
-    return {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 128, PRECISION: fastest_precision()}
+def _draft_properties(precision: str) -> dict[str, Any]:
+    """A draft model changes no text, so its activations may be coarse. What the target runs fastest in, it does."""
+    return {GROUP_SIZE: 128, PRECISION: precision}
 
 
 def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference:

@@ -229,7 +229,7 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
 
 
 GOOD = {
-    "format": 7, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
+    "format": 8, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
     "draft_context_ms": 0.0, "is_tiled": False,
 }  # fmt: skip
 

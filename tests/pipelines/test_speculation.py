@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from outrider.pipelines import LLMPipeline
+from outrider.pipelines import LLMPipeline, tuning
 from outrider.pipelines import speculation as speculation_module
 from outrider.pipelines.cost import CostModel
 from outrider.pipelines.paged_model import Window, fastest_precision
@@ -16,14 +16,24 @@ from outrider.pipelines.planner import LONGEST
 RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return width * height\n"
 
 
+@pytest.fixture
+def promise(monkeypatch, tmp_path):
+    """Says instead of the check whether a model keeps the promise; what comes out is remembered for this test alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    def set_check(is_exact):
+        for module in (speculation_module, tuning):
+            monkeypatch.setattr(module, "is_exact", is_exact)
+
+    return set_check
+
+
 @pytest.mark.parametrize("is_exact_in_few_bits", [True, False])
-def test_few_bits_are_taken_only_where_they_keep_the_promise(embedded_pair, monkeypatch, is_exact_in_few_bits):
+def test_few_bits_are_taken_only_where_they_keep_the_promise(embedded_pair, promise, is_exact_in_few_bits):
     few = fastest_precision()
     if few == "f32":
         pytest.skip("this processor has no other precision")
-    monkeypatch.setattr(
-        speculation_module, "is_exact", lambda model, *tried: model.precision == "f32" or is_exact_in_few_bits
-    )
+    promise(lambda model, *tried: model.precision == "f32" or is_exact_in_few_bits)
     chosen, *asked = [
         LLMPipeline(embedded_pair, cache_tokens=512, **properties)
         for properties in ({}, {"INFERENCE_PRECISION_HINT": "f32"}, {"INFERENCE_PRECISION_HINT": few})
@@ -35,8 +45,8 @@ def test_few_bits_are_taken_only_where_they_keep_the_promise(embedded_pair, monk
         assert chosen.generate(RENAME, max_new_tokens=40, mode=mode).texts == expected
 
 
-def test_a_promise_that_no_precision_keeps_is_taken_back_with_a_warning(embedded_pair, monkeypatch, caplog):
-    monkeypatch.setattr(speculation_module, "is_exact", lambda model, *tried: False)
+def test_a_promise_that_no_precision_keeps_is_taken_back_with_a_warning(embedded_pair, promise, caplog):
+    promise(lambda model, *tried: False)
     speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
     assert speculation.precision == "f32"
     speculation.check()
@@ -44,19 +54,43 @@ def test_a_promise_that_no_precision_keeps_is_taken_back_with_a_warning(embedded
     assert "the same seed may give another text" in caplog.text
 
 
-def test_the_promise_is_tried_once(embedded_pair, monkeypatch):
+def test_the_promise_is_tried_once(embedded_pair, promise):
     tried = []
 
     def is_exact(model, *of):
         tried.append(model.precision)
         return True
 
-    monkeypatch.setattr(speculation_module, "is_exact", is_exact)
+    promise(is_exact)
     speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
     speculation.check()
     speculation.check()
     assert tried == [fastest_precision()]
     assert speculation.exact
+
+
+def test_what_a_pair_was_found_to_be_exact_in_is_remembered_until_it_is_measured_again(embedded_pair, promise):
+    tried = []
+
+    def is_exact(model, *of):
+        tried.append(model.precision)
+        return model.precision == "f32"
+
+    def load(**properties):
+        tried.clear()
+        return LLMPipeline(embedded_pair, cache_tokens=512, **properties).speculation
+
+    own = [] if fastest_precision() == "f32" else [fastest_precision()]
+    promise(is_exact)
+    load()
+    assert tried == own
+    speculation = load()
+    assert tried == []
+    load(DYNAMIC_QUANTIZATION_GROUP_SIZE=64)
+    assert tried == own, "other properties, other kernels"
+    speculation.measure(again=True)
+    assert load().precision == "f32"
+    assert tried == own
 
 
 def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
@@ -95,8 +129,16 @@ def test_a_pass_of_each_size_that_a_draft_can_lead_to_is_run_while_there_is_time
     assert speculation._pool.num_free == speculation._pool.num_blocks
 
 
-@pytest.mark.parametrize("precision", ["u8", "f16", "f32", "bf16"])
-def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeypatch, precision):
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"KV_CACHE_PRECISION": "u8"},
+        {"KV_CACHE_PRECISION": "f16"},
+        {"KV_CACHE_PRECISION": "f32"},
+        {"KV_CACHE_PRECISION": "bf16", "INFERENCE_PRECISION_HINT": "bf16"},
+    ],
+)
+def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeypatch, properties):
     """What was never written to is one page of zeros, and reading it costs nothing."""
     untouched = []
 
@@ -109,7 +151,7 @@ def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeyp
                 untouched.append(int((~filled).sum()))
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
 
-    speculation = LLMPipeline(embedded_pair, cache_tokens=512, KV_CACHE_PRECISION=precision).speculation
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512, **properties).speculation
     monkeypatch.setattr(CostModel, "measure", measure)
     speculation.measure(again=True)
     assert len(untouched) > 1

@@ -8,29 +8,37 @@ from pathlib import Path
 import pytest
 
 from outrider.pipelines import BrokenPair, LLMPipeline, Pair, tuning
+from outrider.pipelines.paged_model import PRECISION
 
 GROUP_SIZE = tuning.GROUP_SIZE
 
 
 class Clock:
-    """Models whose passes take what `takes` says for their group size; `inexact` ones break the promise."""
+    """Models whose passes take what `takes` says for their group size or precision; `inexact` ones break the promise.
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: dict[int, float], inexact: int | None = None) -> None:
+    loaded: the precisions in which models were loaded.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, takes: dict[object, float], inexact: object = None) -> None:
         self.now = 0.0
         self.takes = takes
+        self.loaded: list[str] = []
         clock = self
 
         class Model:
-            def __init__(self, folder: Path, num_blocks: int, properties: dict[str, int]) -> None:
+            def __init__(self, folder: Path, num_blocks: int, properties: dict[str, object], exact: bool) -> None:
                 self.num_blocks = num_blocks
-                self.group_size = properties.get(GROUP_SIZE, 32)
+                self.precision = properties.get(PRECISION, "f32")
+                self.traits = {properties.get(GROUP_SIZE, 32), self.precision}
+                clock.loaded.append(self.precision)
 
             def forward(self, windows: object) -> None:
-                clock.now += clock.takes[self.group_size]
+                clock.now += next(took for trait, took in clock.takes.items() if trait in self.traits)
 
         monkeypatch.setattr(tuning, "PagedModel", Model)
+        monkeypatch.setattr(tuning, "fastest_precision", lambda: "bf16")
         monkeypatch.setattr(tuning.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(tuning, "is_exact", lambda model, blocks, tokens: model.group_size != inexact)
+        monkeypatch.setattr(tuning, "is_exact", lambda model, blocks, tokens: inexact not in model.traits)
 
 
 @pytest.mark.parametrize(
@@ -41,11 +49,61 @@ class Clock:
         ({32: 1.0, 64: 0.98, 128: 0.97}, None, {}),
         ({32: 1.0, 64: 1.2, 128: 1.4}, None, {}),
         ({32: 1.0, 64: 1.2, 128: 0.7}, 128, {}),
+        ({"bf16": 1.0, 32: 1.0, 64: 0.8, 128: 0.7}, "bf16", {GROUP_SIZE: 128}),
     ],
 )
 def test_the_fastest_exact_properties_are_taken_where_they_gain_enough(monkeypatch, takes, inexact, expected) -> None:
     Clock(monkeypatch, takes, inexact)
     assert tuning.fastest_properties(Path()) == expected
+
+
+@pytest.mark.parametrize(("inexact", "expected"), [(None, "bf16"), ("bf16", "f32")])
+def test_where_exactness_counts_the_processors_own_precision_is_taken_if_it_is_exact(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, inexact: str | None, expected: str
+) -> None:
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, inexact)
+    for _ in range(2):
+        assert tuning.load_fastest(Path(), 4, {}, True, 128, tmp_path / "kept").precision == expected
+    assert clock.loaded == (["bf16", "bf16"] if expected == "bf16" else ["bf16", "f32", "f32"])
+
+
+@pytest.mark.parametrize("bf16_takes", [0.6, 1.5])
+def test_where_exactness_does_not_count_the_faster_precision_is_taken_and_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bf16_takes: float
+) -> None:
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": bf16_takes}, "bf16")
+    expected = "bf16" if bf16_takes < 1 else "f32"
+    assert tuning.load_fastest(Path(), 4, {}, False, 128, tmp_path / "kept").precision == expected
+    clock.loaded.clear()
+    assert tuning.load_fastest(Path(), 4, {}, False, 128, tmp_path / "kept").precision == expected
+    assert clock.loaded == [expected]
+
+
+def test_a_precision_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 2.0}, "bf16")
+    assert tuning.load_fastest(Path(), 4, {PRECISION: "bf16"}, True, 128, tmp_path / "kept").precision == "bf16"
+    assert clock.loaded == ["bf16"]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"f16", b"\xff"])
+def test_a_damaged_memory_of_the_precision_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damaged: bytes
+) -> None:
+    kept = tmp_path / "kept"
+    kept.write_bytes(damaged)
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, "bf16")
+    tuning.load_fastest(Path(), 4, {}, True, 128, kept)
+    assert clock.loaded == ["bf16", "f32"]
+    assert kept.read_text() == "f32"
+
+
+def test_where_nothing_can_be_remembered_a_warning_tells_and_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, "bf16")
+    (tmp_path / "file").touch()
+    assert tuning.load_fastest(Path(), 4, {}, True, 128, tmp_path / "file" / "kept").precision == "f32"
+    assert "cannot be kept" in caplog.text
 
 
 def test_the_embedded_target_can_be_tuned(embedded_pair: Path) -> None:
@@ -64,17 +122,15 @@ def tuned(embedded_pair: Path, tmp_path: Path) -> Path:
 
 
 def test_a_pair_runs_with_its_properties_unless_others_are_asked_for(tuned: Path, monkeypatch) -> None:
-    from outrider.pipelines import speculation
-
     seen = []
-    real = speculation.PagedModel
+    real = tuning.PagedModel
 
     def noting(folder: Path, num_blocks: int, properties: dict | None = None, exact: bool = True):
         if folder.name == "target":
             seen.append((properties or {})[GROUP_SIZE])
         return real(folder, num_blocks, properties, exact)
 
-    monkeypatch.setattr(speculation, "PagedModel", noting)
+    monkeypatch.setattr(tuning, "PagedModel", noting)
     LLMPipeline(tuned)
     assert set(seen) == {64}, "in whatever precision it is tried"
     seen.clear()
