@@ -58,6 +58,9 @@ def main(
     max_new_tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.", min=2)] = 128,
     threads: Annotated[int, typer.Option(help="Threads of every peer.")] = os.cpu_count() or 1,
     max_context: Annotated[int, typer.Option(help="Tokens that prompt and answer can have together.")] = 8192,
+    precision: Annotated[
+        str | None, typer.Option(help="What OpenVINO computes in, for every peer, such as f32; else each as it likes.")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Shuffles the order.", show_default="drawn")] = None,
     out: Annotated[Path | None, typer.Option(help="Write every answer's figures to this JSON file.")] = None,
 ) -> None:
@@ -77,7 +80,7 @@ def main(
         workers = []
         for name in peer or PEERS:
             try:
-                worker = Worker(name, Setup(pair.path, folder, scratch, threads, max_context))
+                worker = Worker(name, Setup(pair.path, folder, scratch, threads, max_context, precision))
             except CannotRun as error:
                 console.print(f"{name} cannot run: {error}", style="red", markup=False)
                 continue
@@ -87,6 +90,8 @@ def main(
         about["versions"] |= {name: number for worker in workers for name, number in worker.versions.items()}
         for line in in_words(about):
             console.print(line, highlight=False)
+        if precision is not None:
+            console.print(f"OpenVINO computes in {precision}, for every peer.", highlight=False)
         console.print(HOW.format(threads=threads, seed=seed, base=" ".join(BASE), ours=" ".join(OURS)), highlight=False)
         choices = {f"{w.name}, {m}": (w, m) for w in workers for m in w.modes if not mode or m in mode}
         _warm_up(choices.values(), _question(Task("", (WARM_UP,)), tokenizer, 8))
@@ -100,7 +105,8 @@ def main(
     for refusal, families in refusals.items():
         console.print(f"{refusal} ({', '.join(sorted(families))})", markup=False)
     if out is not None:
-        out.write_text(json.dumps({"about": about, "seed": seed, "answers": [*_raw(answers)]}), encoding="utf-8")
+        written = {"about": about, "seed": seed, "precision": precision, "answers": [*_raw(answers)]}
+        out.write_text(json.dumps(written), encoding="utf-8")
 
 
 def _question(task: Task, tokenizer: Tokenizer, max_new_tokens: int) -> Question:

@@ -19,7 +19,8 @@ class Setup:
     """Where the models are.
 
     pair: the exported pair. checkpoints: the folder with the checkpoints `target` and `draft` that it was made of.
-    scratch: a folder for files made of them. threads: how many every peer may use.
+    scratch: a folder for files made of them. threads: how many every peer may use. precision: what OpenVINO is to
+        compute in, None where each peer has it as it likes.
     """
 
     pair: Path
@@ -27,6 +28,13 @@ class Setup:
     scratch: Path
     threads: int
     max_context: int
+    precision: str | None
+
+    @property
+    def properties(self) -> dict[str, Any]:
+        """Of OpenVINO, for every model of every peer that runs on it."""
+        precision = {} if self.precision is None else {"INFERENCE_PRECISION_HINT": self.precision}
+        return {"INFERENCE_NUM_THREADS": self.threads, **precision}
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,11 @@ class GenAI:
 
     def __init__(self, setup: Setup) -> None:
         target = setup.pair / "target"
-        threads: dict[str, Any] = {"INFERENCE_NUM_THREADS": setup.threads}
-        properties = {**threads, **Pair.open(setup.pair).properties}  # those that make the target fastest, as for us
+        properties = {**setup.properties, **Pair.open(setup.pair).properties}  # that make it fastest, as for us
         special: dict[str, dict[str, Any]] = {
             "plain": {},
             "prompt lookup": {"prompt_lookup": True},
-            "draft model": {"draft_model": genai.draft_model(setup.pair / "draft", "CPU", **threads)},
+            "draft model": {"draft_model": genai.draft_model(setup.pair / "draft", "CPU", **setup.properties)},
         }
         tokenizer = genai.Tokenizer(target)
         self._pipelines = {

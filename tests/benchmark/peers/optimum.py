@@ -42,7 +42,7 @@ class Optimum:
     modes = ("plain", "prompt lookup", "assistant")
 
     def __init__(self, setup: Setup) -> None:
-        config = {"INFERENCE_NUM_THREADS": str(setup.threads), "PERFORMANCE_HINT": "LATENCY"}
+        config = {"PERFORMANCE_HINT": "LATENCY"} | {name: str(value) for name, value in setup.properties.items()}
         self._target = OVModelForCausalLM.from_pretrained(setup.pair / "target", ov_config=config)
         self._draft = OVModelForCausalLM.from_pretrained(setup.pair / "draft", ov_config=config)
         self._draft.generation_config.num_assistant_tokens = DRAFT_LENGTH

@@ -14,8 +14,8 @@ class Ours:
     """All modes of a pipeline that keeps the promise of the same tokens, and "auto" of one that does not."""
 
     def __init__(self, setup: Setup) -> None:
-        self._exact = LLMPipeline(setup.pair, INFERENCE_NUM_THREADS=setup.threads)
-        self._inexact = LLMPipeline(setup.pair, exact=False, INFERENCE_NUM_THREADS=setup.threads)
+        self._exact = LLMPipeline(setup.pair, **setup.properties)
+        self._inexact = LLMPipeline(setup.pair, exact=False, **setup.properties)
         for pipeline in (self._exact, self._inexact):
             pipeline.warm_up()
         self.modes = (*self._exact.modes, "auto, inexact", "off, inexact")
