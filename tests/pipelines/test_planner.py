@@ -14,8 +14,9 @@ from outrider.pipelines.calibration import Evidence
 from outrider.pipelines.drafters.base import Chain, Proposal
 from outrider.pipelines.drafting import Drafting
 from outrider.pipelines.planner import ALLOWANCE, STAKE, TOLERANCE, Planner
-from outrider.pipelines.turn import Pass
+from outrider.pipelines.turn import Pass, Turn
 
+from .fakes import request
 from .planning import BASES, Behind, Odds, Offering, Writing, cost_of, planner_of, turn_of
 
 pytestmark = pytest.mark.usefixtures("drafters_without_cost")
@@ -122,12 +123,16 @@ def test_each_of_several_answers_bears_the_loss_of_its_own_drafts(base, claims, 
         planner.observe(turns, kept, None)
 
 
-@given(BASES, st.floats(0.9, 0.999), st.integers(1, 9))
-def test_a_text_stakes_only_a_share_of_what_may_still_be_lost_until_its_drafts_have_stood(base, claimed, num_passes):
-    cost, turn = cost_of(base), turn_of()
+@given(BASES, st.floats(0.9, 0.999), st.integers(1, 9), st.sampled_from([3, 4000]))
+def test_a_text_stakes_only_a_share_of_what_may_still_be_lost_until_its_drafts_have_stood(
+    base, claimed, num_passes, prompt_length
+):
+    """However long the prompt took."""
+    sequence = request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None)
+    cost, turn = cost_of(base), Turn(sequence, 0, 32)
     pass_ms = cost.pass_ms([(1, 0)])
-    planner = planner_of(cost, Offering("suffix", {turn.sequence: [claimed] * 32}))
-    left = TOLERANCE * cost.pass_ms([(3, 0)]) + ALLOWANCE * pass_ms
+    planner = planner_of(cost, Offering("suffix", {sequence: [claimed] * 32}))
+    left = ALLOWANCE * pass_ms
     for _ in range(num_passes):
         turn.cut(0)
         planner.draft([turn])
@@ -192,3 +197,20 @@ def test_a_full_pass_leaves_no_room_for_doubtful_drafts():
             planner.observe(turns, [[7] * (1 + len(turn.draft) // 2) for turn in turns], None)
         lengths.append(sum(len(turn.draft) for turn in turns) / num_sequences)
     assert lengths[0] > lengths[1] > lengths[2]
+
+
+def test_reading_a_long_prompt_with_the_draft_model_leaves_the_rows_their_stake():
+    """As far as the prompt's own time allows it; beyond that nothing is left for anybody."""
+    cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0)
+    prompt_ms = cost.pass_ms([(4000, 0)])
+    stakes = []
+    for read_ms in (0.0, 0.9 * TOLERANCE * prompt_ms, 2.0 * TOLERANCE * prompt_ms):
+        sequence = request([1] * 4000, 99, mode="auto", num_assistant_tokens=None)
+        turn = Turn(sequence, 0, 32, draft_ms=read_ms)
+        planner = planner_of(cost, Offering("suffix", {sequence: [0.9] * 32}))
+        planner.observe([turn], [[3]], None)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+        stakes.append(turn.stake_ms)
+    allowed_ms = ALLOWANCE * 10 + TOLERANCE * 10
+    assert stakes == pytest.approx([STAKE * allowed_ms, STAKE * allowed_ms, 0.0])
