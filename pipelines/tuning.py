@@ -27,14 +27,17 @@ log = logging.getLogger(__name__)
 
 
 def fastest_properties(model: Path) -> dict[str, int]:
-    """Time passes with each of CANDIDATES, one after the other, as some models fit into memory only once.
+    """Time passes with each of CANDIDATES, one after the other, as some models fit into memory only once, and all in
+    the precision that is right for the first.
 
     Raises what PagedModel raises.
     """
     chosen, least = CANDIDATES[0], WORTH_IT
     own_s: list[float] = []
+    fixed: dict[str, str] = {}
     for properties in CANDIDATES:
-        candidate = load_fastest(model, NUM_TOKENS // BLOCK_SIZE, properties, True, NUM_TOKENS)
+        candidate = load_fastest(model, NUM_TOKENS // BLOCK_SIZE, {**fixed, **properties}, True, NUM_TOKENS)
+        fixed = {PRECISION: candidate.precision}
         took_s = _fastest_s(candidate)
         own_s = own_s or took_s
         if _relative(took_s, own_s) < least and is_exact(candidate, range(candidate.num_blocks), NUM_TOKENS):

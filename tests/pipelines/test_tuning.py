@@ -57,6 +57,12 @@ def test_the_fastest_exact_properties_are_taken_where_they_gain_enough(monkeypat
     assert tuning.fastest_properties(Path()) == expected
 
 
+def test_a_precision_that_breaks_the_promise_is_tried_once_while_properties_are_compared(monkeypatch) -> None:
+    clock = Clock(monkeypatch, {32: 1.0, 64: 0.8, 128: 0.7}, "bf16")
+    tuning.fastest_properties(Path())
+    assert clock.loaded == ["bf16", "f32", "f32", "f32"]
+
+
 @pytest.mark.parametrize(("inexact", "expected"), [(None, "bf16"), ("bf16", "f32")])
 def test_where_exactness_counts_the_processors_own_precision_is_taken_if_it_is_exact(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, inexact: str | None, expected: str
