@@ -19,9 +19,9 @@ from .turn import Pass, Turn
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the rate of late
 LONGEST_WRITTEN = 8  # tokens that the draft model is expected to write at a time, at most
-TOLERANCE = 0.02  # share of the time of plain decoding, prompt included, that an answer may lose to drafting
+TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
 ALLOWANCE = 3  # passes that it may lose besides, since luck must be given time to even out
-STAKE = 1 / 3  # share of what its rows may still lose that those of one draft may take
+STAKE = 1 / 3  # share of what it may still lose that the rows of one draft may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +35,14 @@ class _Step:
 
 @dataclass(slots=True)
 class _Account:
-    """Of one answer, in milliseconds: what its prompt took, what plain decoding would have taken since then, and what
-    drafting took beyond that, the draft model's time included."""
+    """Of one answer, in milliseconds: what plain decoding would have taken, and what drafting took beyond it."""
 
-    prompt_ms: float
     plain_ms: float = 0.0
     lost_ms: float = 0.0
-    model_ms: float = 0.0
 
     def spare_ms(self, pass_ms: float) -> float:
         """What it may still lose."""
-        return max(0.0, TOLERANCE * (self.prompt_ms + self.plain_ms) + ALLOWANCE * pass_ms - self.lost_ms)
-
-    def stake_ms(self, pass_ms: float) -> float:
-        """What the rows of one draft may take."""
-        for_rows = TOLERANCE * self.plain_ms + ALLOWANCE * pass_ms - (self.lost_ms - self.model_ms)
-        return STAKE * min(max(0.0, for_rows), self.spare_ms(pass_ms))
+        return max(0.0, TOLERANCE * self.plain_ms + ALLOWANCE * pass_ms - self.lost_ms)
 
 
 @dataclass(slots=True)
@@ -85,12 +77,11 @@ class Planner:
     "auto" also to write in its place, or to read it: one pass tells for each token whether the model would write it
     too, and what instead (a cascade, as in Chen et al., arXiv 2312.11462).
 
-    A ledger bounds the loss: no answer takes more than TOLERANCE and ALLOWANCE passes longer than plain decoding of
-    prompt and answer would, whatever fails. The rows of a draft may take the share STAKE of what is left of that, so
-    that one bad guess does not end all drafting; what stands is credited, and the drafts of an answer that goes well
-    soon grow as long as they pay. The share of a prompt's time is there for the draft model, which has to read it, and
-    not for rows, else a short answer behind a long prompt could take twice its time. Times are those that `cost`
-    predicts, so noise does not enter.
+    A ledger bounds the loss: no answer takes more than TOLERANCE and ALLOWANCE passes longer than plain decoding would,
+    whatever fails. What reading the prompt took allows nothing, else a short answer behind a long prompt could take
+    twice its time. The rows of a draft may take the share STAKE of what is left, so that one bad guess does not end all
+    drafting; what stands is credited, and the drafts of an answer that goes well soon grow as long as they pay. Times
+    are those that `cost` predicts, so noise does not enter.
     """
 
     def __init__(self, drafting: Drafting, calibration: Calibration, cost: CostModel | None = None) -> None:
@@ -122,8 +113,8 @@ class Planner:
 
     def _plan(self, cost: CostModel, turns: SequenceOf[Turn], other_rows: int) -> None:
         for turn in turns:
-            account, pass_ms = self._account(cost, turn), cost.pass_ms([(1, turn.context)])
-            turn.spare_ms, turn.stake_ms = account.spare_ms(pass_ms), account.stake_ms(pass_ms)
+            turn.spare_ms = self._account(turn).spare_ms(cost.pass_ms([(1, turn.context)]))
+            turn.stake_ms = STAKE * turn.spare_ms
         coming = Pass(cost, other_rows + len(turns))
         self._draft_from_text(coming, turns)
         if self._drafting.model is not None:
@@ -144,10 +135,9 @@ class Planner:
         spent_ms += sum(turn.draft_ms for turn in turns)
         self._pace(turns).add(sum(map(len, kept)), spent_ms)
         for turn, tokens in zip(turns, kept, strict=True):
-            account = self._account(self.cost, turn)
+            account = self._account(turn)
             account.plain_ms += len(tokens) * plain_ms / len(turns)
             account.lost_ms += turn.spent_ms - (len(tokens) - 1) * plain_ms / len(turns)
-            account.model_ms += turn.draft_ms
 
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
@@ -221,9 +211,5 @@ class Planner:
             best = max(best, tokens / time_ms)
         return best
 
-    def _account(self, cost: CostModel, turn: Turn) -> _Account:
-        sequence = turn.sequence
-        if sequence not in self._accounts:
-            num_read = sequence.num_prompt_tokens - (sequence.num_taken_over or 0)
-            self._accounts[sequence] = _Account(cost.pass_ms([(num_read, 0)]))
-        return self._accounts[sequence]
+    def _account(self, turn: Turn) -> _Account:
+        return self._accounts.setdefault(turn.sequence, _Account())
