@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import platform
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: 
     """
     models = [path for path in (pair.target, pair.draft) if path is not None]
     threads = ov.Core().get_property(device, "INFERENCE_NUM_THREADS")
-    processor = platform.processor() or platform.machine()
+    processor = ov.Core().get_property(device, "FULL_DEVICE_NAME")
     about = [device, ov.get_version(), threads, processor, sorted(properties.items()), exact]
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:

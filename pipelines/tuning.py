@@ -40,8 +40,9 @@ def fastest_properties(model: Path) -> dict[str, int]:
         fixed = {PRECISION: candidate.precision}
         took_s = _fastest_s(candidate)
         own_s = own_s or took_s
-        if _relative(took_s, own_s) < least and is_exact(candidate, range(candidate.num_blocks), NUM_TOKENS):
-            chosen, least = properties, _relative(took_s, own_s)
+        relative = _relative(took_s, own_s)
+        if relative < least and is_exact(candidate, range(candidate.num_blocks), NUM_TOKENS):
+            chosen, least = properties, relative
         del candidate  # else two are in memory
     return dict(chosen)
 

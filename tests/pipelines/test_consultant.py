@@ -12,6 +12,18 @@ from .planning import Behind, Offering, Writing, cost_of, planner_of, turn_of
 pytestmark = pytest.mark.usefixtures("drafters_without_cost")
 
 
+class Reading(Writing):
+    """Notes how long the drafts are that it reads."""
+
+    def __init__(self, name, odds):
+        super().__init__(name, odds)
+        self.lengths = []
+
+    def read(self, wanted):
+        self.lengths.extend(len(ahead) for _, ahead in wanted)
+        return super().read(wanted)
+
+
 @pytest.mark.parametrize(
     ("mode", "text", "model", "expected"),
     [
@@ -128,40 +140,29 @@ def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
 @pytest.mark.parametrize(("draft_row_ms", "num_read"), [(0.0, 10), (0.6, 2)])
 def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
     """Its doubtful beginning, where reading is dear; what lies behind is taken all the same."""
-    turn, lengths = turn_of(), []
-
-    class Reader(Writing):
-        def read(self, wanted):
-            lengths.extend(len(ahead) for _, ahead in wanted)
-            return super().read(wanted)
-
+    turn = turn_of()
     text = Offering("suffix", {turn.sequence: [0.8, 0.8, *[0.99] * 8]})
-    model = Reader("draft_model", {turn.sequence: [0.9] * 10})
+    model = Reading("draft_model", {turn.sequence: [0.9] * 10})
     cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
     cost.draft_row_ms = draft_row_ms
     planner_of(cost, text, model).draft([turn])
-    assert lengths == [num_read]
+    assert model.lengths == [num_read]
     assert turn.sources[:10] == ["suffix"] * 10
 
 
 @pytest.mark.parametrize(("spare_ms", "is_read"), [(2.0, True), (1.5, False)])
 def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(spare_ms, is_read):
     """Though one pass of the draft model would be allowed, and reading would pay."""
-    turn, num_read = turn_of(), []
-
-    class Reader(Writing):
-        def read(self, wanted):
-            num_read.extend(len(ahead) for _, ahead in wanted)
-            return super().read(wanted)
-
+    turn = turn_of()
     text = Offering("suffix", {turn.sequence: [0.5] * 8})
     cost = cost_of([10, 10.01, 10.02, 10.03, 10.04, 10.1], draft_ms=1.0)
     cost.draft_row_ms = 0.2
-    planner = planner_of(cost, text, Reader("draft_model", {turn.sequence: [0.9] * 10}))
+    model = Reading("draft_model", {turn.sequence: [0.9] * 10})
+    planner = planner_of(cost, text, model)
     account = planner._account(turn)
     account.lost_ms += account.spare_ms(cost.pass_ms([(1, turn.context)])) - spare_ms
     planner.draft([turn])
-    assert bool(num_read) == is_read
+    assert bool(model.lengths) == is_read
     assert turn.draft_ms <= spare_ms
 
 
