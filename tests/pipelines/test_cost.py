@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.pipelines import LLMPipeline, cost
+from outrider.pipelines import LLMPipeline, cost, profile
 from outrider.pipelines.cost import CostModel, NoMeasurement
 from outrider.pipelines.pair import Pair
 from outrider.pipelines.profile import measured_cost, profile_path
@@ -285,6 +285,19 @@ def test_another_model_or_other_properties_are_measured_anew(embedded_pair):
         profile_path(Pair.open(pair.target), "CPU", {}, True),
     ]
     assert len({path, *others}) == 4
+
+
+def test_another_processor_is_measured_anew(embedded_pair, monkeypatch):
+    """Though the cache folder is the same, as in a shared home folder."""
+
+    class Core(profile.ov.Core):
+        def get_property(self, device, name):
+            return "another" if name == "FULL_DEVICE_NAME" else super().get_property(device, name)
+
+    pair = Pair.open(embedded_pair)
+    path = profile_path(pair, "CPU", {}, True)
+    monkeypatch.setattr(profile.ov, "Core", Core)
+    assert profile_path(pair, "CPU", {}, True) != path
 
 
 def test_a_pipeline_measures_once_and_keeps_it(embedded_pair, monkeypatch):
