@@ -82,15 +82,17 @@ def pool(
     index: int,
     seen: float,
     batch_tokens: int,
+    size: int,
 ) -> Iterator[Batch]:
     """The batches of pool number `index`, which depend on nothing but the arguments, so training can be resumed.
 
     seen: share of the token budget, which places the pool in the curriculum.
+    size: conversations in it.
     """
     rng = random.Random(f"pool {index}")
     now = stage(seen)
     examples: list[tuple[list[int], list[bool]]] = []
-    while len(examples) < POOL:
+    while len(examples) < size:
         function = functions[rng.randrange(len(functions))]
         if len(function.source) <= now.longest:
             example = encode(tokenizer, maker.draw(function, now.mix, rng))

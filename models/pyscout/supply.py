@@ -19,7 +19,7 @@ from .tasks import TaskMaker
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What pools are made of, and by how many `workers`.
+    """What pools are made of, by how many `workers`, and how many conversations each has.
 
     Without workers a pool is made when it is asked for. With them as many are made ahead; their place in the
     curriculum is then that of the moment when they were ordered, a little before they are used.
@@ -30,6 +30,7 @@ class Supply:
     tokenizer: PreTrainedTokenizerFast
     batch_tokens: int
     workers: int
+    pool_size: int
 
     def pools(self, first: int, seen: Callable[[], float]) -> Generator[list[Batch], None, None]:
         """Pools number `first`, `first` + 1 and so on without end; `seen()` is the share of the token budget so far."""
@@ -49,8 +50,9 @@ class Supply:
 
     def make(self, index: int, seen: float) -> list[Batch]:
         """One pool, in this process."""
-        pool = batches.pool(self.functions, self.maker, self.tokenizer, index, seen, self.batch_tokens)
-        return list(pool)
+        return list(
+            batches.pool(self.functions, self.maker, self.tokenizer, index, seen, self.batch_tokens, self.pool_size)
+        )
 
 
 _supply: Supply  # in a worker process, which gets it once: the functions are too large to send with every pool

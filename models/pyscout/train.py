@@ -74,7 +74,7 @@ def train(
     model.to(device).train()
     optimizers = _optimizers(model, rates)
     workers = (os.cpu_count() or 1) if device.type == "cuda" else 0
-    supply = Supply(functions, TaskMaker(functions), tokenizer, batch_tokens, workers)
+    supply = Supply(functions, TaskMaker(functions), tokenizer, batch_tokens, workers, batches.POOL)
     state = State()
     path = folder / "state.pt"
     if path.exists():

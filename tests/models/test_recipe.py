@@ -6,7 +6,6 @@ import inspect
 import json
 import math
 import random
-import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from outrider.export.distill import Distillation, Sample
+from outrider.models.pyscout import __main__ as command
 from outrider.models.pyscout import corpus, recipe, sizes, tokenizer, train
 from outrider.pipelines.errors import InvalidOption
 
@@ -96,9 +96,12 @@ def test_a_work_folder_of_another_size_is_refused(run: recipe.Run, monkeypatch: 
 
 
 @pytest.mark.parametrize("option", [("--prompts", "0"), ("--minutes", "-1"), ("--cases", "none"), ("--size", "huge")])
-def test_the_command_refuses_what_cannot_work(option: tuple[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from outrider.models.pyscout.__main__ import main; main()", *option]
-    done = subprocess.run([*command, "--work", str(tmp_path / "work")], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert f"argument {option[0]}" in done.stderr
+def test_the_command_refuses_what_cannot_work(
+    option: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["pyscout", *option, "--work", str(tmp_path / "work")])
+    with pytest.raises(SystemExit) as ended:
+        command.run()
+    assert ended.value.code == 2
+    assert f"argument {option[0]}" in capsys.readouterr().err
     assert not (tmp_path / "work").exists()

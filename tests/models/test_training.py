@@ -55,10 +55,9 @@ def test_the_curriculum_begins_with_copying_and_ends_with_long_functions() -> No
     assert batches.stage(0.1).longest < batches.stage(0.4).longest < batches.stage(1.0).longest == batches.LONG_FUNCTION
 
 
-def test_a_pool_depends_on_its_number_alone(words: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "POOL", 24)
+def test_a_pool_depends_on_its_number_alone(words: PreTrainedTokenizerFast) -> None:
     maker = TaskMaker(FUNCTIONS)
-    first, again, other = (list(batches.pool(FUNCTIONS, maker, words, n, 0.5, 2000)) for n in (3, 3, 4))
+    first, again, other = (list(batches.pool(FUNCTIONS, maker, words, n, 0.5, 2000, 24)) for n in (3, 3, 4))
     assert [b.ids.tolist() for b in first] == [b.ids.tolist() for b in again] != [b.ids.tolist() for b in other]
     assert sum(len(b.ids) for b in first) == 24
     assert all(b.ids.numel() <= 2000 or len(b.ids) == 1 for b in first)
@@ -67,7 +66,7 @@ def test_a_pool_depends_on_its_number_alone(words: PreTrainedTokenizerFast, monk
 def test_pools_made_ahead_by_other_processes_are_those_made_in_place(words: PreTrainedTokenizerFast) -> None:
     found = []
     for workers in (0, 1):
-        supply = Supply(FUNCTIONS, TaskMaker(FUNCTIONS), words, 4000, workers)
+        supply = Supply(FUNCTIONS, TaskMaker(FUNCTIONS), words, 4000, workers, pool_size=48)
         with contextlib.closing(supply.pools(5, lambda: 0.5)) as pools:
             found.append([[batch.ids.tolist() for batch in pool] for pool in itertools.islice(pools, 3)])
     assert found[0] == found[1]
