@@ -17,6 +17,7 @@ from outrider.pipelines.errors import UnsupportedModel, VocabularyMismatch
 
 from .conftest import make_tokenizer, save
 
+
 def metadata(pair: Path) -> dict[str, Any]:
     return json.loads((pair / "pair.json").read_text(encoding="utf-8"))
 
