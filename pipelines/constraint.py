@@ -22,10 +22,12 @@ class Constraint:
     verification and the next draft ask for beginnings that have most in common. `end` is the id that stands for the end
     of an answer in `matcher`, behind the vocabulary; `ends` are those that a model may write for it.
 
-    Every method raises InvalidOption where llguidance gives up, as on a grammar that is too complex.
+    Every method raises InvalidOption where llguidance gives up, as on a grammar that is too complex. It has then
+    forgotten what it was asked, since that may have been a draft, and the answer itself can be simpler.
     """
 
     def __init__(self, matcher: LLMatcher, end: int, ends: frozenset[int]) -> None:
+        self._fresh = matcher.deep_copy()  # a matcher that has given up does not come back, not by a reset either
         self._matcher = matcher
         self._end = end
         self._ends = ends
@@ -104,4 +106,6 @@ class Constraint:
     def _check(self) -> None:
         if self._matcher.is_error():
             reason = self._matcher.get_error().splitlines()[0]
+            self._matcher = self._fresh.deep_copy()
+            self._known, self._at, self._masks = [], 0, {}
             raise InvalidOption(f"structured_output_config cannot be followed any further ({reason}): make it simpler.")

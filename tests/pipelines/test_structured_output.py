@@ -237,6 +237,23 @@ def test_a_form_that_proves_too_complex_ends_the_answer_with_the_reason(pipeline
     assert pipeline.generate("x", max_new_tokens=3).stats[0].new_tokens == 3
 
 
+def test_a_draft_that_is_too_complex_ends_no_answer_that_is_not(pipeline: LLMPipeline):
+    """Copying proposes the branch of the form that is beyond what llguidance can follow; the answer takes the other."""
+    many = range(3000)
+    rules = "\n".join(f'r{i}: "x" "{i}" | "y" r{(7 * i + 1) % len(many)}' for i in many)
+    wide = " | ".join(f"r{i}" for i in many)
+    form = StructuredOutputConfig(grammar=f'start: "q" ("a" A | "b" wide)\nA: /[a-z ]{{1,60}}/\nwide: {wide}\n{rules}')
+    q, b, x = (pipeline.tokenizer.encode(letter, False)[0] for letter in "qbx")
+    options = {"structured_output_config": form, "max_new_tokens": 8, "logit_bias": {b: -100}}
+    plain = pipeline.generate([[q, b, x] * 3], mode="off", **options)
+    assert len(plain.generations[0].token_ids) == 8
+    for mode in ("lookup", "suffix", "chained"):
+        drafted = pipeline.generate([[q, b, x] * 3], mode=mode, num_assistant_tokens=4, **options)
+        assert drafted.generations[0].token_ids == plain.generations[0].token_ids
+    with pytest.raises(InvalidOption, match="make it simpler"):
+        pipeline.generate([[q, b, x] * 3], mode="off", **{**options, "logit_bias": {b: 100}})
+
+
 @pytest.mark.parametrize("given", [{}, {"regex": "a", "grammar": "b"}, {"regex": 7}, {"json_schema": {"type": "null"}}])
 def test_exactly_one_form_is_taken_as_text(given):
     with pytest.raises(InvalidOption, match="structured_output_config"):
