@@ -43,7 +43,7 @@ class Backend(ABC):
         self._arrived.append(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """End a sequence at once and free what it holds; a finished one is left as it is."""
+        """End a sequence and free what it holds, at once or with the step that is on; one that has ended is left."""
         with self.lock:
             if not sequence.finished:
                 self._queue_arrived()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from itertools import compress
 
@@ -50,6 +50,8 @@ class Engine(Backend):
         self._pool = pool
         self._planner = planner
         self._running: list[Sequence] = []
+        self._ended: list[Sequence] = []  # in the step that is on; nothing is taken from under it
+        self._is_stepping = False
 
     def _check(self, sequence: Sequence) -> None:
         capacity = self._pool.num_blocks * self._pool.block_size
@@ -68,41 +70,48 @@ class Engine(Backend):
     def step(self) -> None:
         """Admit what fits, draft, run one pass, keep what the target confirms."""
         with self.lock:
-            began, draft_s = time.perf_counter(), self._planner.model_s
-            self._admit()
-            plans = self._plans()
-            if not plans:
-                return
-            fed = time.perf_counter()
+            self._is_stepping = True
             try:
-                logits = self._target.forward([plan.window for plan in plans])
-            except Exception as error:
-                for plan in plans:
-                    self._fail(plan.sequence, error)
-                return
-            target_s = time.perf_counter() - fed
-            self._num_passes += 1
-            draft_s = self._planner.model_s - draft_s
-            self._settle(plans, logits, PassRecord(began, fed + target_s, target_s, draft_s))
+                self._step()
+            finally:
+                self._is_stepping = False
+                while self._ended:
+                    self._retire(self._ended.pop())
 
     @contextmanager
-    def borrowed(self, pool: BlockPool, num_tokens: int) -> Iterator[list[int]]:
-        """Blocks for so many tokens, to try a model with; meanwhile nobody is served.
+    def borrowed(self, num_tokens: int, *pools: BlockPool) -> Iterator[list[list[int]]]:
+        """Blocks of each pool for so many tokens, to try models with; meanwhile nobody is served.
 
-        Serves the running requests until the pool has room.
+        Serves the running requests until every pool has room, and holds nothing until then: they may need it.
         """
         while True:
-            with self.lock:
+            with self.lock, ExitStack() as held:
                 try:
-                    table, _ = pool.open((), num_tokens)
+                    tables = [held.enter_context(_opened(pool, num_tokens)) for pool in pools]
                 except OutOfBlocks:
+                    held.close()
                     self.step()
                     continue
-                try:
-                    yield table.blocks
-                finally:
-                    pool.close(table)
+                yield [table.blocks for table in tables]
                 return
+
+    def _step(self) -> None:
+        began, draft_s = time.perf_counter(), self._planner.model_s
+        self._admit()
+        plans = self._plans()
+        if not plans:
+            return
+        fed = time.perf_counter()
+        try:
+            logits = self._target.forward([plan.window for plan in plans])
+        except Exception as error:
+            for plan in plans:
+                self._fail(plan.sequence, error)
+            return
+        target_s = time.perf_counter() - fed
+        self._num_passes += 1
+        draft_s = self._planner.model_s - draft_s
+        self._settle(plans, logits, PassRecord(began, fed + target_s, target_s, draft_s))
 
     def _admit(self) -> None:
         self._queue_arrived()
@@ -220,6 +229,9 @@ class Engine(Backend):
         self._retire(sequence)
 
     def _retire(self, sequence: Sequence) -> None:
+        if self._is_stepping:
+            self._ended.append(sequence)
+            return
         if sequence in self._running:
             self._running.remove(sequence)
         if sequence in self._waiting:
@@ -227,3 +239,12 @@ class Engine(Backend):
         self._pool.close(sequence.table)
         sequence.table = Table()
         self._planner.release(sequence)
+
+
+@contextmanager
+def _opened(pool: BlockPool, num_tokens: int) -> Iterator[Table]:
+    table, _ = pool.open((), num_tokens)
+    try:
+        yield table
+    finally:
+        pool.close(table)

@@ -131,7 +131,7 @@ class Speculation:
         if not self.exact or self._is_checked:
             return
         self._is_checked = True
-        with self.engine.borrowed(self._pool, self._num_tried) as blocks:
+        with self.engine.borrowed(self._num_tried, self._pool) as (blocks,):
             self.exact = is_exact(self._target, blocks, self._num_tried)
         if not self.exact:
             log.warning(
@@ -144,10 +144,7 @@ class Speculation:
         first of its size compiles kernels, which takes a small model a good part of a pass."""
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room)
-        with (
-            self.engine.borrowed(self._pool, room) as blocks,
-            self.engine.borrowed(self._draft_pool, room) as draft_blocks,
-        ):
+        with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
             passes = [_passes(self._target, blocks)]
             if self._draft is not None:
                 passes.append(_passes(self._draft, draft_blocks))
@@ -168,10 +165,7 @@ class Speculation:
         room = min(MEASURED_TOKENS, self._room)
 
         def measured() -> CostModel:
-            with (
-                self.engine.borrowed(self._pool, room) as blocks,
-                self.engine.borrowed(self._draft_pool, room) as draft_blocks,
-            ):
+            with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
                 self._target.occupy(blocks)
                 draft = None
                 if self._draft is not None:
@@ -186,9 +180,8 @@ class Speculation:
 
         Serves the running requests to their ends. What passes cost and what drafts were worth stays known.
         """
-        for pool in (self._pool, self._draft_pool):
-            with self.engine.borrowed(pool, self.cache_tokens):
-                pass  # whoever holds every block has taken those that were kept
+        with self.engine.borrowed(self.cache_tokens, self._pool, self._draft_pool):
+            pass  # whoever holds every block has taken those that were kept
 
 
 def _draft_properties(precision: str) -> dict[str, Any]:

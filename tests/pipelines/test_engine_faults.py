@@ -123,6 +123,53 @@ def test_cancelling_in_the_middle_of_a_pass_is_safe():
     assert pool.num_free == pool.num_blocks
 
 
+@pytest.mark.parametrize("moment", ["open", "_take", "_give_back", "publish"])
+@pytest.mark.parametrize("is_running", [False, True])
+def test_a_stream_that_is_collected_anywhere_in_a_step_leaks_nothing(monkeypatch, moment, is_running):
+    """The collector may run at any call, and whoever it drops is cancelled by this very thread."""
+    some_drafters, draft_pool = drafters()
+    engine, pool = fake_engine(FakeModel(RULE, num_blocks=8), some_drafters)
+    dropped, others = request(range(6), 24, mode="draft"), [request([n] * 9, 12, mode="draft") for n in range(3)]
+    engine.add(dropped)
+    if is_running:
+        engine.step()
+    for other in others:
+        engine.add(other)
+    for some_pool in (pool, draft_pool):
+        real = getattr(some_pool, moment)
+
+        def collecting(*arguments, real=real):
+            engine.cancel(dropped)
+            result = real(*arguments)
+            engine.cancel(dropped)
+            return result
+
+        monkeypatch.setattr(some_pool, moment, collecting)
+    while any(not other.finished for other in others):
+        engine.step()
+    assert dropped.finish_reason == "cancelled"
+    for other in others:
+        check(other)
+    assert (pool.num_free, draft_pool.num_free) == (pool.num_blocks, draft_pool.num_blocks)
+
+
+def test_who_borrows_from_two_pools_holds_neither_until_both_have_room():
+    """A request that had to give way keeps its draft's blocks until it has room again to go on."""
+    some_drafters, draft_pool = drafters(num_blocks=8)
+    engine, pool = fake_engine(FakeModel(RULE, num_blocks=8), some_drafters)
+    made = [request(range(n, n + 8), 22, mode="draft") for n in range(2)]
+    for sequence in made:
+        engine.add(sequence)
+    while not engine.load.waiting or draft_pool.num_free == draft_pool.num_blocks:
+        assert any(not sequence.finished for sequence in made), "nobody had to give way"
+        engine.step()
+    with engine.borrowed(4 * 8, pool, draft_pool) as blocks:
+        assert [len(each) for each in blocks] == [8, 8]
+    for sequence in made:
+        check(sequence)
+    assert (pool.num_free, draft_pool.num_free) == (8, 8)
+
+
 def test_drafters_are_told_of_every_end():
     drafter = unsteady(RULE)
     engine, _ = fake_engine(FakeModel(RULE), {"draft": drafter})
