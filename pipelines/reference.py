@@ -14,12 +14,13 @@ from collections.abc import Sequence as SequenceOf
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from .drafters.ngrams import Match
 from .errors import InvalidOption
 
-FORMAT = 1
+FORMAT = 2
 LENGTHS = (8, 5, 3)  # tokens of the n-grams that are looked for, the longest first
 MOST_TOKENS = 20_000_000  # 0.6 GB on disk
 LARGEST_FILE = 4_000_000  # bytes
@@ -74,20 +75,21 @@ class Reference:
             raise InvalidOption(f"There is no folder {folder} to take as a reference: give one with text files.")
         files = list(_files(folder))
         state = json.dumps([FORMAT, vocabulary, [_stamp(file) for file in files]])
-        place = cache / "reference" / hashlib.sha256(f"{vocabulary} {folder.resolve()}".encode()).hexdigest()[:32]
-        digest = hashlib.sha256(state.encode()).hexdigest()
-        try:
-            if (place / "state").read_text() == digest:
+        kept = cache / "reference" / hashlib.sha256(f"{vocabulary} {folder.resolve()}".encode()).hexdigest()[:32]
+        place = kept / hashlib.sha256(state.encode()).hexdigest()[:32]
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{kept}.lock"):
+            try:
                 return cls(place)
-        except (OSError, ValueError) as error:
-            log.debug("No usable reference in %s: %s", place, error)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as made:
-            _write(Path(made), _tokens(folder, files, encode))
-            (Path(made) / "state").write_text(digest)
-            shutil.rmtree(place, ignore_errors=True)
-            shutil.copytree(made, place)
-        return cls(place)
+            except (OSError, ValueError, EOFError) as error:
+                log.debug("No usable reference in %s: %s", place, error)
+            tokens = _tokens(folder, files, encode)
+            shutil.rmtree(kept, ignore_errors=True)  # on Windows what another process has open stays
+            kept.mkdir(exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=kept) as made:
+                _write(Path(made), tokens)
+                Path(made).rename(place)  # nobody sees it before it is whole
+            return cls(place)
 
 
 def _files(folder: Path) -> Iterator[Path]:
@@ -109,6 +111,9 @@ def _tokens(folder: Path, files: SequenceOf[Path], encode: Callable[[str], list[
     skipped: Counter[str] = Counter()
     total = 0
     for file in files:
+        if file.exists() and not file.is_file():  # a pipe, which would be waited for
+            skipped["no regular files"] += 1
+            continue
         try:
             content = file.read_bytes() if file.stat().st_size <= LARGEST_FILE else None
             text = None if content is None or b"\0" in content else content.decode()

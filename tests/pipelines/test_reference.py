@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 
 import numpy as np
@@ -114,9 +115,49 @@ def test_the_index_is_made_again_only_when_something_changed(tmp_path):
     (files / "b.txt").write_text("and you")
     assert Reference.of(files, tmp_path / "cache", "bytes", noted).match(encode("and y")) is not None
     assert len(calls) == 3
-    for kept in (tmp_path / "cache" / "reference").glob("*/tokens.npy"):
-        kept.write_bytes(b"damaged")
-    assert Reference.of(files, tmp_path / "cache", "bytes", noted).match(encode("and y")) is not None
+    assert len(list((tmp_path / "cache" / "reference").glob("*/*/"))) == 1
+
+
+@pytest.mark.parametrize("name", ["tokens", "ends-3", "fingerprints-8"])
+@pytest.mark.parametrize("size", [0, 5, 100])
+def test_an_index_that_was_cut_off_is_made_again(tmp_path, name, size):
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "a.txt").write_text("hello there, and you")
+    Reference.of(files, tmp_path / "cache", "bytes", encode)
+    (kept,) = (tmp_path / "cache" / "reference").glob(f"*/*/{name}.npy")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:size])
+    assert Reference.of(files, tmp_path / "cache", "bytes", encode).match(encode("and y")) is not None
+    assert kept.read_bytes() == whole
+
+
+def test_an_index_that_is_interrupted_is_not_taken_for_a_whole_one(tmp_path, monkeypatch):
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "a.txt").write_text("hello there, and you")
+    save, saved = np.save, []
+
+    def interrupted(path, values):
+        if len(saved) == 3:
+            raise KeyboardInterrupt
+        saved.append(path)
+        save(path, values)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            Reference.of(files, tmp_path / "cache", "bytes", encode)
+    assert Reference.of(files, tmp_path / "cache", "bytes", encode).match(encode("and y")) is not None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_the_folder_is_not_waited_for(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("hello there")
+    os.mkfifo(tmp_path / "pipe")
+    with caplog.at_level(logging.INFO):
+        Reference.of(tmp_path, tmp_path / "cache", "bytes", encode)
+    assert "1 no regular files" in caplog.text
 
 
 def test_a_folder_without_text_is_refused(tmp_path, embedded_pair):
