@@ -150,6 +150,8 @@ class GenerationConfig:
         if options.get("num_assistant_tokens") == 0:
             options["mode"] = "off"
             del options["num_assistant_tokens"]
+        if options.get("ignore_eos"):  # there it goes for the stop tokens too, among which it notes the model's end
+            options.pop("stop_token_ids", None)
         return cls(**options)
 
 
@@ -161,7 +163,8 @@ _STORED = (
 
 def _frozen(name: str, values: Any) -> frozenset[Any]:
     if isinstance(values, str) or not isinstance(values, Iterable):
-        raise InvalidOption(f"{name}={values!r} is not possible: give a set, such as {{{values!r}}}.")
+        example = f", such as {{{values!r}}}" if isinstance(values, (str, int)) else ""
+        raise InvalidOption(f"{name}={values!r} is not possible: give a set{example}.")
     try:
         return frozenset(values)
     except TypeError as error:

@@ -39,7 +39,7 @@ class LLMPipeline:
 
     `models_path` is a pair folder or a bare IR folder; `cache_tokens` is how many tokens, of all requests together, the
     key-value cache holds; `exact=False` gives up the promise of the same text for the last percent of speed (see
-    `Engine`); `reference` is a folder of text files that answers may quote, of which an index is kept in the user's
+    `PagedModel`); `reference` is a folder of text files that answers may quote, of which an index is kept in the user's
     cache folder; further keywords are OpenVINO properties for the target. Calls from several threads are served
     together.
 
@@ -124,7 +124,7 @@ class LLMPipeline:
         length = min(40, min(self.max_context, self._cache_tokens) // 8)
         for mode in self.modes:
             options = {**WARM_UP, "mode": mode, "num_assistant_tokens": 2}
-            self._open("def " * length, self._config.updated(options)).finish()
+            self._open("def " * length, self._config.updated(options), None).finish()
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
@@ -161,7 +161,7 @@ class LLMPipeline:
         history, known = self._history, len(self._history or ())
         with ExitStack() as opened:
             streams = [
-                opened.enter_context(self._open(prompt, config, answer))
+                opened.enter_context(self._open(prompt, config, history, answer))
                 for prompt in prompts
                 for answer in range(config.num_return_sequences)
             ]
@@ -178,7 +178,7 @@ class LLMPipeline:
         prompts = prompts_of(inputs)
         if len(prompts) * config.num_return_sequences > 1:
             raise InvalidOption("stream() follows one answer: give one prompt and num_return_sequences=1.")
-        return self._open(prompts[0], config)
+        return self._open(prompts[0], config, self._history)
 
     def streams(self, inputs: Inputs, generation_config: Config | None = None, **options: Any) -> list[Stream]:
         """Begin all answers of a call to `generate`, in its order: they share passes, whichever is iterated.
@@ -186,11 +186,11 @@ class LLMPipeline:
         Nothing is run and nobody who runs something is waited for, once `warm_up` has been called.
         """
         config = self._configured(generation_config, options)
-        answers = range(config.num_return_sequences)
-        return [self._open(prompt, config, answer) for prompt in prompts_of(inputs) for answer in answers]
+        history, answers = self._history, range(config.num_return_sequences)
+        return [self._open(prompt, config, history, answer) for prompt in prompts_of(inputs) for answer in answers]
 
     def start_chat(self, system_message: str = "") -> None:
-        """From now on each prompt is a message of one conversation, and its answer is remembered."""
+        """From now on each prompt is a message of one conversation, given as a string, and its answer is remembered."""
         self._history = [{"role": "system", "content": system_message}] if system_message else []
 
     def finish_chat(self) -> None:
@@ -234,8 +234,9 @@ class LLMPipeline:
             )
         return chosen
 
-    def _open(self, prompt: Prompt, config: GenerationConfig, answer: int = 0) -> Stream:
-        history = self._history
+    def _open(
+        self, prompt: Prompt, config: GenerationConfig, history: list[Message] | None, answer: int = 0
+    ) -> Stream:
         tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
         text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
         constraint, num_earlier = self._grammars.constraint(config), 0
@@ -247,7 +248,7 @@ class LLMPipeline:
             self._speculation.measure()
 
         def remember(written: str) -> None:
-            if history is not None and isinstance(prompt, str) and config.apply_chat_template and answer == 0:
+            if history is not None and isinstance(prompt, str) and answer == 0:
                 history.extend([{"role": "user", "content": prompt}, {"role": "assistant", "content": written}])
 
         return Stream(self._engine, sequence, text, remember)

@@ -65,11 +65,14 @@ def encode_prompt(
 ) -> list[int]:
     """The token ids of a prompt, in the model's chat template where that is wanted or the prompt is a conversation.
 
+    history: the chat that is on, of which the prompt is the next message; None outside of one.
     A model without a template takes a string as it is. Raises EmptyPrompt, UnknownToken and InvalidOption.
     """
+    if history is not None and not (isinstance(prompt, str) and use_template):
+        raise InvalidOption(
+            "A chat takes one message as a string, in the model's template: call finish_chat() before anything else."
+        )
     if isinstance(prompt, TokenPrompt):
-        if history is not None:
-            raise InvalidOption("A chat takes messages, and the prompt is token ids: call finish_chat() before.")
         return _checked(prompt, tokenizer.vocabulary_size)
     is_text = isinstance(prompt, str) and not history
     messages = messages_of(prompt, history, use_template and (tokenizer.has_chat_template or not is_text))

@@ -115,7 +115,7 @@ def test_an_openvino_genai_configuration_means_the_same_here():
     theirs = openvino_genai.GenerationConfig()
     assert GenerationConfig.from_genai(theirs) == GenerationConfig()
     options = {
-        "max_new_tokens": 7, "max_length": 70, "min_new_tokens": 2, "ignore_eos": True, "stop_strings": {"x"},
+        "max_new_tokens": 7, "max_length": 70, "min_new_tokens": 2, "stop_strings": {"x"},
         "include_stop_str_in_output": True, "stop_token_ids": {3}, "do_sample": True, "temperature": 0.5, "top_k": 9,
         "top_p": 0.75, "min_p": 0.25, "repetition_penalty": 1.5, "presence_penalty": 0.5, "frequency_penalty": 0.25,
         "rng_seed": 11, "num_return_sequences": 2, "apply_chat_template": False, "num_assistant_tokens": 4,
@@ -126,6 +126,18 @@ def test_an_openvino_genai_configuration_means_the_same_here():
     assert GenerationConfig.from_genai(theirs) == GenerationConfig(**options)
     theirs.eos_token_id = 5
     assert GenerationConfig.from_genai(theirs).eos_token_ids == {5}
+
+
+def test_an_openvino_genai_configuration_that_ignores_the_end_ignores_the_stop_tokens_too():
+    """There the model's own end is one of them, and GenAI goes on behind each."""
+    theirs = openvino_genai.GenerationConfig()
+    theirs.set_eos_token_id(5)
+    theirs.stop_token_ids = {3, 5}
+    assert GenerationConfig.from_genai(theirs).stop_ids == {3, 5}
+    theirs.ignore_eos = True
+    config = GenerationConfig.from_genai(theirs)
+    assert config.ignore_eos
+    assert config.stop_ids == set()
 
 
 def test_an_openvino_genai_configuration_that_wants_no_draft_gets_none():

@@ -82,12 +82,25 @@ def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPip
     assert pipeline.generate(RENAME, stop_token_ids=set(every)).stats[0].new_tokens == 1
 
 
-def test_a_chat_takes_no_token_ids(embedded_pair):
-    """They would be no message of it."""
-    pipeline = LLMPipeline(embedded_pair, cache_tokens=256)
+@pytest.mark.parametrize(
+    ("given", "options"),
+    [
+        ([5, 6], {}),
+        ([{"role": "user", "content": RENAME}], {}),
+        (openvino_genai.ChatHistory([{"role": "user", "content": RENAME}]), {}),
+        (RENAME, {"apply_chat_template": False}),
+    ],
+    ids=["token ids", "messages", "history", "bare text"],
+)
+def test_a_chat_takes_nothing_that_is_no_message_of_it(embedded_pair, given, options):
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=512)
     pipeline.start_chat()
+    pipeline.warm_up()
     with pytest.raises(InvalidOption, match="finish_chat"):
-        pipeline.generate([5, 6], max_new_tokens=1)
+        pipeline.generate(given, max_new_tokens=1, **options)
+    assert pipeline.generate(RENAME, max_new_tokens=3)
+    pipeline.finish_chat()
+    assert pipeline.generate(given, max_new_tokens=3, **options).texts
 
 
 def test_one_answer_only_can_be_followed(pipeline: LLMPipeline):
