@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 BIAS_VARIANCE, WEIGHT_VARIANCE = 0.2, 0.01  # how far from its prior a weight may be expected to lie, squared
 LEAST_VARIANCE = 0.01  # what a weight stays free to move by, so that the estimates follow a change of text
 UNKNOWN_VARIANCE = 1.0  # for kinds without a prior
 FLATTEST = 15.0  # log-odds are cut here
-FORGET = 0.02  # weight of the newest outcome in the share of a kind that is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,6 @@ class _Belief:
 
     means: list[float]
     variances: list[float]
-    share: float = field(default=0.5)  # of the proposals, kept of late
 
     @classmethod
     def around(cls, prior: SequenceOf[float]) -> _Belief:
@@ -64,7 +62,6 @@ class _Belief:
             step = self.variances[i] * value
             self.means[i] += step * gain * (kept - estimate)
             self.variances[i] = max(LEAST_VARIANCE, self.variances[i] - step * step * gain * information)
-        self.share += FORGET * (kept - self.share)
 
 
 class Calibration:
@@ -98,11 +95,6 @@ class Calibration:
     def observe(self, evidence: Evidence, kept: bool) -> None:
         """Learn from a proposal that the target has judged."""
         self._belief(evidence).learn(evidence.features, kept)
-
-    def typical(self, kind: str) -> float:
-        """The share of a kind's proposals that is kept of late; a half where none was seen."""
-        belief = self._beliefs.get(kind)
-        return 0.5 if belief is None else belief.share
 
     def _belief(self, evidence: Evidence) -> _Belief:
         belief = self._beliefs.get(evidence.kind)

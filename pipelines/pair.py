@@ -50,7 +50,7 @@ class Pair:
             missing = [name for name in MODEL_FILES if not (model / name).is_file()]
             if missing:
                 raise BrokenPair(f"{model} lacks {', '.join(missing)}: export the pair again.")
-        if pair.draft is None and "draft" in pair.metadata.get("models", {}):
+        if pair.draft is None and "draft" in pair._models:
             raise BrokenPair(f"{folder} lacks the draft/ folder that its pair.json names: export the pair again.")
         return pair
 
@@ -64,10 +64,18 @@ class Pair:
 
         Raises BrokenPair.
         """
-        found = self.metadata.get("models", {}).get("target", {}).get("properties", {})
+        target = self._models.get("target", {})
+        found = target.get("properties", {}) if isinstance(target, dict) else None
         if not isinstance(found, dict) or not all(isinstance(value, (str, int)) for value in found.values()):
             raise BrokenPair(f"{self.path / 'pair.json'} has no sound properties ({found!r}): export the pair again.")
         return found
+
+    @property
+    def _models(self) -> dict[str, Any]:
+        models = self.metadata.get("models", {})
+        if not isinstance(models, dict):
+            raise BrokenPair(f"{self.path / 'pair.json'} does not tell its models ({models!r}): export the pair again.")
+        return models
 
     @property
     def max_context(self) -> int:
@@ -78,7 +86,8 @@ class Pair:
 def context_length(model: Path) -> int:
     """The longest sequence that a model was made for, in tokens. Raises BrokenPair where its config.json hides it."""
     config = read_json(model / "config.json")
-    length = config.get("max_position_embeddings") or config.get("text_config", {}).get("max_position_embeddings")
+    inner = config.get("text_config")
+    length = config.get("max_position_embeddings") or (isinstance(inner, dict) and inner.get("max_position_embeddings"))
     if not isinstance(length, int) or length < 2:
         raise BrokenPair(f"{model / 'config.json'} has no max_position_embeddings: add the model's context length.")
     return length

@@ -43,10 +43,6 @@ class NgramIndex:
         self.tail: Tail = ()
         self._entries: dict[int, int] = {}
 
-    @property
-    def num_entries(self) -> int:
-        return len(self._entries)
-
     def extend(self, tokens: Iterable[int]) -> None:
         for token in tokens:
             position = len(self.tokens)

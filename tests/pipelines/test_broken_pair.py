@@ -86,6 +86,17 @@ def test_a_draft_that_pair_json_names_and_is_gone_is_told(pair: Path):
         hidden.rename(pair / "draft")
 
 
+@pytest.mark.parametrize(
+    "models", [b"null", b"[]", b'{"target": null}', b'{"target": []}', b'{"target": {"properties": ["x"]}}']
+)
+def test_a_pair_json_of_another_build_is_told(pair: Path, models: bytes):
+    with (
+        damaged(pair / "pair.json", b'{"models": ' + models + b"}"),
+        pytest.raises(BrokenPair, match=r"pair\.json .* export the pair again"),
+    ):
+        LLMPipeline(pair)
+
+
 def test_a_bare_model_folder_is_a_pair_without_a_draft(pair: Path):
     alone = LLMPipeline(pair / "target", cache_tokens=256)
     assert alone.pair.draft is None

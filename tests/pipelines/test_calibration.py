@@ -30,7 +30,6 @@ def test_a_kind_begins_with_its_prior_and_an_unknown_one_with_even_odds():
     assert calibration.estimate(Evidence("known", (0.25,))) == pytest.approx(0.5)
     assert calibration.estimate(Evidence("known", (-1.0,))) == pytest.approx(odds_to_probability(2.5))
     assert calibration.estimate(Evidence("unknown", (3.0, 4.0))) == 0.5
-    assert calibration.typical("never seen") == 0.5
 
 
 @pytest.mark.parametrize("priors", [None, {"kind": (0.5, 1.0, -0.5, 0.0)}, {"kind": (3.0, 0.0, 0.0, 0.0)}], ids=str)
@@ -60,7 +59,6 @@ def test_estimates_follow_a_change_of_text():
     for _ in range(1000):
         calibration.observe(Evidence("kind"), rng.random() < 0.3)
     assert calibration.estimate(Evidence("kind")) == pytest.approx(0.3, abs=0.08)
-    assert calibration.typical("kind") == pytest.approx(0.3, abs=0.15)
 
 
 def test_what_is_learnt_of_one_kind_changes_no_other():
@@ -103,4 +101,3 @@ def test_an_estimate_is_a_probability_whatever_was_seen(seen):
         calibration.observe(Evidence("kind", features), kept)
         for evidence in (Evidence("kind", features), Evidence("kind", (0.0, 0.0))):
             assert 0 < calibration.estimate(evidence) < 1
-    assert 0 <= calibration.typical("kind") <= 1

@@ -79,7 +79,7 @@ def test_the_index_keeps_within_its_bound_of_memory():
         if i >= 1000:
             peak = max(peak, tracemalloc.get_traced_memory()[0] / i)
     tracemalloc.stop()
-    assert DEPTH * len(tokens) * 0.9 < index.num_entries <= DEPTH * len(tokens)
+    assert DEPTH * len(tokens) * 0.9 < len(index._entries) <= DEPTH * len(tokens)
     assert peak < 2000, "bytes a token"
 
 
