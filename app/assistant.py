@@ -206,7 +206,7 @@ class Assistant:
                 beside = len(self._of()) > 1 or self._num_begun - num_begun > 1  # the second tells of those that ended
                 disturbed |= beside or self._is_loading
                 if isinstance(seen, Turn):
-                    lanes[lane] = seen
+                    lanes[lane] = seen if lane == 0 else _measured_against(lanes[0], seen)
                 yield Standing(lanes[0], lanes[1], seen if isinstance(seen, Reading) else None, disturbed)
             if lanes[lane].finish_reason in (None, CANCELLED):
                 return
@@ -290,6 +290,13 @@ def _saving(pipeline: LLMPipeline, generation: Generation, settings: Settings) -
         return None
     middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
     return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
+
+
+def _measured_against(plain: Turn, drafted: Turn) -> Turn:
+    """What drafts saved in a race is told by the plain passes of the same race."""
+    if drafted.saving is None or plain.stats is None or not plain.stats.tokens_per_s:
+        return drafted
+    return replace(drafted, saving=drafted.saving.at(1e3 / plain.stats.tokens_per_s))
 
 
 def _ready(pipeline: LLMPipeline) -> State:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
-from outrider.pipelines import LLMPipeline, OutriderError
+from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.devices import CPU
 from outrider.pipelines.pair import name_of
 
@@ -33,9 +33,11 @@ def serve(
 ) -> None:
     """Load the pair and serve its page until interrupted; the page offers the pairs in the folder `pairs`, too.
 
-    Raises AddressTaken, and what LLMPipeline raises.
+    Raises AddressTaken, InvalidOption for a folder of pairs that is none, and what LLMPipeline raises.
     """
     _check_address(host, port)
+    if pairs is not None and not pairs.is_dir():
+        raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that holds pairs.")
 
     def load(path: Path, device: str) -> LLMPipeline:
         return LLMPipeline(path, device, reference=reference if device == CPU else None)

@@ -70,8 +70,9 @@ def history_path() -> Path:
 
 
 def title_of(prompt: str) -> str:
-    """The first line of a prompt, cut to a length that a list can show."""
-    line = next((line.strip() for line in prompt.splitlines() if line.strip()), "...")
+    """The first line of a prompt, and where that only announces the next also this one, cut to what a list can show."""
+    lines = [line.strip() for line in prompt.splitlines() if line.strip()] or ["..."]
+    line = " ".join(lines[:2]) if lines[0].endswith((":", "：")) else lines[0]
     return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
 
 

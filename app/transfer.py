@@ -77,8 +77,8 @@ def _from_json(text: str) -> Exchange:
         raise BadImport(f"The file is no JSON ({error}): choose one that Outrider exported.") from error
     if whole.get("format") != FORMAT or whole.get("version") != VERSION:
         raise BadImport(
-            f"The file says format={whole.get('format')!r}, version={whole.get('version')!r}, and what can be imported "
-            f"is {FORMAT!r}, version {VERSION}."
+            f"The file is no conversation that Outrider exported (format {FORMAT!r}, version {VERSION}): it says "
+            f"format={whole.get('format')!r}, version={whole.get('version')!r}."
         )
     title, tip, records = whole.get("title"), whole.get("tip"), whole.get("turns")
     if not isinstance(title, str) or not isinstance(records, list) or not all(isinstance(r, dict) for r in records):

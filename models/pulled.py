@@ -54,7 +54,7 @@ def unfinished(folder: Path, name: str) -> int:
 def find_pair(text: str, folder: Path | None = None) -> Path:
     """The folder that `text` names: a path, or the name of a pulled pair. A folder that is there comes first.
 
-    Raises UnknownName for a pair of the catalogue that was not pulled. What is neither is returned as a path.
+    Raises UnknownName for a name of no pair. A path to nothing is returned as it is.
     """
     path = Path(text).expanduser()
     if path.exists() or not _is_name(text):
@@ -64,7 +64,10 @@ def find_pair(text: str, folder: Path | None = None) -> Path:
         return named
     if text in Catalogue.shipped().names:
         raise UnknownName(f"{text} was not pulled yet: `outrider models pull {text}`.")
-    return path
+    raise UnknownName(
+        f"There is no folder {text} and no pair of that name: give a folder that `outrider export` made, or one of the "
+        "names in `outrider models list`."
+    )
 
 
 def remove(name: str, folder: Path) -> None:

@@ -37,6 +37,11 @@ class Pair:
         folder = Path(path).expanduser()
         if not folder.is_dir():
             raise BrokenPair(f"There is no folder {folder}: give a folder that `outrider export` made.")
+        if not any((folder / name).exists() for name in ("openvino_model.xml", "pair.json")):
+            raise BrokenPair(
+                f"{folder} is no pair, as it has neither pair.json nor openvino_model.xml: give a folder that "
+                "`outrider export` made."
+            )
         if (folder / "openvino_model.xml").is_file():
             pair = cls(folder, folder, None)
         else:

@@ -25,7 +25,12 @@ from .report import Report, cost_curve, entries, samples
 from .table import show
 from .task import Task, first_of_each, read_tasks
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 class MissingPlots(OutriderError):

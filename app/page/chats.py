@@ -30,10 +30,10 @@ class ChatList:
             with gr.Row(elem_id="chat-buttons"):
                 self.rename = gr.Button(translate("rename"), size="sm", min_width=80)
                 self.delete = gr.Button(translate("delete"), size="sm", min_width=80, elem_id="delete")
+                self.keep = gr.Button(translate("keep"), size="sm", visible=False, min_width=80)
                 self.sure = gr.Button(
                     translate("delete_sure"), variant="stop", size="sm", visible=False, min_width=80, elem_id="sure"
                 )
-                self.keep = gr.Button(translate("keep"), size="sm", visible=False, min_width=80)
                 self.json = gr.Button(translate("export_json"), size="sm", min_width=110)
                 self.markdown = gr.Button(translate("export_markdown"), size="sm", min_width=110)
                 self.upload = gr.UploadButton(

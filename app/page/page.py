@@ -123,7 +123,7 @@ class Page:
             rested.then(**refresh)
         composer.stop.click(talk.stop, None, None, **quick)
         self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
-        anew = gr.on([self.chat.clear, self.chats.new.click], talk.begin_anew, None, [*entry, *shown], **quick)
+        anew = self.chats.new.click(talk.begin_anew, None, [*entry, *shown], **quick)
         anew.then(**refresh)
         opening = [self.chats.listing, self.coloured]
         opened = self.chats.listing.input(talk.open, opening, [*entry, *shown], **queued)

@@ -98,7 +98,7 @@ def _verdict_html(standing: Standing, words: Words) -> str:
     if plain.stats is None or drafted.stats is None:
         return ""
     differs_at = first_difference(plain.token_ids, drafted.token_ids)
-    times = {"plain": f"{plain.stats.total_s:.2f}", "drafted": f"{drafted.stats.total_s:.2f}"}
+    times = {"plain": rendering.duration(plain.stats.total_s), "drafted": rendering.duration(drafted.stats.total_s)}
     if differs_at is not None:
         line = words("race_other", place=f"{differs_at + 1:,}", **times)
     elif standing.disturbed:

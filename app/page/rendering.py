@@ -185,6 +185,11 @@ def saved_phrase(ms: float, words: Words) -> str:
     return words("saved" if ms >= 0 else "lost", ms=f"{abs(ms):,.0f}")
 
 
+def duration(seconds: float) -> str:
+    """With as many digits as tell two of them apart."""
+    return f"{1e3 * seconds:,.0f} ms" if seconds < 1 else f"{seconds:,.2f} s"
+
+
 def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
     """What the replay of an answer showed."""
     if receipt is None:
@@ -194,7 +199,7 @@ def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
     else:
         line = words("differs", place=f"{receipt.differs_at + 1:,}")
     if receipt.ratio is not None:
-        plain, drafted = f"{receipt.plain_s:.2f}", f"{receipt.drafted_s:.2f}"
+        plain, drafted = duration(receipt.plain_s), duration(receipt.drafted_s)
         line += " " + words("times", plain=plain, drafted=drafted, ratio=f"{receipt.ratio:.1f}")
     sort = "same" if receipt.differs_at is None else "other"
     return f'<p class="receipt {sort}">{line}</p>'

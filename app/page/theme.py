@@ -43,4 +43,10 @@ def theme() -> gr.themes.Base:
         button_primary_background_fill_hover="#115e59",
         button_primary_background_fill_hover_dark="#0d9488",
         button_primary_text_color="white",
+        button_cancel_background_fill="#b91c1c",
+        button_cancel_background_fill_dark="#b91c1c",
+        button_cancel_background_fill_hover="#991b1b",
+        button_cancel_background_fill_hover_dark="#dc2626",
+        button_cancel_text_color="white",
+        button_cancel_text_color_dark="white",
     )

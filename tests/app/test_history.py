@@ -306,6 +306,8 @@ def test_what_is_no_conversation_is_refused(content: bytes) -> None:
 
 
 def test_a_title_is_the_first_line_of_the_prompt() -> None:
-    assert title_of("\n  Rename it:\ndef f(): ...") == "Rename it:"
+    assert title_of("\n  Rename it:\n\ndef f(): ...\nmore") == "Rename it: def f(): ..."
+    assert title_of("改名：\ndef f(): ...") == "改名： def f(): ..."
+    assert title_of("Rename it.\ndef f(): ...") == "Rename it."
     assert title_of("x" * 100) == "x" * 59 + "…"
     assert title_of(" \n ") == "..."

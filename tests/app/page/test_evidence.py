@@ -100,7 +100,7 @@ def test_a_race_that_another_window_disturbed_says_so_and_can_be_run_again(
     other.locator("#stop").click()
     expect(other.locator("#chat .figures")).to_contain_text("stopped")
     pipeline.gate.set()
-    expect(page.locator("#lanes .verdict")).to_have_text("The same 2 tokens: 0.50 s plain, 0.50 s with drafts.")
+    expect(page.locator("#lanes .verdict")).to_have_text("The same 2 tokens: 500 ms plain, 500 ms with drafts.")
     expect(page.locator("#lanes .disturbed")).to_be_visible()
     page.get_by_role("button", name="Run again").click()
     expect(page.locator("#lanes .verdict")).to_contain_text("1.0 times as fast")

@@ -181,20 +181,20 @@ def test_undo_takes_the_last_turn_back_into_the_box(page, pipeline) -> None:
     expect(page.locator("#prompt textarea")).to_have_value("Now rename it.")
 
 
-def test_clear_begins_anew(page, pipeline) -> None:
+def test_new_begins_anew(page, pipeline) -> None:
     ask(page, "Write area.")
     finish(page, pipeline, 1)
-    page.get_by_role("button", name="Clear").click()
+    page.locator("#new").click()
     expect(page.locator("#chat .user-row")).to_have_count(0)
     ask(page, "Something else.")
     finish(page, pipeline, 1)
     assert pipeline.requests[1][0] == [{"role": "user", "content": "Something else."}]
 
 
-def test_clear_while_an_answer_is_written_ends_it(page, pipeline) -> None:
+def test_new_while_an_answer_is_written_ends_it(page, pipeline) -> None:
     ask(page, "Write area.")
     expect(answers(page)).to_contain_text("def area(width, height):")
-    page.get_by_role("button", name="Clear").click()
+    page.locator("#new").click()
     expect(page.locator("#chat .user-row")).to_have_count(0)
     expect(page.locator("#send")).to_be_visible()
     ask(page, "Something else.")

@@ -52,7 +52,7 @@ def answered(page: Page, mode: str) -> str:
     expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
     expect(page.locator("#send")).to_be_visible()
     text = page.locator("#chat pre.answer").inner_text()
-    page.get_by_role("button", name="Clear").click()
+    page.locator("#new").click()
     expect(page.locator("#chat .example").first).to_be_visible()
     return text
 
