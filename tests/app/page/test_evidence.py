@@ -78,7 +78,7 @@ def test_the_race_runs_both_one_after_the_other_and_compares_them(page, pipeline
     expect(page.locator("#lanes section").nth(1)).to_contain_text("waits for its turn")
     assert [options["mode"] for _, options in pipeline.requests] == ["off"]
     pipeline.gate.set()
-    expect(page.locator("#lanes .verdict")).to_contain_text("The same 2 tokens, 1.0 times as fast: 0.50 s plain")
+    expect(page.locator("#lanes .verdict")).to_contain_text("The same 2 tokens, 1.0 times as fast: 500 ms plain")
     assert page.locator("#lanes pre").all_inner_texts() == [BEGINNING + END] * 2
     assert [options["mode"] for _, options in pipeline.requests] == ["off", "auto"]
     assert [messages for messages, _ in pipeline.requests] == [[{"role": "user", "content": "Write area."}]] * 2
