@@ -78,6 +78,8 @@ def test_the_prompt_can_come_from_standard_input(run: Run, plain: str) -> None:
         (["generate", ""], "The prompt is empty"),
         (["generate", "x", "--pair", "no/such/folder"], "There is no folder"),
         (["chat", "--pair", "no/such/folder"], "There is no folder"),
+        (["doctor", "nobody"], "no pair of that name: give a folder that `outrider export` made, or one of the names"),
+        (["chat", "--pairs", "no/such/folder"], "There is no folder no/such/folder to take pairs from"),
         (["generate", "x", "--device", "sledge"], "no device 'sledge'"),
         (["chat", "--device", "sledge"], "choose one of 'CPU'"),
         (["generate", "word " * 20000], "shorten the prompt"),

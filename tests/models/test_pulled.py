@@ -29,6 +29,8 @@ def test_a_name_means_a_pulled_pair_and_a_path_means_itself(tmp_path: Path, monk
     assert pulled.find_pair("mine", folder) == mine
     assert pulled.find_pair("./mine", folder) == Path("mine")
     assert pulled.find_pair("no/such/folder", folder) == Path("no/such/folder")
+    with pytest.raises(UnknownName, match="There is no folder nobody and no pair of that name"):
+        pulled.find_pair("nobody", folder)
     put(tmp_path, "mine")
     assert pulled.find_pair("mine", folder) == Path("mine")  # a folder that is there comes first
 

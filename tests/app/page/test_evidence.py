@@ -79,6 +79,8 @@ def test_the_race_runs_both_one_after_the_other_and_compares_them(page, pipeline
     assert [options["mode"] for _, options in pipeline.requests] == ["off"]
     pipeline.gate.set()
     expect(page.locator("#lanes .verdict")).to_contain_text("The same 2 tokens, 1.0 times as fast: 500 ms plain")
+    # by the plain lane's 86.4 tokens a second, three tokens are 35 ms, and with the draft they took 100
+    expect(page.locator("#lanes .saved")).to_have_text("65 ms lost")
     assert page.locator("#lanes pre").all_inner_texts() == [BEGINNING + END] * 2
     assert [options["mode"] for _, options in pipeline.requests] == ["off", "auto"]
     assert [messages for messages, _ in pipeline.requests] == [[{"role": "user", "content": "Write area."}]] * 2

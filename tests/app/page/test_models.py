@@ -88,7 +88,7 @@ def test_another_pair_is_loaded_while_the_first_answers(page, pipeline, other) -
 
 
 def test_a_pair_that_cannot_work_is_listed_with_the_reason(page, pipeline) -> None:
-    expect(page.locator("#unusable")).to_contain_text(re.compile("broken: .*pair.json cannot be read"))
+    expect(page.locator("#unusable")).to_contain_text(re.compile("broken: .*is no pair, as it has neither"))
     load(page, "refused")
     expect(page.locator("#status")).to_contain_text("refused could not be loaded on CPU: its <vocabulary> is another")
     expect(page.locator("#unusable")).to_contain_text("refused (CPU): its <vocabulary> is another")
@@ -112,7 +112,7 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
     expect(page.locator("#status")).to_contain_text("就绪")
     expect(page.locator("#send")).to_have_text("发送")
     expect(page.locator("#mode label")).to_have_text(["自动", "普通", "提示查找", "文本索引", "草稿模型", "串联"])
-    expect(page.locator("#chat .placeholder")).to_contain_text("请提出对一个 Python 函数的修改")
+    expect(page.locator("#chat .placeholder")).to_contain_text("一次对话只谈一个 Python 函数")
     expect(page.locator("#prompt textarea")).to_have_attribute("placeholder", "请输入要做的修改")
     expect(page.locator("#chat .example").first).to_have_text("重命名变量")
     expect(page.locator("#import")).to_have_text("导入")
