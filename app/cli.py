@@ -176,7 +176,7 @@ def doctor(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
-    """Measure every mode of a pair on this machine, beside plain decoding."""
+    """Measure every mode of a pair beside plain decoding."""
     from .bench.command import main as run_bench
 
     run_bench(context.args)

@@ -82,16 +82,16 @@ def _passes(cost: CostModel) -> Table:
     table.add_column("tokens", justify="right")
     table.add_column("ms", justify="right")
     table.add_column("against one", justify="right")
-    table.add_column("", width=BAR_WIDTH)
+    table.add_column("", max_width=BAR_WIDTH)
     one = cost.pass_ms([(1, CONTEXT)])
     longest = cost.pass_ms([(cost.rows[-1], CONTEXT)])
     for rows in sorted({1, *cost.rows}):
         took = cost.pass_ms([(rows, CONTEXT)])
-        table.add_row(str(rows), f"{took:.2f}", f"{took / one:.2f}", Bar(longest, 0, took, width=BAR_WIDTH))
+        table.add_row(str(rows), f"{took:.2f}", f"{took / one:.2f}", Bar(longest, 0, took))
     if cost.draft_ms:
         table.add_section()
         table.add_row("draft model, one", f"{cost.draft_ms:.2f}", f"{cost.draft_ms / one:.2f}",
-                      Bar(longest, 0, cost.draft_ms, width=BAR_WIDTH))  # fmt: skip
+                      Bar(longest, 0, cost.draft_ms))  # fmt: skip
     return table
 
 
