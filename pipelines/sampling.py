@@ -23,7 +23,6 @@ Hashes = NDArray[np.uint64]  # [candidates]
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 UNIT = 2.0**-52
-HIGHEST_NOISE = float(-np.log(-np.log1p(-0.5 * UNIT)))  # 36.7, what the largest hash maps to
 # How far below the best score the likeliest tokens are looked for, before all are taken into account.
 REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 ROUNDING = 1e-9  # more than what noise and scores are rounded by
@@ -86,8 +85,10 @@ def candidates(scores: Scores, config: GenerationConfig) -> tuple[Ids, Scores]:
     else:
         ids = _likeliest(scores, lambda ids: ids.size >= top_k)
         ids = _top(ids, scores[ids], top_k)
+    if ids.size < scores.size:
+        scores = scores[ids]
     with np.errstate(over="ignore"):  # at the smallest temperatures all but the best become -inf
-        scores = (scores[ids] - best) / config.temperature
+        scores = (scores - best) / config.temperature
     if config.top_p < 1.0:
         left = _nucleus(scores, config.top_p)
         ids, scores = ids[left], scores[left]
@@ -109,14 +110,12 @@ def gumbel(seed: int, answer: int, position: int, ids: Ids) -> Scores:
 def _winner(ids: Ids, scores: Scores, key: int) -> int:
     """The id whose score and noise are highest. Logarithms are slow, so the noise of those that are far from the best
     is only computed where their hashes are so high that it could lift them above all that are near."""
-    best = scores.max()
-    near = scores >= best - REACHES[0]
-    lead = (scores[near] + _noise(_hashes(key, ids[near]))).max()
-    far = np.flatnonzero(~near & (scores >= lead - HIGHEST_NOISE - ROUNDING))
-    needed = lead - (best - REACHES[0]) - ROUNDING
-    near[far[_hashes(key, ids[far]) >= _least_hash(needed)]] = True
-    ids, scores = ids[near], scores[near]
-    return int(ids[np.argmax(scores + _noise(_hashes(key, ids)))])
+    hashes = _hashes(key, ids)
+    least = scores.max() - REACHES[0]
+    near = scores >= least
+    lead = (scores[near] + _noise(hashes[near])).max()
+    near |= hashes >= _least_hash(lead - least - ROUNDING)
+    return int(ids[near][np.argmax(scores[near] + _noise(hashes[near]))])
 
 
 def _likeliest(scores: Scores, are_enough: Callable[[Ids], bool]) -> Ids:
