@@ -47,10 +47,14 @@ class Grammars:
         except ValueError as error:
             raise _impossible(name, text, str(error)) from error
         vocabulary = self._vocabulary
-        matcher = LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=LLParserLimits(verbose_errors=False))
-        if matcher.is_error():
+
+        def make() -> LLMatcher:
+            limits = LLParserLimits(verbose_errors=False)
+            return LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits)
+
+        if (matcher := make()).is_error():
             raise _impossible(name, text, matcher.get_error())
-        constraint = Constraint(matcher, vocabulary.end, config.stop_ids & vocabulary.special)
+        constraint = Constraint(matcher, make, vocabulary.end, config.stop_ids & vocabulary.special)
         if constraint.allowed(()) is None:
             raise _impossible(name, text, "it allows nothing but an empty answer")
         return constraint

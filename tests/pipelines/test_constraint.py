@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 
-from outrider.pipelines import GenerationConfig, StructuredOutputConfig, grammars
+from outrider.pipelines import GenerationConfig, InvalidOption, StructuredOutputConfig, grammars
 from outrider.pipelines.constraint import Constraint
 from outrider.pipelines.grammars import Grammars
 from outrider.pipelines.token_bytes import TokenBytes
@@ -55,6 +56,21 @@ def test_it_makes_no_difference_what_was_asked_before(models: Models, seed):
         beginning = [*beginning, token]
     for asked in rng.sample(sorted(known), min(6, len(known))):
         assert answers(constraint(models, form), list(asked)) == known[asked]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_drafts_led_to_counts_towards_no_limit(models: Models, monkeypatch: pytest.MonkeyPatch, seed):
+    """The lexer's states add up over all that is asked, and are many here: two for each letter that is in doubt."""
+    few = LLParserLimits(verbose_errors=False, max_lexer_states=200)
+    monkeypatch.setattr(grammars, "LLParserLimits", lambda **_: few)
+    rng, form = random.Random(seed), StructuredOutputConfig(regex="[ab]*a[ab]{9}c")
+    a, b = (models.tokenizer.encode(letter, add_special_tokens=False)[-1] for letter in "ab")
+    drafted = constraint(models, form)
+    for _ in range(100):
+        beginning = [rng.choice((a, b)) for _ in range(rng.randrange(14))]
+        assert answers(drafted, beginning) == answers(constraint(models, form), beginning)
+    with pytest.raises(InvalidOption, match="make it simpler"):
+        answers(drafted, [rng.choice((a, b)) for _ in range(200)])
 
 
 @pytest.mark.parametrize("seed", range(8))
