@@ -31,7 +31,7 @@ types: $(VENV)/dev.done
 	$(BIN)/mypy $(addprefix $(VENV)/src/outrider/,$(FOLDERS))
 
 pytest: $(VENV)/dev.done $(VENV)/browser.done
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 wide-pair: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmark.wide_pair $(OUT)

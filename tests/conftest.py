@@ -8,18 +8,25 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from outrider.pipelines.privacy import keep_private
 
 keep_private()
 
 # What is measured of a pair, and what is pulled, goes to folders of the tests' own, those of every process they start
-# too.
-os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="outrider-tests-")
-os.environ["XDG_DATA_HOME"] = tempfile.mkdtemp(prefix="outrider-tests-data-")
+# too. They go when the tests end.
+OWN_FOLDER = tempfile.TemporaryDirectory(prefix="outrider-tests-", ignore_cleanup_errors=True)
+for variable in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
+    os.environ[variable] = str(Path(OWN_FOLDER.name, variable))
 
 # A shell that starts the tests in the background ignores the interrupt, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# A pass of a real model can take long on a busy machine; what a failing example needs to be run again is printed.
+settings.register_profile("outrider", deadline=None, print_blob=True)
+settings.load_profile("outrider")
 
 
 @pytest.fixture(scope="session")

@@ -173,19 +173,19 @@ def stored(text: str) -> str:
     return text.replace("\ud800", "?")
 
 
-Reference.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+Reference.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
 TestAnyOrderOfCallsLeavesWhatListsWould = Reference.TestCase
 
 
 @given(turns)
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_turn_comes_back_from_its_record(turn: Turn) -> None:
     assert turn_of(turn_record(turn)) == turn
     assert settings_of(settings_record(turn.settings)) == turn.settings
 
 
 @given(st.text("ab #\\<!->\n\r`"), st.lists(turns, min_size=1, max_size=4))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_markdown_brings_back_what_was_said(title: str, path: list[Turn]) -> None:
     content = to_markdown(title, path).encode("utf-8", "surrogatepass")
     if b"\xed\xa0\x80" in content:

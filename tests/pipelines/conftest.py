@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.cost import CostModel
 
 from .real import Models
-
-# A pass of a real model can take long on a busy machine; what a failing example needs to be run again is printed.
-settings.register_profile("outrider", deadline=None, print_blob=True)
-settings.load_profile("outrider")
 
 
 @pytest.fixture(scope="session")

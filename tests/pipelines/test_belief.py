@@ -17,7 +17,7 @@ def some_prior(rng: np.random.Generator, size: int) -> np.ndarray:
 
 
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 6), count=st.integers(1, 12))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_it_is_the_conditional_of_a_gaussian(seed, size, count):
     rng = np.random.default_rng(seed)
     prior, shares = some_prior(rng, size), rng.uniform(0, 1, (count, size))

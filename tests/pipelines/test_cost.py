@@ -179,7 +179,7 @@ def test_a_number_of_rows_that_turns_out_dearer_is_learnt(context_ms, windows, f
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_costs_that_were_measured_at_a_busy_moment_are_mended_by_the_passes_that_follow(seed):
     rng = random.Random(seed)
     rows = (2, 3, 4, 6, 8, 12, 16, 33)
@@ -201,7 +201,7 @@ def test_costs_that_were_measured_at_a_busy_moment_are_mended_by_the_passes_that
 
 
 @given(seed=st.integers(0, 10_000))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_more_rows_never_cost_less_whatever_the_passes_take(seed):
     rng = random.Random(seed)
     model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02))
