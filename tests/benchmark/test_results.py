@@ -45,9 +45,15 @@ def test_ratios_are_paired_and_the_best_right_mode_is_the_fastest_whose_text_is_
     assert best_right(list(found.values()), "edit", BASE[0]) == found[LOOKUP]
 
 
-def test_sampled_text_is_not_compared() -> None:
-    answers = [(question(do_sample=True), {BASE: reply((1, 2), 1.0), LOOKUP: reply((3, 4), 1.0)})]
-    assert [line.compared for line in lines(answers, PLAIN)] == [0, 0]
+def test_sampled_text_is_not_compared_and_that_of_another_distribution_is_not_right() -> None:
+    replies = {BASE: reply((1, 2), 3.0), LOOKUP: reply((3, 4), 2.0), DRAFT: reply((5, 6), 1.0)}
+    found = lines([(question(do_sample=True), replies)], PLAIN, {DRAFT})
+    assert [(line.compared, line.is_right) for line in found] == [(0, True), (0, True), (0, False)]
+    best = best_right(found, "edit", BASE[0])
+    assert best is not None
+    assert best.who == LOOKUP
+    greedy = lines([(question(), {BASE: reply((1, 2), 3.0), DRAFT: reply((1, 2), 1.0)})], PLAIN, {DRAFT})
+    assert all(line.is_right for line in greedy)
 
 
 def test_a_mode_that_did_not_answer_everything_is_left_out() -> None:

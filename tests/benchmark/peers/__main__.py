@@ -40,7 +40,8 @@ from .worker import PEERS, Worker
 HOW = (
     "{threads} threads each, in turns, order shuffled with seed {seed}. Medians over the prompts, in brackets the "
     "quartiles: tokens per second after the first (of a batch: all by all of the time), times those of {base}, and how "
-    "many times as fast {ours} is. Text is right where a mode's tokens are those of its own plain decoding."
+    "many times as fast {ours} is. Text is right where a mode's tokens are those of its own plain decoding; sampled text cannot be "
+    "compared so, and is called biased where it is known not to follow the model's distribution."
 )
 WARM_UP = "Repeat this function:\ndef double(number):\n    return 2 * number"
 REST_S = 0.1  # for the threads of the peer before to go to sleep
@@ -100,7 +101,8 @@ def main(
         for number, question in enumerate(questions):
             console.print(f"{number + 1} of {len(questions)}: {question.task.family}", style="dim")
             answers.append((question, _ask(choices, question, seed, number, refusals)))
-    found = lines(answers, {worker.name: worker.modes[0] for worker in workers})
+    biased = {(worker.name, mode) for worker in workers for mode in worker.biased}
+    found = lines(answers, {worker.name: worker.modes[0] for worker in workers}, biased)
     _show(found, console)
     for refusal, families in refusals.items():
         console.print(f"{refusal} ({', '.join(sorted(families))})", markup=False)
@@ -144,15 +146,15 @@ def _show(found: Sequence[Line], console: Console) -> None:
         for title in ("tokens\n/s", "x GenAI\nplain", "auto\nx it", "text\nright"):
             table.add_column(title, justify="right", no_wrap=True)
         for line in (line for line in found if line.family == family):
-            right = f"{line.right} of {line.compared}" if line.compared else "sampled"
+            uncompared = "biased" if line.is_biased else "not compared"
+            right = f"{line.right} of {line.compared}" if line.compared else uncompared
             ratios = (figure_with_quartiles(line.to_base, 2), figure_with_quartiles(line.ours_to_it, 2))
             table.add_row(" ".join(line.who), figure(line.tokens_per_s), *ratios, right)
         console.print(table)
         best = best_right(found, family, BASE[0])
         if best is not None and best.ours_to_it is not None:
-            known = "Best right mode" if best.compared else "Fastest mode (sampled text cannot be compared)"
             console.print(
-                f"{known} of {BASE[0]}: {best.who[1]}; {' '.join(OURS)} is "
+                f"Best right mode of {BASE[0]}: {best.who[1]}; {' '.join(OURS)} is "
                 f"{figure_with_quartiles(best.ours_to_it, 2)} times as fast."
             )
 

@@ -76,6 +76,7 @@ class Peer(Protocol):
     """A runtime with its models loaded."""
 
     modes: Sequence[str]  # the first one is plain decoding
+    biased: Sequence[str]  # those whose samples are known not to follow the model's distribution
     versions: Mapping[str, str]
 
     def answer(self, mode: str, question: Question) -> Reply:

@@ -18,6 +18,7 @@ class LlamaCpp:
     """One request at a time, which is what its Python interface offers."""
 
     modes = ("plain", "prompt lookup")
+    biased = ()
 
     def __init__(self, setup: Setup) -> None:
         file = setup.scratch / "target-q4_0.gguf"

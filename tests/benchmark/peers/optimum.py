@@ -40,6 +40,7 @@ class Optimum:
     """One request at a time, since padded batches would need other prompts."""
 
     modes = ("plain", "prompt lookup", "assistant")
+    biased = ()
 
     def __init__(self, setup: Setup) -> None:
         config = {"PERFORMANCE_HINT": "LATENCY"} | {name: str(value) for name, value in setup.properties.items()}

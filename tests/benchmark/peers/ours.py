@@ -13,6 +13,8 @@ from .base import Question, Reply, Setup
 class Ours:
     """All modes of a pipeline that keeps the promise of the same tokens, and "auto" of one that does not."""
 
+    biased = ()
+
     def __init__(self, setup: Setup) -> None:
         self._exact = LLMPipeline(setup.pair, **setup.properties)
         self._inexact = LLMPipeline(setup.pair, exact=False, **setup.properties)

@@ -25,7 +25,7 @@ class Worker:
     def __init__(self, name: str, setup: Setup) -> None:
         self.name = name
         self._process = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
-        self.modes, self.versions = self._call(_load, name, setup)
+        self.modes, self.biased, self.versions = self._call(_load, name, setup)
 
     def answer(self, mode: str, question: Question) -> Reply:
         """Raises CannotRun."""
@@ -43,11 +43,11 @@ class Worker:
             raise CannotRun(f"{type(error).__name__}: {error}") from error
 
 
-def _load(name: str, setup: Setup) -> tuple[tuple[str, ...], dict[str, str]]:
+def _load(name: str, setup: Setup) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, str]]:
     global _peer
     module, kind = PEERS[name]
     _peer = getattr(import_module(f"{__package__}.{module}"), kind)(setup)
-    return tuple(_peer.modes), dict(_peer.versions)
+    return tuple(_peer.modes), tuple(_peer.biased), dict(_peer.versions)
 
 
 def _answer(mode: str, question: Question) -> Reply:
