@@ -40,8 +40,8 @@ from .worker import PEERS, Worker
 HOW = (
     "{threads} threads each, in turns, order shuffled with seed {seed}. Medians over the prompts, in brackets the "
     "quartiles: tokens per second after the first (of a batch: all by all of the time), times those of {base}, and how "
-    "many times as fast {ours} is. Text is right where a mode's tokens are those of its own plain decoding; sampled text cannot be "
-    "compared so, and is called biased where it is known not to follow the model's distribution."
+    "many times as fast {ours} is. Text is right where a mode's tokens are those of its own plain decoding; sampled "
+    "text cannot be compared so, and is called biased where it is known not to follow the model's distribution."
 )
 WARM_UP = "Repeat this function:\ndef double(number):\n    return 2 * number"
 REST_S = 0.1  # for the threads of the peer before to go to sleep
