@@ -43,8 +43,9 @@ def likelihood(some: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]
     """The probability that beginnings of `length` tokens differ as much as these do, were they of one distribution."""
     counts = [Counter(answer[:length] for answer in answers) for answers in (some, others)]
     common = [beginning for beginning, count in (counts[0] + counts[1]).items() if count >= FEWEST]
-    rests = [sum(count.values()) - sum(count[beginning] for beginning in common) for count in counts]
-    table = np.array([[*(count[beginning] for beginning in common), rest] for count, rest in zip(counts, rests, strict=True)])
+    rare = [sum(count.values()) - sum(count[beginning] for beginning in common) for count in counts]
+    rows = [[*(count[beginning] for beginning in common), left] for count, left in zip(counts, rare, strict=True)]
+    table = np.array(rows)
     table = table[:, table.sum(0) > 0]
     return float(chi2_contingency(table).pvalue) if table.shape[1] > 1 else 1.0
 
