@@ -52,7 +52,7 @@ def test_a_device_that_is_not_there_is_refused_with_those_that_are(embedded_pair
         (("CPU", "GPU.0", "GPU.1", "NPU"), {"CPU", "GPU", "GPU.0", "GPU.1", "NPU"}),
         ((), {"CPU"}),
     ],
-    ids=str,
+    ids=["CPU", "one GPU", "two GPUs", "none"],
 )
 def test_the_names_that_openvino_understands_are_taken(monkeypatch, seen, known):
     monkeypatch.setattr(devices, "device_names", lambda: seen)

@@ -41,7 +41,7 @@ RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
         ([{"role": "user"}], InvalidOption, "'role' and 'content'"),
         ([{"role": "user", "content": 7}], InvalidOption, "strings 'role' and 'content'"),
     ],
-    ids=str,
+    ids=lambda given: "history" if isinstance(given, openvino_genai.ChatHistory) else str(given),
 )
 def test_what_is_no_prompt_is_refused(pipeline: LLMPipeline, prompt, error, message):
     for ask in (pipeline.generate, pipeline.stream):
