@@ -49,8 +49,9 @@ def main(
     found = ratios(files)
     mpl.rcParams.update({"font.family": "sans-serif", "font.size": 10})
     figure, axes = plt.subplots(figsize=(8, 0.9 * len(found) + 1.2), layout="constrained")
-    height = 0.8 / len(SHOWN)
-    for row, (who, (label, colour)) in enumerate(SHOWN.items()):
+    shown = {who: style for who, style in SHOWN.items() if any(who in modes for modes in found.values())}
+    height = 0.8 / len(shown)
+    for row, (who, (label, colour)) in enumerate(shown.items()):
         at = [family + row * height for family in range(len(found))]
         values = [modes.get(who, 0.0) for modes in found.values()]
         bars = axes.barh(at, values, height * 0.9, label=label, color=colour)
