@@ -23,7 +23,6 @@ for variable in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
 # A shell that starts the tests in the background ignores the interrupt, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
 # A pass of a real model can take long on a busy machine; what a failing example needs to be run again is printed.
 settings.register_profile("outrider", deadline=None, print_blob=True)
 settings.load_profile("outrider")

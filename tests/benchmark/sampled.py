@@ -33,20 +33,19 @@ from .peers.base import Question, Setup
 from .peers.genai import GenAI
 
 REQUEST = "Repeat this function:\ndef area(width, height):\n    return width * height"
-TEMPERATURE = 1.6  # at which a token of four is another than the likeliest
+TEMPERATURE = 1.6  # at which two answers of five leave the likeliest text within a dozen tokens
 NUM_TOKENS = 24
 BEGINNINGS = (1, 2, 4, 8, 12)
 FEWEST = 10  # answers of a beginning, in both together, for it to be counted by itself
 
 
-def likelihood(some: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]], length: int) -> float:
+def p_value(some: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]], length: int) -> float:
     """The probability that beginnings of `length` tokens differ as much as these do, were they of one distribution."""
     counts = [Counter(answer[:length] for answer in answers) for answers in (some, others)]
     common = [beginning for beginning, count in (counts[0] + counts[1]).items() if count >= FEWEST]
     rare = [sum(count.values()) - sum(count[beginning] for beginning in common) for count in counts]
     rows = [[*(count[beginning] for beginning in common), left] for count, left in zip(counts, rare, strict=True)]
-    table = np.array(rows)
-    table = table[:, table.sum(0) > 0]
+    table = np.array(rows)[:, np.sum(rows, 0) > 0]
     return float(chi2_contingency(table).pvalue) if table.shape[1] > 1 else 1.0
 
 
@@ -76,7 +75,7 @@ def main(count: Annotated[int, typer.Option("--answers", help="Answers in each m
         table.add_column(title, justify="right" if title else "left")
     plain = found.pop(peer.modes[0])
     for mode, answers in found.items():
-        table.add_row(mode, *(f"{likelihood(plain, answers, length):.2g}" for length in BEGINNINGS))
+        table.add_row(mode, *(f"{p_value(plain, answers, length):.2g}" for length in BEGINNINGS))
     console.print(table)
 
 
