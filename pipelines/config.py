@@ -96,6 +96,12 @@ class GenerationConfig:
         return not self.do_sample or self.temperature == 0.0
 
     @property
+    def penalizes(self) -> bool:
+        """Whether tokens are scored by anything but their logits."""
+        changes = (self.presence_penalty, self.frequency_penalty, self.logit_bias, self.min_new_tokens)
+        return self.repetition_penalty != 1.0 or any(changes)
+
+    @property
     def stop_ids(self) -> frozenset[int]:
         """The token ids that end the answer."""
         return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | self.eos_token_ids

@@ -3,12 +3,17 @@
 The token at position t is `argmax over v of (score(v) + Gumbel(seed, answer, t, v))`, where the scores are the
 processed logits; by the Gumbel-max identity this samples from softmax(score) (Maddison et al., arXiv 1411.0030). The
 noise is a hash of its arguments, so the token does not depend on how position t was reached.
+
+Standard Gumbel noise is the negative logarithm of an exponential arrival time. Ids run in heats of HEAT. One hash tells
+when the first of a heat arrives, and which it is; as exponentials have no memory, each of the others takes a fresh one
+longer. So one hash bounds the noise of a whole heat, and of a large vocabulary only the few heats that could win are
+looked into (the top-down construction of the same paper).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +21,16 @@ from numpy.typing import NDArray
 from .config import GenerationConfig
 
 Logits = NDArray[np.float32]  # [vocabulary]
-Scores = NDArray[np.float64]  # [candidates]
+Scores = NDArray[np.float64]  # [vocabulary] or [candidates]
+Times = NDArray[np.float64]
 Ids = NDArray[np.int64]  # [candidates], ascending
 Hashes = NDArray[np.uint64]  # [candidates]
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 UNIT = 2.0**-52
+HEAT = 64  # ids of a heat: of HEAT * HEAT neighbours, each HEAT-th
+FEW_HEATS = 8  # that are looked into to begin with
 # How far below the best score the likeliest tokens are looked for, before all are taken into account.
 REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 ROUNDING = 1e-9  # more than what noise and scores are rounded by
@@ -35,8 +43,11 @@ def choose_token(
     scores = penalized(logits, tokens, num_prompt_tokens, config)
     if config.greedy:
         return int(np.argmax(scores))
+    key = _key(config.rng_seed, answer, len(tokens))
+    if config.top_k is None and config.top_p == 1.0 and config.min_p == 0.0:
+        return _winner_of_all(scores, config.temperature, key)
     ids, scores = candidates(scores, config)
-    return _winner(ids, scores, _key(config.rng_seed, answer, len(tokens)))
+    return int(ids[np.argmax(scores - np.log(_arrivals(key, ids)))])
 
 
 def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:
@@ -49,13 +60,17 @@ def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:
     return left
 
 
-def penalized(logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig) -> Scores:
-    """Logits after the penalties and the bias, float64 [vocabulary].
+def penalized(
+    logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig
+) -> Logits | Scores:
+    """Logits after the penalties and the bias, [vocabulary]: float64, or as they came where nothing changes them.
 
     Repetition divides positive and multiplies negative logits of every token in prompt and answer (CTRL, arXiv
     1909.05858); presence and frequency subtract once, or once for each occurrence, for tokens of the answer. Last
     comes the bias, so that no penalty scales it. Tokens that end the answer are impossible before `min_new_tokens`.
     """
+    if not config.penalizes:
+        return logits
     scores = logits.astype(np.float64)
     answer = tokens[num_prompt_tokens:]
     if config.repetition_penalty != 1.0:
@@ -72,7 +87,7 @@ def penalized(logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, con
     return scores
 
 
-def candidates(scores: Scores, config: GenerationConfig) -> tuple[Ids, Scores]:
+def candidates(scores: Logits | Scores, config: GenerationConfig) -> tuple[Ids, Scores]:
     """The ids (ascending) and tempered scores that top-k, then top-p, then min-p leave over; never none.
 
     At equal scores the lower id is kept. Top-p keeps the smallest set of the most probable tokens whose probabilities
@@ -87,8 +102,7 @@ def candidates(scores: Scores, config: GenerationConfig) -> tuple[Ids, Scores]:
         ids = _top(ids, scores[ids], top_k)
     if ids.size < scores.size:
         scores = scores[ids]
-    with np.errstate(over="ignore"):  # at the smallest temperatures all but the best become -inf
-        scores = (scores - best) / config.temperature
+    scores = _tempered(scores, best, config.temperature)
     if config.top_p < 1.0:
         left = _nucleus(scores, config.top_p)
         ids, scores = ids[left], scores[left]
@@ -102,23 +116,46 @@ def gumbel(seed: int, answer: int, position: int, ids: Ids) -> Scores:
     """Standard Gumbel noise, float64 [candidates], a pure function of its arguments.
 
     The hash is the finalizer of SplitMix64 (Steele et al., 2014, doi 10.1145/2660193.2660195), 52 of its bits taken as
-    the middle of an equal slice of (0, 1), so that neither logarithm meets 0 or 1.
+    the middle of an equal slice of (0, 1), so that no logarithm meets 0 or 1.
     """
-    return _noise(_hashes(_key(seed, answer, position), ids))
+    return -np.log(_arrivals(_key(seed, answer, position), ids))
 
 
-def _winner(ids: Ids, scores: Scores, key: int) -> int:
-    """The id whose score and noise are highest. Logarithms are slow, so the noise of those that are far from the best
-    is only computed where their hashes are so high that it could lift them above all that are near."""
-    hashes = _hashes(key, ids)
-    least = scores.max() - REACHES[0]
-    near = scores >= least
-    lead = (scores[near] + _noise(hashes[near])).max()
-    near |= hashes >= _least_hash(lead - least - ROUNDING)
-    return int(ids[near][np.argmax(scores[near] + _noise(hashes[near]))])
+def _winner_of_all(scores: Logits | Scores, temperature: float, key: int) -> int:
+    """The id whose tempered score and noise are highest, looked for in the heats that promise most, until what is found
+    is more than any other can have."""
+    best, highest = scores.max(), _highest_of_heats(scores)
+    firsts, leaders = _firsts(key, np.arange(highest.size))
+    bounds = _tempered(highest, best, temperature) - np.log(firsts) + ROUNDING
+    by_promise = np.argsort(-bounds)
+    num = FEW_HEATS
+    while True:
+        heats = by_promise[:num, None]
+        ids = _first_id(heats) + np.arange(0, HEAT**2, HEAT)
+        totals = _tempered(scores.take(ids, mode="clip"), best, temperature)
+        totals -= np.log(_behind(firsts[heats], leaders[heats], key, ids))
+        totals[ids >= scores.size] = -np.inf
+        winning = totals.max()
+        needed = int(np.count_nonzero(bounds >= winning))
+        if needed <= num:
+            return int(ids[totals == winning].min())
+        num = needed
 
 
-def _likeliest(scores: Scores, are_enough: Callable[[Ids], bool]) -> Ids:
+def _highest_of_heats(scores: Logits | Scores) -> Logits | Scores:
+    """The highest score of each heat; -inf where it has no ids."""
+    whole = scores.size - scores.size % HEAT**2
+    rest = np.full(HEAT**2, -np.inf, scores.dtype)
+    rest[: scores.size - whole] = scores[whole:]
+    return np.concatenate([part.reshape(-1, HEAT, HEAT).max(axis=1).reshape(-1) for part in (scores[:whole], rest)])
+
+
+def _tempered(scores: Logits | Scores, best: np.floating[Any], temperature: float) -> Scores:
+    with np.errstate(over="ignore"):  # at the smallest temperatures all but the best become -inf
+        return (scores.astype(np.float64) - best) / temperature
+
+
+def _likeliest(scores: Logits | Scores, are_enough: Callable[[Ids], bool]) -> Ids:
     """Those of the highest scores that are enough, found without sorting all."""
     best = scores.max()
     for reach in REACHES:
@@ -128,7 +165,7 @@ def _likeliest(scores: Scores, are_enough: Callable[[Ids], bool]) -> Ids:
     return np.flatnonzero(scores > -np.inf)
 
 
-def _top(ids: Ids, scores: Scores, num: int) -> Ids:
+def _top(ids: Ids, scores: Logits | Scores, num: int) -> Ids:
     """So many of the highest scores, the lower ids of equal ones."""
     if num >= ids.size:
         return ids
@@ -152,9 +189,29 @@ def _key(seed: int, answer: int, position: int) -> int:
     return _mix(_mix(_mix(seed) + answer) + position)
 
 
-def _hashes(key: int, ids: Ids) -> Hashes:
-    """52 random bits for each id."""
-    bits = ids.astype(np.uint64)
+def _arrivals(key: int, ids: Ids) -> Times:
+    """When each id arrives, exponentially distributed with rate 1."""
+    return _behind(*_firsts(key, (ids // HEAT**2) * HEAT + ids % HEAT), key, ids)
+
+
+def _behind(firsts: Times, leaders: Ids, key: int, ids: Ids) -> Times:
+    """When ids arrive whose heats are led by `leaders`, who arrive at `firsts`."""
+    return firsts + np.where(ids == leaders, 0.0, _exponential(_hashes(key, ids)))
+
+
+def _firsts(key: int, heats: Ids) -> tuple[Times, Ids]:
+    """When the first of each heat arrives, and which id that is."""
+    hashes = _hashes(_mix(key), heats)
+    return _exponential(hashes) / HEAT, _first_id(heats) + HEAT * (hashes % np.uint64(HEAT)).astype(np.int64)
+
+
+def _first_id(heats: Ids) -> Ids:
+    return (heats // HEAT) * HEAT**2 + heats % HEAT
+
+
+def _hashes(key: int, numbers: Ids) -> Hashes:
+    """64 random bits for each."""
+    bits = numbers.astype(np.uint64)
     bits *= np.uint64(GOLDEN)
     bits += np.uint64(key)
     bits ^= bits >> np.uint64(30)
@@ -162,17 +219,12 @@ def _hashes(key: int, ids: Ids) -> Hashes:
     bits ^= bits >> np.uint64(27)
     bits *= np.uint64(0x94D049BB133111EB)
     bits ^= bits >> np.uint64(31)
-    bits >>= np.uint64(12)
     return bits
 
 
-def _noise(hashes: Hashes) -> Scores:
-    return -np.log(-np.log((hashes.astype(np.float64) + 0.5) * UNIT))
-
-
-def _least_hash(noise: float) -> np.uint64:
-    """A hash below which all noise is lower."""
-    return np.uint64(max(0, math.floor(math.exp(-math.exp(-noise)) / UNIT) - 1))
+def _exponential(hashes: Hashes) -> Times:
+    """Standard exponential times from the upper 52 bits."""
+    return -np.log(((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * UNIT)
 
 
 def _mix(value: int) -> int:

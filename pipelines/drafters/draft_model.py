@@ -20,7 +20,6 @@ from .base import Opinion, Proposal, Wanted
 
 SUREST = 8.0  # log-odds of a proposal are cut here
 LEAST = 1e-9  # share of the likeliest token's probability that is not told from none
-LIKELY = 8.0  # the draft model writes tokens at most so much less likely, in natural logarithms, than its likeliest
 REACH = 256  # tokens of a text that the model is fed to begin with, at most
 
 # Weights of a proposal's features, bias first, to begin with. The model's own odds are taken at their word where it
@@ -103,10 +102,8 @@ class DraftModel:
     def _opinion(self, sequence: Sequence, ahead: SequenceOf[int], there: int | None, logits: Logits) -> Opinion:
         """On the token that is there, or where none is, on its own."""
         tokens, config = [*sequence.tokens, *ahead], sequence.config
-        logits = likely = sequence.restricted(logits, ahead)
-        if not config.greedy:  # others win so seldom that computing their noise does not pay
-            likely = np.where(logits >= logits.max() - np.float32(LIKELY * config.temperature), logits, -np.inf)
-        own = choose_token(likely, tokens, sequence.num_prompt_tokens, config, sequence.answer)
+        logits = sequence.restricted(logits, ahead)
+        own = choose_token(logits, tokens, sequence.num_prompt_tokens, config, sequence.answer)
         odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
         kind = self.name if config.greedy else f"{self.name} sampled"
         features = (odds / 2, math.log2(1 + len(ahead)) / 4)

@@ -17,6 +17,7 @@ from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel, Window
 
 Logits = Sequence[float]
 WORD = 2**64
+GOLDEN = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +165,23 @@ def probabilities(scores: dict[int, float]) -> dict[int, float]:
 
 
 def gumbel(seed: int, answer: int, position: int, token: int) -> float:
-    """-log(-log(u)), u from 52 bits of a SplitMix64 hash of the four numbers, in the middle of its slice of (0, 1)."""
+    """-log(arrival). Of 64 tokens, each 64 behind the one before, one leads, who arrives after an exponential time
+    divided by 64, and the others an exponential time later."""
     key = 0
     for number in (seed, answer, position):
-        key = finalize(key + number + 0x9E3779B97F4A7C15)
-    u = ((finalize(key + token * 0x9E3779B97F4A7C15) >> 12) + 0.5) / 2**52
-    return -math.log(-math.log(u))
+        key = finalize(key + number + GOLDEN)
+    slab, place = divmod(token, 4096)
+    row, column = divmod(place, 64)
+    heat = finalize(finalize(key + GOLDEN) + (64 * slab + column) * GOLDEN)
+    arrival = exponential(heat) / 64
+    if row != heat % 64:
+        arrival += exponential(finalize(key + token * GOLDEN))
+    return -math.log(arrival)
+
+
+def exponential(word: int) -> float:
+    """-log(u), u from the upper 52 bits, in the middle of its slice of (0, 1)."""
+    return -math.log(((word >> 12) + 0.5) / 2**52)
 
 
 def finalize(word: int) -> int:

@@ -51,6 +51,16 @@ def test_the_chosen_token_is_that_of_plain_arithmetic(values, settings, data):
         assert choose_token(logits, prompt + written, len(prompt), config, answer) == expected
 
 
+@pytest.mark.parametrize("size", [64, 4095, 4096, 4097, 9000])
+@pytest.mark.parametrize("spread", [0.0, 2.0, 15.0])
+def test_of_any_number_of_tokens(size, spread):
+    """The winner of all is looked for among few of them, by what their noise can be at most."""
+    for seed in range(4):
+        logits = np.random.default_rng(seed).normal(0, spread, size).astype(np.float32)
+        config = GenerationConfig(do_sample=True, temperature=0.8, rng_seed=seed)
+        assert choose_token(logits, [1], 1, config) == reference.next_token(logits.tolist(), [1], [], config, 0)
+
+
 @pytest.mark.parametrize("settings", [{}, {"top_k": 40}, {"top_p": 0.9}, {"min_p": 0.01}, {"top_k": 60, "top_p": 0.95}])
 @pytest.mark.parametrize("spread", [0.3, 2.0, 5.0, 15.0, 80.0])
 def test_of_a_large_vocabulary_too(spread, settings):
@@ -180,7 +190,7 @@ def test_the_logits_that_come_in_are_left_alone():
 def test_noise_is_the_documented_hash(seed, answer, position, token):
     (noise,) = gumbel(seed, answer, position, np.array([token]))
     assert noise == pytest.approx(reference.gumbel(seed, answer, position, token), rel=1e-12, abs=1e-12)
-    assert -4 < noise < 36.8  # what the highest of 2**52 hashes maps to
+    assert -3.7 < noise < 41  # between the latest and the earliest arrival
 
 
 def test_noise_is_standard_gumbel():
@@ -204,8 +214,19 @@ def test_noise_changes_with_every_argument():
 def test_noise_of_neighbouring_arguments_is_independent():
     here = gumbel(1, 0, 10, np.arange(20_000))
     for other in (gumbel(2, 0, 10, np.arange(20_000)), gumbel(1, 1, 10, np.arange(20_000)),
-                  gumbel(1, 0, 11, np.arange(20_000)), gumbel(1, 0, 10, np.arange(1, 20_001))):  # fmt: skip
+                  gumbel(1, 0, 11, np.arange(20_000)), gumbel(1, 0, 10, np.arange(1, 20_001)),
+                  gumbel(1, 0, 10, np.arange(64, 20_064))):  # fmt: skip
         assert abs(stats.spearmanr(here, other).statistic) < 0.03
+
+
+def test_noise_of_tokens_that_share_a_hash_is_independent():
+    """Of 64 tokens the highest noise is drawn first; what that does to the others must not show."""
+    noise = np.array([gumbel(3, 0, i, np.arange(5, 4096, 64)) for i in range(20_000)])
+    assert abs(stats.spearmanr(noise[:, 0], noise[:, 1]).statistic) < 0.03
+    assert stats.kstest(noise.max(axis=1) - np.log(64), "gumbel_r").pvalue > 1e-4
+    assert stats.kstest(noise.min(axis=1), lambda x: 1 - (1 - stats.gumbel_r.cdf(x)) ** 64).pvalue > 1e-4
+    leads = np.bincount(noise.argmax(axis=1), minlength=64)
+    assert stats.chisquare(leads).pvalue > 1e-4
 
 
 def test_the_noise_of_a_token_does_not_depend_on_the_other_candidates():
