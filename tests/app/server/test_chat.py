@@ -48,10 +48,9 @@ def test_speculation_changes_the_figures_and_nothing_else(served: Served, client
 
 
 def test_a_stream_adds_up_to_the_answer_and_ends_with_its_figures(client: openai.OpenAI) -> None:
-    whole: Any = client.chat.completions.create(model=MODEL, messages=user(REPEAT), n=3, **SAMPLED)
-    stream = client.chat.completions.create(
-        model=MODEL, messages=user(REPEAT), n=3, stream=True, stream_options={"include_usage": True}, **SAMPLED
-    )
+    options: Any = {"model": MODEL, "messages": user("Write a function that merges two lists."), "n": 3, **SAMPLED}
+    whole = client.chat.completions.create(**options)
+    stream = client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **options)
     chunks: list[Any] = list(stream)
     texts, finishes = [""] * 3, [None] * 3
     for chunk in chunks[:-1]:
