@@ -29,7 +29,7 @@ Hashes = NDArray[np.uint64]  # [candidates]
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 UNIT = 2.0**-52
-HEAT = 64  # ids of a heat: of HEAT * HEAT neighbours, each HEAT-th
+HEAT = 64  # neighbouring ids
 FEW_HEATS = 8  # that are looked into to begin with
 # How far below the best score the likeliest tokens are looked for, before all are taken into account.
 REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
@@ -124,14 +124,15 @@ def gumbel(seed: int, answer: int, position: int, ids: Ids) -> Scores:
 def _winner_of_all(scores: Logits | Scores, temperature: float, key: int) -> int:
     """The id whose tempered score and noise are highest, looked for in the heats that promise most, until what is found
     is more than any other can have."""
-    best, highest = scores.max(), _highest_of_heats(scores)
+    highest = np.maximum.reduceat(scores, np.arange(0, scores.size, HEAT))
+    best = highest.max()
     firsts, leaders = _firsts(key, np.arange(highest.size))
     bounds = _tempered(highest, best, temperature) - np.log(firsts) + ROUNDING
     by_promise = np.argsort(-bounds)
     num = FEW_HEATS
     while True:
         heats = by_promise[:num, None]
-        ids = _first_id(heats) + np.arange(0, HEAT**2, HEAT)
+        ids = heats * HEAT + np.arange(HEAT)
         totals = _tempered(scores.take(ids, mode="clip"), best, temperature)
         totals -= np.log(_behind(firsts[heats], leaders[heats], key, ids))
         totals[ids >= scores.size] = -np.inf
@@ -140,14 +141,6 @@ def _winner_of_all(scores: Logits | Scores, temperature: float, key: int) -> int
         if needed <= num:
             return int(ids[totals == winning].min())
         num = needed
-
-
-def _highest_of_heats(scores: Logits | Scores) -> Logits | Scores:
-    """The highest score of each heat; -inf where it has no ids."""
-    whole = scores.size - scores.size % HEAT**2
-    rest = np.full(HEAT**2, -np.inf, scores.dtype)
-    rest[: scores.size - whole] = scores[whole:]
-    return np.concatenate([part.reshape(-1, HEAT, HEAT).max(axis=1).reshape(-1) for part in (scores[:whole], rest)])
 
 
 def _tempered(scores: Logits | Scores, best: np.floating[Any], temperature: float) -> Scores:
@@ -191,7 +184,7 @@ def _key(seed: int, answer: int, position: int) -> int:
 
 def _arrivals(key: int, ids: Ids) -> Times:
     """When each id arrives, exponentially distributed with rate 1."""
-    return _behind(*_firsts(key, (ids // HEAT**2) * HEAT + ids % HEAT), key, ids)
+    return _behind(*_firsts(key, ids // HEAT), key, ids)
 
 
 def _behind(firsts: Times, leaders: Ids, key: int, ids: Ids) -> Times:
@@ -202,11 +195,7 @@ def _behind(firsts: Times, leaders: Ids, key: int, ids: Ids) -> Times:
 def _firsts(key: int, heats: Ids) -> tuple[Times, Ids]:
     """When the first of each heat arrives, and which id that is."""
     hashes = _hashes(_mix(key), heats)
-    return _exponential(hashes) / HEAT, _first_id(heats) + HEAT * (hashes % np.uint64(HEAT)).astype(np.int64)
-
-
-def _first_id(heats: Ids) -> Ids:
-    return (heats // HEAT) * HEAT**2 + heats % HEAT
+    return _exponential(hashes) / HEAT, heats * HEAT + (hashes % np.uint64(HEAT)).astype(np.int64)
 
 
 def _hashes(key: int, numbers: Ids) -> Hashes:

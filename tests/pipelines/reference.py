@@ -165,16 +165,15 @@ def probabilities(scores: dict[int, float]) -> dict[int, float]:
 
 
 def gumbel(seed: int, answer: int, position: int, token: int) -> float:
-    """-log(arrival). Of 64 tokens, each 64 behind the one before, one leads, who arrives after an exponential time
-    divided by 64, and the others an exponential time later."""
+    """-log(arrival). Of 64 neighbours one leads, who arrives after an exponential time divided by 64, and the others an
+    exponential time later."""
     key = 0
     for number in (seed, answer, position):
         key = finalize(key + number + GOLDEN)
-    slab, place = divmod(token, 4096)
-    row, column = divmod(place, 64)
-    heat = finalize(finalize(key + GOLDEN) + (64 * slab + column) * GOLDEN)
-    arrival = exponential(heat) / 64
-    if row != heat % 64:
+    heat, place = divmod(token, 64)
+    word = finalize(finalize(key + GOLDEN) + heat * GOLDEN)
+    arrival = exponential(word) / 64
+    if place != word % 64:
         arrival += exponential(finalize(key + token * GOLDEN))
     return -math.log(arrival)
 
