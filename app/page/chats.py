@@ -10,6 +10,7 @@ from ..history import History
 from ..transfer import exchange_of, read_exchange, to_json, to_markdown
 from ..wording import translate, words_of
 from .acts import Outbox, saved
+from .buttons import AWAY, toggled
 from .guard import refused, told
 from .view import View
 
@@ -30,9 +31,9 @@ class ChatList:
             with gr.Row(elem_id="chat-buttons"):
                 self.rename = gr.Button(translate("rename"), size="sm", min_width=80)
                 self.delete = gr.Button(translate("delete"), size="sm", min_width=80, elem_id="delete")
-                self.keep = gr.Button(translate("keep"), size="sm", visible=False, min_width=80)
+                self.keep = gr.Button(translate("keep"), size="sm", visible=AWAY, min_width=80)
                 self.sure = gr.Button(
-                    translate("delete_sure"), variant="stop", size="sm", visible=False, min_width=80, elem_id="sure"
+                    translate("delete_sure"), variant="stop", size="sm", visible=AWAY, min_width=80, elem_id="sure"
                 )
                 self.json = gr.Button(translate("export_json"), size="sm", min_width=110)
                 self.markdown = gr.Button(translate("export_markdown"), size="sm", min_width=110)
@@ -96,10 +97,10 @@ class ChatList:
 
     def _ask_sure(self, view: View, request: gr.Request) -> tuple[gr.Button, ...]:
         _open_chat(view, request)
-        return gr.Button(visible=False), gr.Button(visible=True), gr.Button(visible=True)
+        return toggled(False, True, True)
 
     def _not_sure(self) -> tuple[gr.Button, ...]:
-        return gr.Button(visible=True), gr.Button(visible=False), gr.Button(visible=False)
+        return toggled(True, False, False)
 
 
 def _open_chat(view: View, request: gr.Request) -> int:

@@ -11,6 +11,7 @@ import gradio as gr
 from ..attachment import LARGEST_TOGETHER, read_attachments
 from ..conversation import File
 from ..wording import Words, translate, words_of
+from .buttons import AWAY, toggled
 from .guard import told
 from .rendering import files_html
 
@@ -37,9 +38,9 @@ class Composer:
         self.entry = gr.State(Entry())
         with gr.Row(elem_id="notes"):
             self._notes = gr.HTML(elem_id="entry-notes")
-            self._detach = gr.Button(translate("detach"), size="sm", min_width=60, visible=False, elem_id="detach")
+            self._detach = gr.Button(translate("detach"), size="sm", min_width=60, visible=AWAY, elem_id="detach")
             self._cancel = gr.Button(
-                translate("cancel_edit"), size="sm", min_width=60, visible=False, elem_id="cancel-edit"
+                translate("cancel_edit"), size="sm", min_width=60, visible=AWAY, elem_id="cancel-edit"
             )
         with gr.Row(elem_id="entry"):
             self._upload = gr.UploadButton(
@@ -62,7 +63,7 @@ class Composer:
             )
             self.send = gr.Button(translate("send"), variant="primary", elem_id="send", min_width=84, scale=0)
             self.stop = gr.Button(
-                translate("stop"), variant="stop", elem_id="stop", min_width=84, scale=0, visible=False
+                translate("stop"), variant="stop", elem_id="stop", min_width=84, scale=0, visible=AWAY
             )
         gr.HTML(elem_id="keys", js_on_load=KEYS)
         self.outputs = [self.box, self.entry, self._notes, self._detach, self._cancel]
@@ -90,8 +91,7 @@ def composed(text: str, entry: Entry, words: Words) -> tuple[Any, ...]:
     if entry.files:
         limit = words("attach_limit", limit=LARGEST_TOGETHER // 1000)
         notes.append(f"{files_html(entry.files, words)}<small>{limit}</small>")
-    visible = gr.Button(visible=bool(entry.files)), gr.Button(visible=entry.editing is not None)
-    return text, entry, "".join(notes), *visible
+    return text, entry, "".join(notes), *toggled(bool(entry.files), entry.editing is not None)
 
 
 def untouched() -> tuple[Any, ...]:

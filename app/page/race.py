@@ -16,6 +16,7 @@ from ..settings import Settings
 from ..standing import Standing
 from ..wording import Words, translate, words_of
 from . import rendering
+from .buttons import AWAY, toggled
 from .examples import EXAMPLES
 from .guard import refused, told
 from .talk import REDRAW_S
@@ -35,7 +36,7 @@ class Race:
             )
             self._start = gr.Button(translate("race_start"), variant="primary", scale=0, min_width=90, elem_id="start")
             self._stop = gr.Button(
-                translate("stop"), variant="stop", scale=0, min_width=90, visible=False, elem_id="race-stop"
+                translate("stop"), variant="stop", scale=0, min_width=90, visible=AWAY, elem_id="race-stop"
             )
         self._lanes = gr.HTML(elem_id="lanes")
 
@@ -50,7 +51,7 @@ class Race:
             concurrency_limit=8,
             **queued,
         )
-        raced.then(lambda: (gr.Button(visible=True), gr.Button(visible=False)), None, buttons, **queued)
+        raced.then(lambda: toggled(True, False), None, buttons, **queued)
         self._stop.click(self._end, None, None, **queued)
 
     def _told(self, request: gr.Request) -> str:
@@ -65,11 +66,11 @@ class Race:
             raise refused("race_plain", request)
         asked = Turn(prompt)
         with told(request):
-            yield lanes_html(Standing(asked, asked), mode, words), gr.Button(visible=False), gr.Button(visible=True)
+            yield lanes_html(Standing(asked, asked), mode, words), *toggled(False, True)
             for standing in self._assistant.race(asked, settings, str(request.session_hash)):
                 if standing.plain.complete or standing.drafted.complete or time.monotonic() - drawn > REDRAW_S:
                     drawn = time.monotonic()
-                    start = gr.Button(translate("race_again" if standing.disturbed else "race_start"), visible=False)
+                    start = gr.Button(translate("race_again" if standing.disturbed else "race_start"), visible=AWAY)
                     yield lanes_html(standing, mode, words), start, gr.skip()
 
 

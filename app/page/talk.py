@@ -21,6 +21,7 @@ from ..settings import Settings
 from ..wording import words_of
 from . import rendering
 from .acts import copied
+from .buttons import toggled
 from .composer import Entry, composed, untouched
 from .guard import refusal_html, refuse_while_answering, told
 from .view import View
@@ -88,7 +89,7 @@ class Talk:
                 self._keep(view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED)))
 
     def rest(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        return self.drawn(view, coloured, request), gr.Button(visible=True), gr.Button(visible=False)
+        return self.drawn(view, coloured, request), *toggled(True, False)
 
     def drawn(self, view: View, coloured: bool, request: gr.Request) -> list[dict[str, str]]:
         return rendering.chat_messages(view.nodes, coloured, words_of(request))
@@ -111,7 +112,7 @@ class Talk:
     def begin_anew(self, request: gr.Request) -> tuple[Any, ...]:
         self.leave_chat(request)
         entry = composed("", Entry(), words_of(request))
-        return *entry, View(), [], gr.Button(visible=True), gr.Button(visible=False)
+        return *entry, View(), [], *toggled(True, False)
 
     def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         """What a button within the conversation asks for."""
@@ -138,7 +139,7 @@ class Talk:
         """Replay an answer without drafts, and keep what that showed."""
         refuse_while_answering(view, request)
         words, drawn = words_of(request), 0.0
-        buttons = gr.Button(visible=False), gr.Button(visible=True)
+        buttons = toggled(False, True)
         with told(request):
             node = view.find(event._data["turn"])
             path = (*view.before(node).conversation, node.turn)
@@ -176,7 +177,7 @@ class Talk:
             chat = self._history.add_chat(title_of(turn.prompt)) if view.chat is None else view.chat
             self._history.add_turn(chat, view.tip, turn)
             view = View(chat, self._history.path(chat))
-        return view, self.drawn(view, coloured, request), gr.Button(visible=False), gr.Button(visible=True)
+        return view, self.drawn(view, coloured, request), *toggled(False, True)
 
     def _keep(self, view: View) -> None:
         self._history.update(view.nodes[-1].id, view.nodes[-1].turn)

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from outrider.app.history import History
+
 from ..scripted import BEGINNING, END, ScriptedPipeline
 from .test_history import answered
-from .test_page import opened
+from .test_page import eventually, opened
 
 expect.set_options(timeout=60_000)
 
@@ -77,14 +79,16 @@ def test_text_files_go_into_the_prompt_and_others_are_refused(page, pipeline, tm
     expect(page.locator("#entry-notes .files")).to_have_count(0)
 
 
-def test_a_preset_keeps_system_prompt_and_sampling(page, pipeline, serve, open_context) -> None:
+def test_a_preset_keeps_system_prompt_and_sampling(page, pipeline, serve, open_context, tmp_path) -> None:
     page.locator("#settings .toggle-button").click()
     page.locator("#system textarea").fill("Be kind.")
     page.locator("#settings").get_by_label("number input for Temperature").fill("0.8")
     page.locator("#preset input").fill("warm")
     page.locator("#preset input").press("Enter")
     page.get_by_role("button", name="Keep as preset").click()
-    page.wait_for_timeout(500)
+    history = History(tmp_path / "history.sqlite")
+    eventually(page, lambda: "warm" in history.presets())
+    history.close()
     other = opened(serve(pipeline), open_context(viewport={"width": 1400, "height": 900}))
     other.locator("#settings .toggle-button").click()
     other.locator("#preset input").click()

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from ..scripted import BEGINNING, END, ScriptedPipeline
 from .test_history import answered
-from .test_page import ask, opened
+from .test_page import ask, fits, opened
 
 expect.set_options(timeout=60_000)
 
@@ -194,16 +194,13 @@ def test_race_drafting_and_settings_fit_a_phone(serve, pipeline, open_context, s
     page.get_by_role("tab", name="Race").click()
     page.locator("#start").click()
     expect(page.locator("#lanes .verdict")).to_be_visible()
-    sticking_out = """part => [...document.querySelectorAll(part + " *")].map(part => part.getBoundingClientRect())
-                      .filter(box => box.width && (box.left < -1 || box.right > innerWidth + 1)).length"""
-    assert page.evaluate(sticking_out, "#race") == 0
+    fits(page, "#race *")
     page.get_by_role("tab", name="Drafting").click()
     expect(page.locator("#insight table")).to_have_count(3)
-    assert page.evaluate(sticking_out, "#insight") == 0
+    fits(page, "#insight *")
     for side in ("#chats", "#settings"):
         page.locator(f"{side} .toggle-button").click()
         expect(page.locator(f"{side}.open")).to_have_count(1)
-        page.wait_for_timeout(600)  # it slides in
-        assert page.evaluate(sticking_out, f"{side} .sidebar-content") == 0
+        fits(page, f"{side} .sidebar-content *")
         page.locator(f"{side} .toggle-button").click()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    fits(page, "html")

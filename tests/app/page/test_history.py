@@ -12,7 +12,7 @@ from playwright.sync_api import Page, expect
 from outrider.app.history import History
 
 from ..scripted import BEGINNING, END, ScriptedPipeline
-from .test_page import ask, opened
+from .test_page import ask, eventually, opened
 
 expect.set_options(timeout=60_000)
 
@@ -132,11 +132,8 @@ def test_what_was_written_is_kept_when_the_page_is_left(serve, pipeline, open_co
     page.close()
     history = History(tmp_path / "history.sqlite")
     (chat,) = history.chats()
-    for _ in range(600):
-        (node,) = history.path(chat.id)
-        if node.turn.text:
-            break
-        other.wait_for_timeout(100)
+    eventually(other, lambda: bool(history.path(chat.id)[0].turn.text))
+    (node,) = history.path(chat.id)
     assert (node.turn.text, node.turn.finish_reason) == (BEGINNING, "cancelled")
     history.close()
 

@@ -34,6 +34,25 @@ def ask(page: Page, prompt: str) -> None:
     page.locator("#send").click()
 
 
+def fits(page: Page, parts: str, below: bool = False) -> None:
+    """Nothing of these sticks out of the window at a side, or below, once what moves has come to rest."""
+    page.wait_for_function(
+        """([parts, below]) => ![...document.querySelectorAll(parts)].map(part => part.getBoundingClientRect()).some(
+             box => box.width && (box.left < -1 || box.right > innerWidth + 1 || below && box.bottom > innerHeight + 1)
+           ) && document.documentElement.scrollWidth <= innerWidth""",
+        arg=[parts, below],
+    )
+
+
+def eventually(page: Page, holds: Callable[[], bool]) -> None:
+    """What the page shows nothing of."""
+    for _ in range(600):
+        if holds():
+            return
+        page.wait_for_timeout(100)
+    pytest.fail("It has not come about in a minute.")
+
+
 def answers(page: Page) -> object:
     return page.locator("#chat .bot-row")
 
@@ -122,11 +141,7 @@ def test_leaving_the_page_stops_the_answer(page, pipeline) -> None:
     expect(answers(page)).to_contain_text("def area(width, height):")
     other = page.context.new_page()
     page.close()
-    for _ in range(600):
-        if pipeline.streams[0].cancelled:
-            return
-        other.wait_for_timeout(100)
-    pytest.fail("The answer went on for nobody.")
+    eventually(other, lambda: pipeline.streams[0].cancelled)
 
 
 def test_the_next_prompt_carries_the_conversation(page, pipeline) -> None:
@@ -312,13 +327,7 @@ def test_everything_fits_and_the_colours_follow_the_system(
     page = opened(serve(pipeline), context)
     ask(page, "Repeat this function:\ndef " + "long_" * 30 + "name(value):\n    return value")
     finish(page, pipeline, 1)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    sticking_out = page.evaluate(
-        """() => [...document.querySelectorAll("#masthead, #chat, #composer, #send, #mode label, .message-content")]
-                 .map(part => part.getBoundingClientRect())
-                 .filter(box => box.left < 0 || box.right > innerWidth || box.bottom > innerHeight).length"""
-    )
-    assert sticking_out == 0
+    fits(page, "html, #masthead, #chat, #composer, #send, #mode label, .message-content", below=True)
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     red, green, blue = map(int, re.findall(r"\d+", background)[:3])
     assert (red + green + blue < 3 * 60) == (scheme == "dark")
