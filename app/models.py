@@ -78,14 +78,12 @@ def pull(
         _say(f"Interrupted. What was downloaded is kept: `outrider models pull {name}` goes on from there.")
         raise typer.Exit(130) from None
     try:
-        sound = examine(path, Console(), again=False)
+        examine(path, Console(), again=False)
     except OutriderError as error:
         raise type(error)(
             f"{name} was pulled to {path}, but does not run here. {error} "
             f"`outrider models remove {name}` frees its room."
         ) from error
-    if not sound:
-        raise typer.Exit(1)
     typer.echo(f"Try it: outrider chat --pair {name}")
 
 
@@ -137,6 +135,7 @@ def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> di
 
 def _table(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> Table:
     from rich.box import SIMPLE
+    from rich.markup import escape
     from rich.table import Table
 
     from outrider.models.pulled import unfinished
@@ -149,26 +148,24 @@ def _table(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> Tab
         partly = unfinished(folder, name)
         return f"begun, {in_words(partly)}" if partly else ""
 
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("name", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("download", justify="right", no_wrap=True)
-    table.add_column("memory", justify="right", no_wrap=True)
-    for column in ("licences", "devices", "here"):
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), leading=1)
+    table.add_column("pair", overflow="fold", min_width=max(map(len, (*catalogue.names, *pulled))))
+    for column in ("download", "memory"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in ("devices", "here"):
         table.add_column(column)
     for entry in catalogue.entries:
+        licences = ", ".join(dict.fromkeys(model.licence for model in entry.models))
         table.add_row(
-            entry.name,
-            entry.about,
+            f"[bold]{escape(entry.name)}[/]\n{escape(entry.about)}\n[dim]{escape(licences)}[/]",
             f"{'~' if entry.is_computed else ''}{in_words(entry.download_bytes)}",
             f"~{in_words(entry.memory_bytes)}",
-            "\n".join(model.licence for model in entry.models),
             "\n".join(entry.devices),
             state(entry.name),
         )
     for name in pulled:
         if name not in catalogue.names:
-            table.add_row(name, "", "", "", "", "", state(name))
+            table.add_row(f"[bold]{escape(name)}[/]", "", "", "", state(name))
     return table
 
 

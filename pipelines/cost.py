@@ -23,7 +23,7 @@ CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end
 CATCH_UP_ROWS = 64
 UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which prices are kept ready, since the planner asks for many of them in every pass
-FEWEST_REPEATS, MOST_REPEATS = 2, 12
+FEWEST_REPEATS, MOST_REPEATS, MOST_IF_WILD = 2, 12, 48
 CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
 FORGET = 0.1  # weight of the newest draft in the draft model's costs
 BUSY = 0.2  # how far all passes together may be from what was measured: a standard deviation, of the logarithm
@@ -271,7 +271,10 @@ def _fastest_ms(
 
 
 def _is_open(times: SequenceOf[float]) -> bool:
-    return len(times) < FEWEST_REPEATS or (times[1] > CONFIRMED * times[0] and len(times) < MOST_REPEATS)
+    if len(times) < FEWEST_REPEATS:
+        return True
+    most = MOST_IF_WILD if times[1] > WILD * times[0] else MOST_REPEATS
+    return times[1] > CONFIRMED * times[0] and len(times) < most
 
 
 def _increasing(values: SequenceOf[float] | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -117,6 +117,8 @@ def test_the_list_shows_what_was_pulled_with_its_size(pulled: Machine) -> None:
     table = pulled.run("models", "list").stdout
     assert "pulled, 7.8 MB" in table
     assert "None of these models was downloaded" in " ".join(table.split())
+    pulled.settings = {"COLUMNS": "60"}
+    assert "…" not in pulled.run("models", "list").stdout, "a word is cut"
 
 
 def test_a_pulled_pair_answers_by_its_name_as_the_same_files_do_elsewhere(pulled: Machine, embedded_pair: Path) -> None:

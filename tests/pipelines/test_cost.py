@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -129,6 +130,18 @@ def test_wild_times_are_no_measurement(monkeypatch):
     times = (1.05**n for n in itertools.count())
     with pytest.raises(NoMeasurement, match="took"):
         CostModel.measure(Clock(monkeypatch, lambda rows, context: next(times)).run, None, 4096)
+
+
+def test_passes_that_were_quick_but_once_are_tried_until_they_are_again(monkeypatch):
+    tried = Counter()
+
+    def takes(rows, context):
+        tried[rows, context] += 1
+        return (10 + rows) * (1 if rows != 4 or tried[rows, context] in (2, 60) else 5)
+
+    made = CostModel.measure(Clock(monkeypatch, takes).run, None, 4096)
+    assert made.pass_ms([(4, 0)]) == pytest.approx(14)
+    assert max(tried.values()) == 60
 
 
 def test_the_time_of_a_pass_on_a_machine_that_is_often_busy_is_that_of_the_quiet_moments(monkeypatch):
