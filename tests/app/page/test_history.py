@@ -132,7 +132,7 @@ def test_what_was_written_is_kept_when_the_page_is_left(serve, pipeline, open_co
     page.close()
     history = History(tmp_path / "history.sqlite")
     (chat,) = history.chats()
-    eventually(other, lambda: history.path(chat.id)[0].turn.complete)
+    eventually(other, lambda: bool((turn := history.path(chat.id)[0].turn).text) and turn.complete)
     (node,) = history.path(chat.id)
     assert (node.turn.text, node.turn.finish_reason) == (BEGINNING, "cancelled")
     history.close()
