@@ -26,7 +26,7 @@ from .composer import Entry, composed, untouched
 from .guard import refusal_html, refuse_while_answering, told
 from .view import View
 
-REDRAW_S = 0.05  # how often a growing answer is drawn
+REDRAW_S = 0.25  # how often a growing answer is drawn: server and browser take the time for it from the model
 KEEP_S = 2.0  # how often it is kept, should the program not live to its end
 
 log = logging.getLogger(__name__)
@@ -65,6 +65,7 @@ class Talk:
         drawn, kept = 0.0, time.monotonic()
         try:
             for seen in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
+                begins = isinstance(seen, Turn) and not view.nodes[-1].turn.token_ids
                 if isinstance(seen, Turn):
                     view, notes = view.with_last(seen), {}
                     if seen.complete or time.monotonic() - kept > KEEP_S:
@@ -72,7 +73,7 @@ class Talk:
                         self._keep(view)
                 else:
                     notes = {view.nodes[-1].id: rendering.reading_html(seen, words)}
-                if not view.is_answering or time.monotonic() - drawn > REDRAW_S:
+                if begins or not view.is_answering or time.monotonic() - drawn > REDRAW_S:
                     drawn = time.monotonic()
                     yield view, rendering.chat_messages(view.nodes, coloured, words, notes), *untouched()
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
