@@ -14,7 +14,9 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from outrider.app import models as commands
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.tuning import CANDIDATES
 from tests.hub import SHA, Hub, serving
@@ -303,3 +305,12 @@ def test_what_cannot_be_pulled_is_refused_in_one_line_with_the_reason(machine: M
     assert "not a model of the Hugging Face hub that you can read" in refusal("phi-3-mini")
     machine.hub.gated = frozenset({TARGET})
     assert "accept its licence" in refusal(NAME)
+
+
+def test_a_pull_that_succeeded_says_so_though_the_machine_was_too_busy_to_measure(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(commands, "keep_private", lambda network: None)
+    monkeypatch.setattr("outrider.models.pull.pull", lambda *args, **options: tmp_path)
+    monkeypatch.setattr("outrider.app.doctor.examine", lambda pair, console, again: pair != tmp_path)
+    done = CliRunner().invoke(commands.app, ["pull", NAME])
+    assert done.exit_code == 0, done.output
+    assert f"outrider chat --pair {NAME}" in done.output
