@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from . import rendering
 from .buttons import AWAY, toggled
 from .examples import EXAMPLES
 from .guard import refused, told
-from .talk import REDRAW_S
+from .redraw import Redraw
 
 START = Turn(EXAMPLES[1].prompt)
 
@@ -61,15 +60,15 @@ class Race:
         self._assistant.stop(str(request.session_hash))
 
     def _run(self, request: gr.Request, prompt: str, mode: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        words, settings, drawn = words_of(request), Settings(mode, *values), 0.0
+        words, settings, redraw = words_of(request), Settings(mode, *values), Redraw()
         if mode == "off":
             raise refused("race_plain", request)
         asked = Turn(prompt)
         with told(request):
             yield lanes_html(Standing(asked, asked), mode, words), *toggled(False, True)
             for standing in self._assistant.race(asked, settings, str(request.session_hash)):
-                if standing.plain.complete or standing.drafted.complete or time.monotonic() - drawn > REDRAW_S:
-                    drawn = time.monotonic()
+                plain, drafted = standing.plain, standing.drafted
+                if redraw.is_due(drafted.complete or (plain.complete and not drafted.token_ids)):
                     start = gr.Button(translate("race_again" if standing.disturbed else "race_start"), visible=AWAY)
                     yield lanes_html(standing, mode, words), start, gr.skip()
 

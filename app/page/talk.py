@@ -24,10 +24,10 @@ from .acts import copied
 from .buttons import toggled
 from .composer import Entry, composed, untouched
 from .guard import refusal_html, refuse_while_answering, told
+from .redraw import Redraw
 from .view import View
 
-REDRAW_S = 0.25  # how often a growing answer is drawn: server and browser take the time for it from the model
-KEEP_S = 2.0  # how often it is kept, should the program not live to its end
+KEEP_S = 2.0  # how often a growing answer is kept, should the program not live to its end
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Talk:
     ) -> Iterator[tuple[Any, ...]]:
         """Draw the answer as it grows, and keep what there is of it, however it ends."""
         words, asked = words_of(request), view
-        drawn, kept = 0.0, time.monotonic()
+        redraw, kept = Redraw(), time.monotonic()
         try:
             for seen in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
                 begins = isinstance(seen, Turn) and not view.nodes[-1].turn.token_ids
@@ -73,8 +73,7 @@ class Talk:
                         self._keep(view)
                 else:
                     notes = {view.nodes[-1].id: rendering.reading_html(seen, words)}
-                if begins or not view.is_answering or time.monotonic() - drawn > REDRAW_S:
-                    drawn = time.monotonic()
+                if redraw.is_due(begins or not view.is_answering):
                     yield view, rendering.chat_messages(view.nodes, coloured, words, notes), *untouched()
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
@@ -139,7 +138,7 @@ class Talk:
     ) -> Iterator[tuple[Any, ...]]:
         """Replay an answer without drafts, and keep what that showed."""
         refuse_while_answering(view, request)
-        words, drawn = words_of(request), 0.0
+        words, redraw = words_of(request), Redraw()
         buttons = toggled(False, True)
         with told(request):
             node = view.find(event._data["turn"])
@@ -153,8 +152,7 @@ class Talk:
                     self._history.update(node.id, turn)
                     view = View(view.chat, tuple(replace(n, turn=turn) if n == node else n for n in view.nodes))
                     yield view, self.drawn(view, coloured, request), *buttons
-                elif time.monotonic() - drawn > REDRAW_S:
-                    drawn = time.monotonic()
+                elif redraw.is_due():
                     if isinstance(seen, Reading):
                         note = rendering.reading_html(seen, words)
                     else:
