@@ -1,6 +1,7 @@
 # make chat   the chat page on the embedded pair, at http://127.0.0.1:7860
 # make test   everything: lint, types, tests (export and the page included)
 #
+# make exactness     the exactness suites as lesser processors would run them, in each set of instructions of this one
 # make wide-pair     a pair of real size in OUT, to measure speeds on, in a few minutes
 # make bench-peers   Outrider beside other runtimes on that pair: an hour or more (ARGS="--family edit", --help)
 #
@@ -17,7 +18,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 FOLDERS := app export models pipelines
 
-.PHONY: chat test lint types pytest wide-pair bench-peers clean
+.PHONY: chat test lint types pytest exactness wide-pair bench-peers clean
 
 chat: $(VENV)/runtime.done
 	$(BIN)/outrider chat $(ARGS)
@@ -32,6 +33,9 @@ types: $(VENV)/dev.done
 
 pytest: $(VENV)/dev.done $(VENV)/browser.done
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+exactness: $(VENV)/dev.done
+	$(BIN)/python -m tests.pipelines.instruction_sets
 
 wide-pair: $(VENV)/dev.done
 	$(BIN)/python -m tests.benchmark.wide_pair $(OUT)

@@ -29,6 +29,7 @@ def serve(
     port: int = 7860,
     open_browser: bool = False,
     reference: Path | None = None,
+    exact: bool | None = None,
     pairs: Path | None = None,
 ) -> None:
     """Load the pair and serve its page until interrupted; the page offers the pairs in the folder `pairs`, too.
@@ -40,9 +41,9 @@ def serve(
         raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that holds pairs.")
 
     def load(path: Path, device: str) -> LLMPipeline:
-        return LLMPipeline(path, device, reference=reference if device == CPU else None)
+        return LLMPipeline(path, device, reference=reference if device == CPU else None, exact=exact)
 
-    pipeline = LLMPipeline(pair, device, reference=reference)
+    pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
     assistant = Assistant(pipeline, name_of(pair), load, pairs or pairs_folder(), (pair,))
     page = open_page(assistant, History(history_path()), host, port, open_browser)
     address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"

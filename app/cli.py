@@ -45,6 +45,12 @@ Device = Annotated[
     str, typer.Option(help="Where the model runs: CPU, or GPU, GPU.1, NPU, which OpenVINO GenAI serves without drafts.")
 ]  # fmt: skip
 
+Exact = Annotated[
+    bool | None,
+    typer.Option("--exact/--no-exact", show_default="where it costs little",
+                 help="Whether the same seed gives the same text in every mode, whatever that costs."),
+]  # fmt: skip
+
 Port = Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)]
 
 LOCAL = "127.0.0.1"
@@ -74,6 +80,7 @@ def chat(
     port: Port = 7860,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     reference: Reference = None,
+    exact: Exact = None,
     pairs: Annotated[
         Path | None,
         typer.Option(help="A folder of pairs that the page offers.", show_default="the pulled pairs"),
@@ -83,7 +90,7 @@ def chat(
     keep_private()
     from .chat import serve
 
-    serve(pair or _embedded_pair(), device, host, port, open_browser, reference, pairs)
+    serve(pair or _embedded_pair(), device, host, port, open_browser, reference, exact, pairs)
 
 
 @app.command()
@@ -99,6 +106,7 @@ def serve(
         list[str] | None, typer.Option(help="A web page's origin that may ask, or *; can be repeated.")
     ] = None,
     reference: Reference = None,
+    exact: Exact = None,
     max_answers: Annotated[int, typer.Option(help="Answers waiting or being written at a time.", min=1)] = 256,
     max_body_mib: Annotated[int, typer.Option(help="The largest request that is read.", min=1)] = 8,
     request_seconds: Annotated[float, typer.Option(help="An answer that takes longer is ended.", min=1)] = 600,
@@ -112,7 +120,7 @@ def serve(
     keys = () if api_key_file is None else read_keys(api_key_file)
     access = Access(host, keys, tuple(cors_origin or ()))
     limits = Limits(max_answers, max_body_mib * MIB, request_s=request_seconds)
-    run_server(pair or _embedded_pair(), device, reference, access, port, limits)
+    run_server(pair or _embedded_pair(), device, reference, exact, access, port, limits)
 
 
 @app.command()
@@ -120,18 +128,19 @@ def generate(
     prompt: str,
     pair: PairFolder = None,
     device: Device = "CPU",
-    mode: Annotated[Mode, typer.Option(help="Who drafts. The text is the same in every mode.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Same seed, same text.", min=0)] = 0,
+    mode: Annotated[Mode, typer.Option(help="Who drafts.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.", min=0.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.", min=1)] = 512,
     reference: Reference = None,
+    exact: Exact = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with text and figures.")] = False,
 ) -> None:
     """Answer one prompt on the command line, token by token. PROMPT is what to say; - reads it from standard input."""
     keep_private()
     from outrider.pipelines import LLMPipeline
 
-    pipeline = LLMPipeline(pair or _embedded_pair(), device, reference=reference)
+    pipeline = LLMPipeline(pair or _embedded_pair(), device, reference=reference, exact=exact)
     options: dict[str, Any] = {
         "mode": mode,
         "rng_seed": seed,
@@ -163,6 +172,7 @@ def doctor(
         typer.Argument(parser=find_pair, metavar="[PAIR]", show_default="the pair that comes with Outrider"),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure anew what is known from an earlier time.")] = False,
+    exact: Exact = None,
 ) -> None:
     """Measure and check what a pair can do on this machine. PAIR is its name or its folder."""
     keep_private()
@@ -170,7 +180,7 @@ def doctor(
 
     from .doctor import examine
 
-    if not examine(pair or _embedded_pair(), Console(), again):
+    if not examine(pair or _embedded_pair(), Console(), again, exact):
         raise typer.Exit(1)
 
 

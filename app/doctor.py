@@ -12,6 +12,7 @@ from rich.table import Table
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.cost import CostModel
 from outrider.pipelines.planner import LONGEST
+from outrider.pipelines.tuning import Compilation
 
 ACCEPTANCES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
 CONTEXT = 256  # tokens, for every figure shown
@@ -41,15 +42,14 @@ def gain(cost: CostModel, acceptance: float, draft_ms: float) -> Gain:
     return max((Gain(length, speedup(length)) for length in range(LONGEST + 1)), key=lambda found: found.speedup)
 
 
-def examine(pair: Path, console: Console, again: bool) -> bool:
-    """Print the findings on a pair; False where something that was promised does not hold here.
+def examine(pair: Path, console: Console, again: bool = False, exact: bool | None = None) -> bool:
+    """Print the findings on a pair; False where something that was asked for cannot be had here.
 
-    `again` measures anew what is kept from an earlier time. Raises what `LLMPipeline` raises.
+    `exact` is that of `LLMPipeline`, whose errors are raised; `again` measures anew what is kept from an earlier time.
     """
     with console.status("Loading and measuring"):
-        pipeline = LLMPipeline(pair)
+        pipeline = LLMPipeline(pair, exact=exact)
         speculation = pipeline.speculation
-        speculation.check()
         speculation.measure(again)
     console.print(_findings(pipeline))
     if speculation.cost is None:
@@ -57,15 +57,15 @@ def examine(pair: Path, console: Console, again: bool) -> bool:
                       "when it is less busy.")  # fmt: skip
         return False
     console.print(_passes(speculation.cost), _gains(speculation.cost))
-    return pipeline.exact
+    return pipeline.exact or not exact
 
 
 def _findings(pipeline: LLMPipeline) -> Table:
     table = Table(title=f"{pipeline.pair.path}", show_header=False, title_justify="left", box=None, padding=(0, 1))
     speculation, memory = pipeline.speculation, pipeline.speculation.memory
     table.add_row("device", f"{pipeline.device}, {speculation.num_threads} threads, {speculation.precision}")
-    same = "[green]the same text in every mode[/], checked bit by bit"
-    table.add_row("exactness", same if pipeline.exact else "[bold red]the mode can change the text on this device[/]")
+    for name, finding in _exactness(speculation.compilation):
+        table.add_row(name, finding)
     if pipeline.pair.properties:
         chosen = ", ".join(f"{name}={value}" for name, value in pipeline.pair.properties.items())
         table.add_row("properties", f"{chosen}, of the pair")
@@ -75,6 +75,18 @@ def _findings(pipeline: LLMPipeline) -> Table:
     weights, cache = (f"{size / MEGABYTE:,.0f} MB" for size in (memory.weights, memory.cache))
     table.add_row("memory", f"{weights} of weights, {cache} of cache for {memory.cache_tokens:,} tokens")
     return table
+
+
+def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
+    rows, price = compilation.rows, compilation.price
+    if not compilation.exact:
+        found = [("exactness", "[yellow]the drafting mode can change the text[/], not its distribution")]
+        return found if price is None else [*found, ("its price", f"{price:.2f} plain passes a token; --exact pays it")]
+    parts = "" if compilation.longest is None else f", products above {compilation.longest} in parts"
+    return [
+        ("exactness", "[green]the same text in every mode[/], checked bit by bit"),
+        ("its price", f"{price:.2f} plain passes a token, passes of {rows.fewest} to {rows.most} rows{parts}"),
+    ]
 
 
 def _passes(cost: CostModel) -> Table:

@@ -13,7 +13,7 @@ ENGLISH = {
     "drafted": "The same answer, sooner. A drafter rides ahead; the model keeps only what it would have written "
     "itself.",
     "exact": "Who drafts changes the speed, never the text. Nothing leaves this machine.",
-    "inexact": "On this device who drafts may change the text. Nothing leaves this machine.",
+    "inexact": "On this device, the drafting mode can change the text. Nothing leaves this machine.",
     "plain": "Plain decoding: on this device nobody rides ahead.",
     "genai": "OpenVINO GenAI decodes on {device}, where the same seed may give another text. Nothing leaves this "
     "machine.",
@@ -162,7 +162,7 @@ ENGLISH = {
     "state_failed": "failed to start: {reason}",
     "state_device": "ready on {device}",
     "state_ready": "ready",
-    "state_inexact": "ready, but not exact on this device",
+    "state_inexact": "ready; on this device, the drafting mode can change the text",
 }
 CHINESE = {
     "drafted": "答案不变，速度更快。草稿器先行一步，模型只保留它自己也会写出的内容。",

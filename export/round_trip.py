@@ -18,19 +18,21 @@ DRAFT_TOKENS = 5  # whether they pay or not: what is drafted is what is checked
 def round_trip(pair: Path) -> dict[str, Any]:
     """Compile what is in the folder and generate once in each mode.
 
-    Returns for each mode the passes, drafted and accepted tokens. Raises RoundTripFailed at the first token that
-    differs, and what the pipeline raises for a pair that it cannot run, UnsupportedModel above all.
+    Returns for each mode the passes, drafted and accepted tokens, and whether this machine can keep the promise of the
+    same text at all. If so, raises RoundTripFailed at the first token that differs; and what the pipeline raises for a
+    pair that it cannot run, UnsupportedModel above all.
     """
-    pipeline = LLMPipeline(pair, cache_tokens=CACHE_TOKENS)
+    pipeline = LLMPipeline(pair, cache_tokens=CACHE_TOKENS, exact=True)
     expected: tuple[int, ...] = ()
-    report: dict[str, Any] = {"new_tokens": NEW_TOKENS}
+    report: dict[str, Any] = {"new_tokens": NEW_TOKENS, "exact": pipeline.exact}
     for mode in pipeline.modes:
         options = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True, "num_assistant_tokens": DRAFT_TOKENS}
         results = pipeline.generate(PROMPT, mode=mode, **options)
         answer = results.generations[0]
         if mode == "off":
             expected = answer.token_ids
-        _require_equal(mode, expected, answer.token_ids)
+        if pipeline.exact:
+            _require_equal(mode, expected, answer.token_ids)
         stats = answer.stats
         report[mode] = {"passes": stats.passes, "drafted": stats.drafted, "accepted": stats.accepted}
     return report

@@ -127,14 +127,24 @@ class Engine(Backend):
             self._running.append(self._waiting.popleft())
 
     def _plans(self) -> list[_Plan]:
-        """What each running sequence feeds in the next pass; the oldest come first where something is short."""
+        """What each running sequence feeds in the next pass; the oldest come first where something is short.
+
+        Together they have at most as many rows as the target takes: those that are due, then chunks of prompts, then
+        drafts. Where more sequences are due than there is room for, those that have waited longest come first.
+        """
         for sequence in list(self._running):
             self._make_room(sequence)
-        due = {sequence: len(sequence.tokens) - sequence.num_cached for sequence in self._running}
-        turns = [self._turn(sequence) for sequence in self._running if due[sequence] <= 1]
-        reading = self._reading([sequence for sequence in self._running if due[sequence] > 1], bool(turns))
-        self._planner.draft(turns, sum(len(plan.window.tokens) for plan in reading))
-        return [*map(self._writing, turns), *reading]
+        writing = [sequence for sequence in self._running if len(sequence.tokens) - sequence.num_cached <= 1]
+        reading = [sequence for sequence in self._running if sequence not in writing]
+        room = self._target.rows.most
+        kept_free = min(PREFILL_ROWS_BESIDE_DECODING, room // 2) if reading else 0
+        if len(writing) > room - kept_free:
+            writing = sorted(writing, key=_last_served)[: room - kept_free]
+        turns = [self._turn(sequence) for sequence in writing]
+        chunks = self._reading(reading, room - len(turns), bool(turns))
+        num_read = sum(len(plan.window.tokens) for plan in chunks)
+        self._planner.draft(turns, num_read, room)
+        return [*map(self._writing, turns), *chunks]
 
     def _make_room(self, sequence: Sequence) -> None:
         """Get the blocks that a sequence cannot do without; where none are free, the youngest has to give way."""
@@ -149,11 +159,11 @@ class Engine(Backend):
                 youngest.table, youngest.num_cached = Table(), 0
                 self._waiting.appendleft(youngest)
 
-    def _reading(self, sequences: list[Sequence], is_writing: bool) -> list[_Plan]:
+    def _reading(self, sequences: list[Sequence], room: int, is_writing: bool) -> list[_Plan]:
         """The next chunks of prompts, in whole tiles where the last part of one would cost as much as all of it."""
         if is_writing:
-            return self._chunks(sequences, PREFILL_ROWS_BESIDE_DECODING)
-        plans, cost = self._chunks(sequences, PREFILL_ROWS), self._planner.cost
+            return self._chunks(sequences, min(room, PREFILL_ROWS_BESIDE_DECODING))
+        plans, cost = self._chunks(sequences, min(room, PREFILL_ROWS)), self._planner.cost
         rows = sum(len(plan.window.tokens) for plan in plans)
         if cost is not None and (whole := cost.without_part_tile(rows)) < rows:
             return self._chunks(sequences, whole)
@@ -239,6 +249,10 @@ class Engine(Backend):
         self._pool.close(sequence.table)
         sequence.table = Table()
         self._planner.release(sequence)
+
+
+def _last_served(sequence: Sequence) -> float:
+    return sequence.trace[-1].ended if sequence.trace else 0.0
 
 
 @contextmanager

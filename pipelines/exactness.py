@@ -1,32 +1,185 @@
-"""Does this device keep the promise that the engine stands on?"""
+"""Does this device keep the promise that the engine stands on, and in passes of how many rows?"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .paged_model import PagedModel, Window
+from .paged_model import ANY_ROWS, BLOCK_SIZE, PagedModel, Rows, Window
 
-CUTS = (1, 2, 3, 1, 1, 5, 2, 8, 4)
-NUM_REJECTED = 3
+# Numbers of rows that are tried: all small ones, then those by which kernels take rows, and some behind them.
+TRIED = (*range(1, 10), 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 192, 256, 512)
+MOST_FILLED = 8  # rows of the smallest pass, at most
+READING = 16  # rows that passes must be able to have, so that prompts are read at a fair speed
+PATIENCE_S = 10.0  # for how long larger numbers of rows are tried, once there are enough
+
+LENGTHS = (40, 56, 72)  # tokens of the texts that the check cuts up; the last begins like the first
+SHARED = BLOCK_SIZE  # tokens with which it does
+MOST_REJECTED = 5
+CHECKED_TOKENS = 2048  # of context, at most
+SIZES = (1, 1, 1, 2, 3, 5, 8, 24)  # of windows
+BEHIND = 8  # tokens that are fed behind a long context
+SEED = 0
 
 
-def is_exact(model: PagedModel, blocks: Sequence[int], num_tokens: int) -> bool:
-    """Whether logits are bitwise the same in one pass and in short ones, rejected drafts written over in between.
+def find_rows(model: PagedModel) -> Rows | None:
+    """How many rows a pass of this model may have, so that all passes give the same bits, for the least filling.
 
-    Feeds `num_tokens` arbitrary tokens twice into the slots of `blocks`, which must hold as many.
+    None where no such range reaches READING rows. Leaves the model with these rows, or with none to keep to, and with a
+    cache of its own.
     """
-    tokens = np.random.default_rng(0).integers(0, model.vocabulary_size, num_tokens).tolist()
-    whole = model.forward([Window(tokens, 0, blocks, num_rows=num_tokens)])[0].copy()
-    start, cut = 0, 0
-    while start < num_tokens:
-        size = min(CUTS[cut % len(CUTS)], num_tokens - start)
-        due = tokens[start + size : start + size + NUM_REJECTED]
-        rejected = [(token + 1) % model.vocabulary_size for token in due] if cut % 2 else []
-        fed = tokens[start : start + size] + rejected
-        (rows,) = model.forward([Window(fed, start, blocks, num_rows=len(fed))])
-        if not np.array_equal(rows[:size], whole[start : start + size]):
-            return False
-        start, cut = start + size, cut + 1
+    model.resize(-(-TRIED[-1] // BLOCK_SIZE) + 1)
+    model.rows = ANY_ROWS
+    fewest_projected = _fewest_projected(model)
+    model.rows = Rows(fewest_projected=fewest_projected)
+    for fewest, most in _alike(model):
+        if fewest > MOST_FILLED:
+            break
+        if most >= READING:
+            model.rows = Rows(fewest, most, fewest_projected)
+            return model.rows
+    model.rows = ANY_ROWS
+    return None
+
+
+def is_exact(model: PagedModel, max_context: int = CHECKED_TOKENS) -> bool:
+    """Whether logits are bitwise the same however tokens are cut into passes that keep to the model's rows.
+
+    Does what the engine does: feeds texts alone and in long passes, and again several at once, in windows of all sizes,
+    in scattered blocks, with rejected drafts that are written over, with a beginning that another has computed, and
+    behind a long context. Takes the cache, which must be nobody's.
+    """
+    longest = min(max_context, CHECKED_TOKENS)
+    lengths = [min(length, longest) for length in LENGTHS]
+    model.resize(max(sum(_blocks_for(length + MOST_REJECTED) for length in lengths), _blocks_for(longest)) + 1)
+    rng = random.Random(SEED)
+    texts = [[rng.randrange(model.vocabulary_size) for _ in range(length)] for length in lengths]
+    if longest > SHARED:
+        texts[-1][:SHARED] = texts[0][:SHARED]
+    return _is_cut_alike(model, texts, rng) and _is_context_alike(model, longest, rng)
+
+
+def _fewest_projected(model: PagedModel) -> int:
+    """Of how many rows on the projection gives the same bits, whatever their number, as far as twice MOST_FILLED."""
+    tokens, most = _tokens(model, 2 * MOST_FILLED), 2 * MOST_FILLED
+    expected = _projected(model, tokens, most)
+    alike = [bool(np.array_equal(_projected(model, tokens, n), expected)) for n in range(1, most)]
+    return next(n for n in range(1, most + 1) if all(alike[n - 1 :]))
+
+
+def _projected(model: PagedModel, tokens: Sequence[int], num_rows: int) -> NDArray[np.float32]:
+    (logits,) = model.forward([Window(tokens, 0, range(_blocks_for(len(tokens))), num_rows)])
+    return logits[-1].copy()
+
+
+def _alike(model: PagedModel) -> Iterator[tuple[int, int]]:
+    """Ranges of TRIED numbers of rows whose passes give the same logits, in ascending order."""
+    began, fewest, last = time.perf_counter(), TRIED[0], TRIED[0]
+    before: NDArray[np.float32] | None = None
+    for num_rows in TRIED:
+        logits = _first_rows(model, num_rows)
+        if before is not None:
+            common = min(len(before), len(logits))
+            if not np.array_equal(before[:common], logits[:common]):
+                yield fewest, last
+                fewest = num_rows
+        before, last = logits, num_rows
+        if last >= READING and fewest <= MOST_FILLED and time.perf_counter() - began > PATIENCE_S:
+            break
+    yield fewest, last
+
+
+def _first_rows(model: PagedModel, num_rows: int) -> NDArray[np.float32]:
+    """The logits of the first tokens of a text in a pass of so many rows, all of them projected. The others are another
+    sequence's."""
+    tokens = _tokens(model, TRIED[-1])
+    first = min(num_rows, MOST_FILLED)
+    windows = [Window(tokens[:first], 0, [0], first)]
+    if num_rows > first:
+        others = tokens[first:num_rows]
+        windows.append(Window(others, 0, range(1, 1 + _blocks_for(len(others))), len(others)))
+    return model.forward(windows)[0].copy()
+
+
+def _read(model: PagedModel, text: Sequence[int]) -> NDArray[np.float32]:
+    """The logits of all tokens of a text, alone and in passes as long as can be."""
+    most = model.rows.most
+    parts = [(at, text[at : at + most]) for at in range(0, len(text), most)]
+    windows = [Window(part, at, range(_blocks_for(len(text))), len(part)) for at, part in parts]
+    return np.concatenate([model.forward([window])[0].copy() for window in windows])
+
+
+@dataclass(slots=True)
+class _Text:
+    """A text that is being fed, up to `end`, and the logits of all of its tokens."""
+
+    tokens: Sequence[int]
+    expected: NDArray[np.float32]
+    blocks: list[int]
+    end: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        return self.end < len(self.tokens)
+
+
+def _is_cut_alike(model: PagedModel, texts: Sequence[Sequence[int]], rng: random.Random) -> bool:
+    """Feeds texts together, cut at random, once each has been read alone."""
+    free = rng.sample(range(model.num_blocks), model.num_blocks)
+    expected = [_read(model, tokens) for tokens in texts]
+    fed = [
+        _Text(tokens, logits, [free.pop() for _ in range(_blocks_for(len(tokens) + MOST_REJECTED))])
+        for tokens, logits in zip(texts, expected, strict=True)
+    ]
+    first, last = fed[0], fed[-1]
+    if first.tokens[:SHARED] == last.tokens[:SHARED]:
+        last.blocks[0], last.end = first.blocks[0], SHARED
+    while due := [text for text in fed if text.is_due and (text is not last or first.end >= last.end)]:
+        windows: list[tuple[_Text, int, Window]] = []
+        room = model.rows.most
+        for text in rng.sample(due, rng.randint(1, len(due))):
+            size = min(rng.choice(SIZES), len(text.tokens) - text.end)
+            rejected = [rng.randrange(model.vocabulary_size) for _ in range(rng.choice((0, 0, 1, MOST_REJECTED)))]
+            tokens = [*text.tokens[text.end : text.end + size], *rejected]
+            if len(tokens) <= room:
+                num_rows = rng.choice((len(tokens), 1 + len(rejected)))
+                windows.append((text, size, Window(tokens, text.end, text.blocks, num_rows)))
+                room -= len(tokens)
+        for (text, size, window), logits in zip(windows, model.forward([each for *_, each in windows]), strict=True):
+            begin = text.end + len(window.tokens) - window.num_rows
+            text.end += size
+            if not np.array_equal(logits[: text.end - begin], text.expected[begin : text.end]):
+                return False
     return True
+
+
+def _is_context_alike(model: PagedModel, longest: int, rng: random.Random) -> bool:
+    """Feeds a few tokens behind a long context, whatever that holds: all at once, in parts, and beside another text."""
+    if longest <= 2 * BEHIND:
+        return True
+    blocks, start = range(_blocks_for(longest)), longest - BEHIND
+    model.occupy(blocks)
+    tokens = [rng.randrange(model.vocabulary_size) for _ in range(BEHIND)]
+    other = Window(tokens, 0, [model.num_blocks - 1], BEHIND)
+    expected = model.forward([Window(tokens, start, blocks, BEHIND)])[0].copy()
+    for cut, beside in (((1,) * BEHIND, []), ((2, 1, 3, 2), [other]), ((1, 5, 2), [])):
+        at = 0
+        for size in cut:
+            window = Window(tokens[at : at + size], start + at, blocks, size)
+            if not np.array_equal(model.forward([window, *beside])[0], expected[at : at + size]):
+                return False
+            at += size
+    return True
+
+
+def _tokens(model: PagedModel, number: int) -> list[int]:
+    return np.random.default_rng(SEED).integers(0, model.vocabulary_size, number).tolist()
+
+
+def _blocks_for(num_tokens: int) -> int:
+    return -(-num_tokens // BLOCK_SIZE)

@@ -38,10 +38,13 @@ class LLMPipeline:
     """A pair of models, loaded and ready to write.
 
     `models_path` is a pair folder or a bare IR folder; `cache_tokens` is how many tokens, of all requests together, the
-    key-value cache holds; `exact=False` gives up the promise of the same text for the last percent of speed (see
-    `PagedModel`); `reference` is a folder of text files that answers may quote, of which an index is kept in the user's
-    cache folder; further keywords are OpenVINO properties for the target. Calls from several threads are served
-    together.
+    key-value cache holds; `reference` is a folder of text files that answers may quote, of which an index is kept in
+    the user's cache folder; further keywords are OpenVINO properties for the target. Calls from several threads are
+    served together.
+
+    `exact` says what the promise of the same text may cost: None keeps it where a pass takes at most a tenth longer for
+    it on this machine, True at any price, False never. What it came to is `pipeline.exact`, and is remembered in the
+    user's cache folder, so that it stays. Without the promise text is lossless in distribution.
 
     On a `device` other than the CPU ("GPU", "GPU.1", "NPU") OpenVINO GenAI's pipeline decodes. There `exact` is False
     and `modes` is ("off",): nothing is drafted, in mode "auto" either, and the same seed may give another text (see
@@ -59,7 +62,7 @@ class LLMPipeline:
         device: str = "CPU",
         *,
         cache_tokens: int | None = None,
-        exact: bool = True,
+        exact: bool | None = None,
         reference: str | Path | None = None,
         **properties: Any,
     ) -> None:
@@ -90,13 +93,13 @@ class LLMPipeline:
                 f"reference={str(reference)!r} is of no use on {device}, where nothing is drafted: leave it out, "
                 "or load the pair with device='CPU'."
             )
-        genai, room = load(self.pair.target, device, self.max_context, cache_tokens, exact, properties)
+        genai, room = load(self.pair.target, device, self.max_context, cache_tokens, exact is not False, properties)
         self._cache_tokens = room.tokens
         self._engine = GenaiEngine(genai, room)
 
     @property
     def exact(self) -> bool:
-        """Whether the same seed gives the same text in every mode, as far as is known: `warm_up` checks it."""
+        """Whether the same seed gives the same text in every mode; checked when the pair is loaded first."""
         return self._speculation is not None and self._speculation.exact
 
     @property
@@ -112,13 +115,10 @@ class LLMPipeline:
         return self._engine
 
     def warm_up(self) -> None:
-        """Run the first passes, which pack the weights, compile kernels and can take seconds, check the promise on this
-        device and, once for each pair and machine, measure what passes cost.
-
-        Where the check fails, `exact` becomes False and a warning tells. Safe to call from a thread of its own.
+        """Run the first passes, which pack the weights, compile kernels and can take seconds, and, once for each pair
+        and machine, measure what passes cost. Safe to call from a thread of its own.
         """
         if self._speculation is not None:
-            self._speculation.check()
             self._speculation.prepare()
             self._speculation.measure()
         length = min(40, min(self.max_context, self._cache_tokens) // 8)

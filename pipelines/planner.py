@@ -13,6 +13,7 @@ from .consultant import Consultant
 from .cost import CostModel
 from .drafters.base import Proposal
 from .drafting import Drafting
+from .paged_model import PREFILL_ROWS
 from .sequence import Sequence
 from .turn import Pass, Turn
 
@@ -98,8 +99,9 @@ class Planner:
         """Seconds that the draft model has taken, all in all."""
         return self._drafting.model_s
 
-    def draft(self, turns: SequenceOf[Turn], other_rows: int = 0) -> None:
-        """Fill the draft of each turn. `other_rows` of the same pass are prompts that are being read."""
+    def draft(self, turns: SequenceOf[Turn], other_rows: int = 0, most_rows: int = PREFILL_ROWS) -> None:
+        """Fill the draft of each turn. `other_rows` of the same pass are prompts that are being read; with all drafts
+        it has at most `most_rows`."""
         planned = []
         for turn in turns:
             length = turn.sequence.config.num_assistant_tokens
@@ -110,6 +112,10 @@ class Planner:
                     turn.take(proposal, turn.survival * self._calibration.estimate(proposal.evidence))
         if planned and self.cost is not None:
             self._plan(self.cost, planned, other_rows)
+        room = most_rows - other_rows - len(turns)
+        for turn in turns:
+            turn.cut(room)
+            room -= len(turn.draft)
 
     def _plan(self, cost: CostModel, turns: SequenceOf[Turn], other_rows: int) -> None:
         for turn in turns:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import openvino as ov
 from platformdirs import user_cache_path
+from pydantic import TypeAdapter, ValidationError
 
 from .cost import CostModel, NoMeasurement
 from .pair import Pair
+from .processor import instruction_limit
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -23,16 +27,16 @@ def cache_folder() -> Path:
     return user_cache_path("outrider", appauthor=False)
 
 
-def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: bool) -> Path:
-    """Where the measurements of a pair belong: another model, device, version or number of threads, another file.
-    So does giving up exactness, since single rows are run then.
+def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: bool | None) -> Path:
+    """Where the measurements of a pair belong: another model, device, version, set of instructions or number of
+    threads, another file. So does another wish for exactness, since other passes are run then.
 
     A model is known by its graph, which fixes what a pass costs; the values of its weights do not.
     """
     models = [path for path in (pair.target, pair.draft) if path is not None]
     threads = ov.Core().get_property(device, "INFERENCE_NUM_THREADS")
     processor = ov.Core().get_property(device, "FULL_DEVICE_NAME")
-    about = [device, ov.get_version(), threads, processor, sorted(properties.items()), exact]
+    about = [device, ov.get_version(), threads, processor, sorted(properties.items()), exact, instruction_limit()]
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
         digest.update((model / "openvino_model.xml").read_bytes())
@@ -56,19 +60,18 @@ def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | N
     return cost
 
 
-def known_precision(path: Path, possible: Collection[str]) -> str | None:
-    """The precision kept in `path`; None where there is none, or something else than those that are possible."""
+def kept(path: Path, kind: type[T]) -> T | None:
+    """The value of this kind that is kept in `path`; None where there is none, or a damaged one."""
     try:
-        kept = path.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+        return TypeAdapter(kind).validate_json(path.read_bytes())
+    except (OSError, ValidationError):
         return None
-    return kept if kept in possible else None
 
 
-def keep_precision(path: Path, precision: str) -> None:
-    """Keep the precision that was found to be right for a model, to be spared trying it again."""
+def keep(path: Path, value: object) -> None:
+    """Keep what was found to be right for a model, to be spared trying it again."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(precision, encoding="utf-8")
+        path.write_bytes(TypeAdapter(type(value)).dump_json(value))
     except OSError as error:
-        log.warning("The precision %s cannot be kept, so others are tried again next time: %s", precision, error)
+        log.warning("What was found out about the model cannot be kept, so it is tried again next time: %s", error)

@@ -23,18 +23,17 @@ from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import Engine
-from .exactness import is_exact
-from .paged_model import BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Window
+from .paged_model import BLOCK_SIZE, PRECISION, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
+from .processor import GROUP_SIZE
 from .profile import cache_folder, measured_cost, profile_path
 from .reference import Reference
 from .text import Tokenizer
-from .tuning import GROUP_SIZE, load_fastest
+from .tuning import load_target
 from .vocabulary import check_same_vocabulary
 
 CACHE_TOKENS = 16384  # unless told otherwise
-EXACTNESS_TOKENS = 80
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
 PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
 
@@ -53,6 +52,7 @@ class Memory:
 class Speculation:
     """Loads both models; `engine` decodes with them in each of `modes`.
 
+    compilation: how the target runs here.
     exact: whether the same seed gives the same text in every mode.
     cost: what passes cost here; None before `measure`, or where it cannot be told.
 
@@ -64,20 +64,25 @@ class Speculation:
         pair: Pair,
         tokenizer: Tokenizer,
         cache_tokens: int | None,
-        exact: bool,
+        exact: bool | None,
         reference: Path | None,
         properties: Mapping[str, Any],
     ) -> None:
         properties = {**pair.properties, **properties}
         num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
-        self.exact = exact
         self.cache_tokens = num_blocks * BLOCK_SIZE
         self._pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
-        self._precision = profile_path(pair, "CPU", properties, exact).with_suffix(".precision")
-        self._target = load_fastest(pair.target, num_blocks, properties, exact, self._num_tried, self._precision)
-        self._is_checked = exact and PRECISION not in properties and self.precision != PROPERTIES[PRECISION]
+        self._compiled = profile_path(pair, "CPU", properties, exact).with_suffix(".compilation.json")
+        self._target, self.compilation = load_target(
+            pair.target, num_blocks, properties, exact, pair.max_context, self._compiled
+        )
+        if exact and not self.exact:
+            log.warning(
+                "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
+                "may give another text in another mode."
+            )
         self._draft: PagedModel | None = None
         kinds = (grammar, suffix, retrieval, draft_model, consultant)
         calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
@@ -96,8 +101,12 @@ class Speculation:
         self.modes = tuple(modes)
         self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)
         self.engine = Engine(self._target, self._pool, self._planner)
-        self._profile = profile_path(pair, "CPU", {**properties, PRECISION: self.precision}, exact)
+        self._profile = profile_path(pair, "CPU", {**properties, PRECISION: self.precision}, self.exact)
         self._is_measured = False
+
+    @property
+    def exact(self) -> bool:
+        return self.compilation.exact
 
     @property
     def cost(self) -> CostModel | None:
@@ -122,28 +131,11 @@ class Speculation:
             cache_tokens=self.cache_tokens,
         )
 
-    @property
-    def _num_tried(self) -> int:
-        return min(EXACTNESS_TOKENS, self._room)
-
-    def check(self) -> None:
-        """Set `exact` to False, and warn, where this processor or these properties break the first promise."""
-        if not self.exact or self._is_checked:
-            return
-        self._is_checked = True
-        with self.engine.borrowed(self._num_tried, self._pool) as (blocks,):
-            self.exact = is_exact(self._target, blocks, self._num_tried)
-        if not self.exact:
-            log.warning(
-                "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
-                "may give another text in another mode."
-            )
-
     def prepare(self) -> None:
         """Run a pass of each size that a draft can lead to, the smaller first, for PREPARED_S seconds at most. The
         first of its size compiles kernels, which takes a small model a good part of a pass."""
         until = time.perf_counter() + PREPARED_S
-        room = min(LONGEST + 1, self._room)
+        room = min(LONGEST + 1, self._room, self._target.rows.most)
         with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
             passes = [_passes(self._target, blocks)]
             if self._draft is not None:
@@ -160,7 +152,7 @@ class Speculation:
             return
         self._is_measured = True
         if again:
-            for path in (self._profile, self._precision):  # the latter is tried when the pair is loaded again
+            for path in (self._profile, self._compiled):  # the latter is tried when the pair is loaded again
                 path.unlink(missing_ok=True)
         room = min(MEASURED_TOKENS, self._room)
 
@@ -171,7 +163,7 @@ class Speculation:
                 if self._draft is not None:
                     self._draft.occupy(draft_blocks)
                     draft = _passes(self._draft, draft_blocks)
-                return CostModel.measure(_passes(self._target, blocks), draft, room, self._target.fewest_rows)
+                return CostModel.measure(_passes(self._target, blocks), draft, room, self._target.rows.fewest)
 
         self._planner.cost = measured_cost(self._profile, measured)
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from .errors import InvalidOption
-from .exactness import is_exact
-from .paged_model import BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Window, fastest_precision
-from .profile import keep_precision, known_precision
+from .exactness import CHECKED_TOKENS, find_rows, is_exact
+from .paged_model import ANY_ROWS, BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Rows, Window
+from .processor import GROUP_SIZE, fastest_precision
+from .profile import keep, kept
 
 # How many activations share a scale where the weights are int8 or int4. The plugin's own choice is 32. Larger groups
 # are coarser and faster; none is larger than a usual group of int4 weights.
-GROUP_SIZE = "DYNAMIC_QUANTIZATION_GROUP_SIZE"
 CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 128})
+LONGEST = (4096, 2048)  # inner dimensions beyond which products are summed in parts, where they have to be
+FEW = 2  # rows of the smallest pass, for which nothing better is looked for
+FAIR = 1.1  # passes of one row that an exact one may take, to be taken unless told otherwise
+TOKEN_REPEATS = 12
 ROWS = (2, 4, 8, 16)  # of the passes that are timed
 CONTEXT = 64
 REPEATS = 5
@@ -26,71 +32,148 @@ NUM_TOKENS = 128
 log = logging.getLogger(__name__)
 
 
-def fastest_properties(model: Path) -> dict[str, int]:
-    """Time passes with each of CANDIDATES, one after the other, as some models fit into memory only once, and all in
-    the precision that is right for the first.
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """How a target is compiled and run on this machine.
+
+    exact: whether the same seed gives the same text in every mode, see `exactness`.
+    precision: what it computes in, such as "f32" or "bf16".
+    longest: inner dimension beyond which products are summed in parts; None for none.
+    rows: those that passes keep to.
+    price: time of an exact pass of one token, in times of one that is not; None where there is none or nobody asked.
+    """
+
+    exact: bool
+    precision: str
+    longest: int | None = None
+    rows: Rows = ANY_ROWS
+    price: float | None = None
+
+    def load(self, folder: Path, num_blocks: int, properties: Mapping[str, Any]) -> PagedModel:
+        """Raises what PagedModel raises."""
+        model = PagedModel(folder, num_blocks, {PRECISION: self.precision, **properties}, self.exact, self.longest)
+        model.rows = self.rows
+        return model
+
+
+def fastest_properties(folder: Path) -> dict[str, int]:
+    """Time passes with each of CANDIDATES, one after the other, as some models fit into memory only once, and all
+    compiled as is right for the first.
 
     Raises what PagedModel raises.
     """
     chosen, least = CANDIDATES[0], WORTH_IT
     own_s: list[float] = []
-    fixed: dict[str, str] = {}
+    compilation: Compilation | None = None
     for properties in CANDIDATES:
-        candidate = load_fastest(model, NUM_TOKENS // BLOCK_SIZE, {**fixed, **properties}, True, NUM_TOKENS)
-        fixed = {PRECISION: candidate.precision}
+        if compilation is None:
+            candidate, compilation = load_target(folder, NUM_TOKENS // BLOCK_SIZE, properties, exact=True)
+        else:
+            candidate = compilation.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
         took_s = _fastest_s(candidate)
         own_s = own_s or took_s
         relative = _relative(took_s, own_s)
-        if relative < least and is_exact(candidate, range(candidate.num_blocks), NUM_TOKENS):
+        if relative < least and (not compilation.exact or is_exact(candidate)):
             chosen, least = properties, relative
         del candidate  # else two are in memory
     return dict(chosen)
 
 
-def load_fastest(
-    folder: Path, num_blocks: int, properties: Mapping[str, Any], exact: bool, num_tried: int, kept: Path | None = None
-) -> PagedModel:
-    """A PagedModel in the precision that is fastest here, unless the properties name one.
+def load_target(
+    folder: Path,
+    num_blocks: int,
+    properties: Mapping[str, Any],
+    exact: bool | None = None,
+    max_context: int = CHECKED_TOKENS,
+    path: Path | None = None,
+) -> tuple[PagedModel, Compilation]:
+    """A target compiled as is best here, and how that is.
 
-    Where `exact`, that is the processor's own if the promise holds in it for `num_tried` tokens. Where it is not, as
-    with AMX, which other matrix kernels use for few rows than for many, passes over compressed weights are no faster in
-    it either: OpenVINO quantizes no activations then. Without exactness passes are timed in both. What came out is
-    remembered in the file `kept`, since a large model takes long to try. Raises what PagedModel raises.
+    Where `exact`, bits do not depend on the cut, if that can be had at all; where it is None, if an exact pass takes
+    at most FAIR passes of one row; where it is False, what is fastest is taken. `max_context` is how many tokens the
+    model can be tried with. What was found is remembered in the file `path`, since a large model takes long to try.
+    Raises what PagedModel raises.
     """
-    own, full = fastest_precision(), PROPERTIES[PRECISION]
-    if PRECISION in properties or own == full:
-        return PagedModel(folder, num_blocks, properties, exact)
+    known = None if path is None else kept(path, Compilation)
+    if known is not None:
+        return known.load(folder, num_blocks, properties), known
+    model, found = _exact(folder, properties, max_context) if exact is not False else (None, None)
+    if found is None or not (exact or found.price is None or found.price <= FAIR):
+        model = None  # else two are in memory
+        model, fastest = _fastest(folder, properties)
+        found = replace(fastest, price=None if found is None else found.price)
+    assert model is not None
+    if path is not None:
+        keep(path, found)
+    model.resize(num_blocks)
+    return model, found
 
-    def load(precision: str) -> PagedModel:
-        return PagedModel(folder, num_blocks, {**properties, PRECISION: precision}, exact)
 
-    def chosen(precision: str) -> str:
-        if kept is not None:
-            keep_precision(kept, precision)
-        return precision
+def _exact(
+    folder: Path, properties: Mapping[str, Any], max_context: int
+) -> tuple[PagedModel | None, Compilation | None]:
+    """The exact model that needs the fewest rows, or None.
 
-    known = None if kept is None else known_precision(kept, (own, full))
-    if known == full or (known == own and not exact):
-        return load(known)
+    The processor's own precision comes first. Where it is not exact, as bf16 with AMX, it is no faster either over
+    compressed weights: OpenVINO quantizes no activations in it. Then kernels for long inner dimensions are avoided.
+    """
+    own, full = _precisions(properties)
+    plain_s, longest_inner = math.inf, 0
+    dearer: list[Compilation] = []
+    candidates = [Compilation(True, own)] if own != full else []
+    for candidate in (*candidates, *(Compilation(True, full, longest) for longest in (None, *LONGEST))):
+        if candidate.longest is not None and candidate.longest >= longest_inner:
+            continue
+        try:
+            model = candidate.load(folder, 1, properties)
+        except InvalidOption as error:
+            if candidate.precision == full:
+                raise
+            log.info("The properties do not go together with %s: %s", own, error)
+            continue
+        longest_inner, plain_s = model.longest_inner, min(plain_s, _token_s(model))
+        rows = find_rows(model)
+        if rows is not None and rows.fewest <= FEW and is_exact(model, max_context):
+            return model, replace(candidate, rows=rows, price=_token_s(model) / plain_s)
+        log.info("%s as %s is exact in passes of %s", folder, candidate, rows)
+        if rows is not None and rows.fewest > FEW:
+            dearer.append(replace(candidate, rows=rows))
+        del model  # else two are in memory
+    for candidate in sorted(dearer, key=lambda each: each.rows.fewest):
+        model = candidate.load(folder, 1, properties)
+        if is_exact(model, max_context):
+            return model, replace(candidate, price=_token_s(model) / plain_s)
+        del model
+    return None, None
+
+
+def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, Compilation]:
+    """The model in the precision in which passes are fastest, whatever becomes of the bits."""
+    own, full = (Compilation(False, precision) for precision in _precisions(properties))
+    if own == full:
+        return full.load(folder, NUM_TOKENS // BLOCK_SIZE, properties), full
     try:
-        model = load(own)
+        model = own.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
     except InvalidOption as error:
-        log.info("The properties do not go together with %s: %s", own, error)
-        return load(chosen(full))
-    if exact:
-        if is_exact(model, range(num_blocks), num_tried):
-            return model
-        log.info("%s is not exact in %s here, so %s is taken.", folder, own, full)
-        del model  # else both are in memory
-        return load(chosen(full))
+        log.info("The properties do not go together with %s: %s", own.precision, error)
+        return full.load(folder, NUM_TOKENS // BLOCK_SIZE, properties), full
     own_s = _fastest_s(model)
-    del model
-    model = load(full)
+    del model  # else two are in memory
+    model = full.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
     if _relative(_fastest_s(model), own_s) < 1:
-        chosen(full)
-        return model
+        return model, full
     del model
-    return load(chosen(own))
+    return own.load(folder, NUM_TOKENS // BLOCK_SIZE, properties), own
+
+
+def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:
+    """The processor's own, and the full one, unless the properties name another."""
+    return properties.get(PRECISION, fastest_precision()), properties.get(PRECISION, PROPERTIES[PRECISION])
+
+
+def _token_s(model: PagedModel) -> float:
+    """The time of a pass of one token, filled up as the model's rows say."""
+    return min(_pass_s(model, range(1), 1) for _ in range(1 + TOKEN_REPEATS))
 
 
 def _relative(took_s: Sequence[float], own_s: Sequence[float]) -> float:

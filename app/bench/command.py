@@ -56,17 +56,22 @@ def bench_command(
     seed: Annotated[int | None, typer.Option(help="Shuffles the order of the modes.", show_default="drawn")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of tables.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option("--exact/--no-exact", show_default="where it costs little",
+                     help="Whether the same seed gives the same text in every mode, whatever that costs."),
+    ] = None,
 ) -> None:
     """Measure every mode of a pair on this machine, beside plain decoding, and check that all write the same tokens.
 
-    Exit code 1 where they do not.
+    Exit code 1 where they do not, though this machine keeps the promise of the same text.
     """
     keep_private()
     _check_page(html)
     known = shipped_tasks() if prompts is None else read_tasks(prompts)
     tasks = first_of_each(_chosen(known, family), prompts_per_family)
     messages = Console(stderr=True)
-    pipeline = LLMPipeline(pair or _embedded_pair())
+    pipeline = LLMPipeline(pair or _embedded_pair(), exact=exact)
     modes = _modes(pipeline.modes, mode)
     with messages.status("Warming up and measuring what passes cost"):
         pipeline.warm_up()
@@ -80,7 +85,7 @@ def bench_command(
         typer.echo(json.dumps(report.as_dict()))
     else:
         show(report, Console())
-    if report.num_differing:
+    if report.exact and report.num_differing:
         typer.echo(f"outrider: {report.num_differing} answers were not those of plain decoding.", err=True)
         raise typer.Exit(1)
 

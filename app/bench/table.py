@@ -34,7 +34,7 @@ def show(report: Report, console: Console) -> None:
                     style="bold red",
                 )
         if not report.exact:
-            console.print("On this device the same tokens are not promised: see the warning above.")
+            console.print("Exactness is off here, so drafting may change the text: --exact asks for it.")
     else:
         console.print("Every mode gave the tokens of plain decoding.", style="green")
 

@@ -178,9 +178,9 @@ def create_api(server: Server, access: Access) -> FastAPI:
 
     @api.get("/health", response_model=Health, responses={503: {"model": Health}, "4XX": {"model": ErrorBody}})
     async def health() -> JSONResponse:
-        """Whether the model is warmed up."""
+        """Whether the model is warmed up, and whether drafting can change its text."""
         state = "failed" if worker.failure else "ok" if worker.ready else "warming up"
-        return JSONResponse({"status": state}, 200 if worker.ready else 503)
+        return JSONResponse({"status": state, "exact": worker.exact}, 200 if worker.ready else 503)
 
     return api
 

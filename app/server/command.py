@@ -24,13 +24,21 @@ class FailedToStart(OutriderError):
     """The model gave up while it was warming up."""
 
 
-def serve(pair: Path, device: str, reference: Path | None, access: Access, port: int, limits: Limits) -> None:
+def serve(
+    pair: Path,
+    device: str,
+    reference: Path | None,
+    exact: bool | None,
+    access: Access,
+    port: int,
+    limits: Limits,
+) -> None:
     """Serve until SIGINT or SIGTERM. Raises CannotListen, FailedToStart, and what LLMPipeline raises."""
     began = time.perf_counter()
     with bound_socket(access.host, port) as bound:
         name = Pair.open(pair).name
         _say(f"Loading {name} on {device}")
-        pipeline = LLMPipeline(pair, device, reference=reference)
+        pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
         server = Server.of(pipeline, name, limits)
         web = _Web(create_api(server, access), server.worker)
         for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens, and when it raises them again

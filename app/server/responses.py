@@ -165,3 +165,4 @@ class ModelList(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok", "warming up", "failed"]
+    exact: bool  # the same seed gives the same text, whatever drafts

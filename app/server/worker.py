@@ -76,6 +76,7 @@ class Worker:
         self.ready = False
         self.failure: Exception | None = None  # of the warm-up
         self.on_warm: Callable[[], None] = lambda: None  # called when it has succeeded or failed
+        self.exact = pipeline.exact
         self._pipeline = pipeline
         self._metrics = metrics
         self._arrived: SimpleQueue[Answers | None] = SimpleQueue()  # None: come to an end

@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from outrider.app import doctor
+from outrider.pipelines import tuning
 from outrider.pipelines.cost import CostModel, NoMeasurement
-from outrider.pipelines.speculation import Speculation
 
 COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, draft_ms=1.5)
 
@@ -53,8 +53,19 @@ def test_a_machine_that_cannot_be_measured_is_said_so(embedded_pair, monkeypatch
     assert "No pass could be measured" in console.file.getvalue()
 
 
-def test_a_device_that_breaks_the_promise_is_found_out(embedded_pair, monkeypatch) -> None:
-    monkeypatch.setattr(Speculation, "check", lambda speculation: setattr(speculation, "exact", False))
-    console = Console(file=StringIO(), width=100)
-    assert not doctor.examine(embedded_pair, console, again=False)
-    assert "can change the text" in console.file.getvalue()
+def test_a_device_that_breaks_the_promise_is_found_out(embedded_pair, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "is_exact", lambda model, *context: False)
+    for exact in (None, True):
+        console = Console(file=StringIO(), width=100)
+        assert doctor.examine(embedded_pair, console, exact=exact) == (exact is None)
+        assert "can change the text" in console.file.getvalue()
+
+
+def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "FAIR", 0.0)
+    console = Console(file=StringIO(), width=300)
+    assert doctor.examine(embedded_pair, console)
+    assert "plain passes a token" in console.file.getvalue()
+    assert "--exact pays it" in console.file.getvalue()

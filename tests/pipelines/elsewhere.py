@@ -13,6 +13,7 @@ import openvino_genai
 import pytest
 
 from outrider.pipelines import LLMPipeline, devices
+from outrider.pipelines.processor import limited_properties
 
 GENAI = openvino_genai.LLMPipeline
 OWN_PROPERTIES: dict[str, dict[str, Any]] = {"GPU": {}, "NPU": {"ATTENTION_BACKEND": "SDPA"}}
@@ -52,7 +53,7 @@ class Elsewhere:
 
     def reference(self) -> Any:
         """GenAI's own pipeline, without Outrider. It forgets each prompt, or its text would depend on those before."""
-        properties = dict(OWN_PROPERTIES[self.device])
+        properties = OWN_PROPERTIES[self.device] | limited_properties()
         if self.device == "GPU":
             properties["scheduler_config"] = openvino_genai.SchedulerConfig()
             properties["scheduler_config"].max_num_batched_tokens = 4096
@@ -63,5 +64,5 @@ class Elsewhere:
         self.properties = properties
         fixed_shapes = ("MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
         known = {name: value for name, value in properties.items() if name not in fixed_shapes}
-        self.faulty = Faulty(GENAI(model, "CPU", **OWN_PROPERTIES[device], **known))
+        self.faulty = Faulty(GENAI(model, "CPU", **OWN_PROPERTIES[device], **limited_properties(), **known))
         return self.faulty

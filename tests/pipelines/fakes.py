@@ -17,7 +17,7 @@ from outrider.pipelines.drafters.base import Chain, Drafter
 from outrider.pipelines.drafters.draft_model import DraftModel
 from outrider.pipelines.drafting import Drafting
 from outrider.pipelines.engine import Engine
-from outrider.pipelines.paged_model import Window
+from outrider.pipelines.paged_model import Rows, Window
 from outrider.pipelines.planner import Planner
 from outrider.pipelines.sequence import Sequence as Request
 
@@ -54,18 +54,26 @@ class FakeModel:
 
     def __init__(self, rule: Rule, num_blocks: int = 64, block_size: int = BLOCK_SIZE) -> None:
         self.rule = rule
-        self.num_blocks = num_blocks
         self.vocabulary_size = len(rule([0]))
         self.windows: list[Window] = []
         self.num_passes = 0
         self.before_pass: Callable[[Sequence[Window]], None] = lambda windows: None
+        self.rows = Rows()
         self._block_size = block_size
-        self._slots = np.full((num_blocks, block_size), EMPTY)
+        self.resize(num_blocks)
+
+    def resize(self, num_blocks: int) -> None:
+        self.num_blocks = num_blocks
+        self._slots = np.full((num_blocks, self._block_size), EMPTY)
+
+    def occupy(self, blocks: Sequence[int]) -> None:
+        self._slots[list(blocks)] = 1
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         self.num_passes += 1
         self.windows += windows
         self.before_pass(windows)
+        assert sum(len(window.tokens) for window in windows) <= self.rows.most, "too many rows"
         for window in windows:
             assert window.tokens, "nothing is fed"
             for position, token in enumerate(window.tokens, window.start):

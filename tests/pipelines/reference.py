@@ -28,13 +28,16 @@ class Answer:
 
 
 def model_logits(model: PagedModel) -> Callable[[Sequence[int]], Logits]:
-    """What the model says after a whole prefix, fed in one window from position 0 into a table of its own."""
+    """What the model says after a whole prefix, fed from position 0 into a table of its own in passes that are as long
+    as can be."""
 
     def logits(prefix: Sequence[int]) -> Logits:
         blocks = range(-(-max(2, len(prefix)) // BLOCK_SIZE))
         if len(prefix) == 1:  # two rows, as everywhere else here: the token stands in both, the first one counts
             return model.forward([Window([*prefix, *prefix], 0, blocks, num_rows=2)])[0][0].tolist()
-        return model.forward([Window(prefix, 0, blocks)])[0][0].tolist()
+        for start in range(0, len(prefix), model.rows.most):
+            (rows,) = model.forward([Window(prefix[start : start + model.rows.most], start, blocks)])
+        return rows[0].tolist()
 
     return logits
 

@@ -6,50 +6,16 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
-from openvino.op import Constant
 
 from outrider.pipelines import paged_model
 from outrider.pipelines.paged_model import PagedModel, Window
+from outrider.pipelines.processor import limited_properties
 from outrider.pipelines.projections import join_projections
 
 from .real import NUM_BLOCKS
+from .weights import KINDS, weights_of
 
-WIDTH, GROUP = 64, 32
-KINDS = ("f32", "f16", "i8", "u8", "i4", "u4")
-
-
-def weights_of(kind: str, rows: int, rng: np.random.Generator) -> tuple[ov.Output, np.ndarray]:
-    """Weights [rows, WIDTH] as an export writes them, and their values."""
-    if kind == "f32":
-        values = rng.standard_normal((rows, WIDTH)).astype(np.float32)
-        return ops.constant(values).output(0), values
-    if kind == "f16":
-        values = rng.standard_normal((rows, WIDTH)).astype(np.float16)
-        return ops.convert(ops.constant(values), "f32").output(0), values.astype(np.float32)
-    shape, scales = ([rows, WIDTH], [rows, 1]) if kind.endswith("8") else ([rows, WIDTH // GROUP, GROUP], [rows, 2, 1])
-    least, most = {"i8": (-127, 127), "u8": (0, 255), "i4": (-7, 7), "u4": (0, 15)}[kind]
-    numbers = rng.integers(least, most + 1, shape)
-    zeros = rng.integers(least, most + 1, scales) if kind.startswith("u") else None
-    scale = rng.uniform(0.01, 0.02, scales).astype(np.float16)
-    node = ops.convert(_constant(numbers, kind), "f16")
-    if zeros is not None:
-        node = ops.subtract(node, ops.convert(_constant(zeros, kind), "f16"))
-    node = ops.multiply(node, ops.constant(scale))
-    if len(shape) == 3:
-        node = ops.reshape(node, ops.constant(np.array([rows, WIDTH], np.int64)), False)
-    values = (numbers - (0 if zeros is None else zeros)) * scale.astype(np.float32)
-    return ops.convert(node, "f32").output(0), values.reshape(rows, WIDTH).astype(np.float32)
-
-
-def _constant(numbers: np.ndarray, kind: str) -> ov.Node:
-    flat = numbers.reshape(-1).astype(np.int8 if kind.startswith("i") else np.uint8)
-    tensor = ov.Tensor(getattr(ov.Type, kind), ov.Shape(numbers.shape))
-    if kind.endswith("4"):
-        low, high = (flat[i::2].view(np.uint8) & 15 for i in (0, 1))
-        tensor.data.reshape(-1).view(np.uint8)[:] = low | high << 4
-    else:
-        tensor.data.reshape(-1)[:] = flat
-    return Constant(tensor)
+WIDTH = 64
 
 
 def model_of(weights: list[ov.Output], biases: list[np.ndarray] | None = None) -> ov.Model:
@@ -61,7 +27,7 @@ def model_of(weights: list[ov.Output], biases: list[np.ndarray] | None = None) -
 
 
 def answers(model: ov.Model, states: np.ndarray) -> list[np.ndarray]:
-    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"} | limited_properties())
     return [np.array(value) for value in compiled(states).values()]
 
 
@@ -73,7 +39,7 @@ def num_products(model: ov.Model) -> int:
 @pytest.mark.parametrize("sizes", [(64, 64, 64), (128, 32, 32), (5, 3, 7)], ids=str)
 def test_the_joined_product_gives_what_plain_arithmetic_gives(kind, sizes):
     rng = np.random.default_rng(sum(sizes))
-    weights, values = zip(*(weights_of(kind, rows, rng) for rows in sizes), strict=True)
+    weights, values = zip(*(weights_of(kind, rows, WIDTH, rng) for rows in sizes), strict=True)
     model = model_of(list(weights))
     states = rng.standard_normal((6, WIDTH)).astype(np.float32)
     apart = answers(model, states)
@@ -90,7 +56,7 @@ def test_the_joined_product_gives_what_plain_arithmetic_gives(kind, sizes):
 )
 def test_products_that_cannot_be_one_stay_as_they_are(kinds):
     rng = np.random.default_rng(0)
-    model = model_of([weights_of(kind, 16, rng)[0] for kind in kinds])
+    model = model_of([weights_of(kind, 16, WIDTH, rng)[0] for kind in kinds])
     states = rng.standard_normal((3, WIDTH)).astype(np.float32)
     before = answers(model, states)
     assert join_projections(model) == 0
@@ -101,7 +67,7 @@ def test_products_that_cannot_be_one_stay_as_they_are(kinds):
 def test_products_with_biases_stay_as_they_are():
     """The device adds a bias within the product; behind a joined one it would be a step of its own."""
     rng = np.random.default_rng(0)
-    weights = [weights_of("i8", 16, rng)[0] for _ in range(3)]
+    weights = [weights_of("i8", 16, WIDTH, rng)[0] for _ in range(3)]
     model = model_of(weights, [rng.standard_normal((1, 16)).astype(np.float32) for _ in weights])
     assert join_projections(model) == 0
 

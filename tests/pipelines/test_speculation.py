@@ -10,8 +10,9 @@ import pytest
 from outrider.pipelines import LLMPipeline, tuning
 from outrider.pipelines import speculation as speculation_module
 from outrider.pipelines.cost import CostModel
-from outrider.pipelines.paged_model import Window, fastest_precision
+from outrider.pipelines.paged_model import Window
 from outrider.pipelines.planner import LONGEST
+from outrider.pipelines.processor import fastest_precision
 
 RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return width * height\n"
 
@@ -20,12 +21,7 @@ RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return w
 def promise(monkeypatch, tmp_path):
     """Says instead of the check whether a model keeps the promise; what comes out is remembered for this test alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def set_check(is_exact):
-        for module in (speculation_module, tuning):
-            monkeypatch.setattr(module, "is_exact", is_exact)
-
-    return set_check
+    return lambda is_exact: monkeypatch.setattr(tuning, "is_exact", is_exact)
 
 
 @pytest.mark.parametrize("is_exact_in_few_bits", [True, False])
@@ -35,41 +31,29 @@ def test_few_bits_are_taken_only_where_they_keep_the_promise(embedded_pair, prom
         pytest.skip("this processor has no other precision")
     promise(lambda model, *tried: model.precision == "f32" or is_exact_in_few_bits)
     chosen, *asked = [
-        LLMPipeline(embedded_pair, cache_tokens=512, **properties)
+        LLMPipeline(embedded_pair, cache_tokens=512, exact=True, **properties)
         for properties in ({}, {"INFERENCE_PRECISION_HINT": "f32"}, {"INFERENCE_PRECISION_HINT": few})
     ]
     assert [pipeline.speculation.precision for pipeline in asked] == ["f32", few], "the user is not overruled"
-    assert chosen.speculation.precision == (few if is_exact_in_few_bits else "f32")
-    expected = asked[is_exact_in_few_bits].generate(RENAME, max_new_tokens=40, mode="off").texts
+    assert asked[1].exact == is_exact_in_few_bits
+    if not is_exact_in_few_bits:
+        assert chosen.speculation.precision == "f32"
+    expected = asked[chosen.speculation.precision == few].generate(RENAME, max_new_tokens=40, mode="off").texts
     for mode in ("off", "auto"):
         assert chosen.generate(RENAME, max_new_tokens=40, mode=mode).texts == expected
 
 
-def test_a_promise_that_no_precision_keeps_is_taken_back_with_a_warning(embedded_pair, promise, caplog):
+@pytest.mark.parametrize("exact", [True, None])
+def test_a_promise_that_cannot_be_kept_is_not_made_and_whoever_asked_for_it_is_warned(
+    embedded_pair, promise, caplog, exact
+):
     promise(lambda model, *tried: False)
-    speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
-    assert speculation.precision == "f32"
-    speculation.check()
-    assert not speculation.exact
-    assert "the same seed may give another text" in caplog.text
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=512, exact=exact)
+    assert not pipeline.exact
+    assert ("the same seed may give another text" in caplog.text) == (exact is True)
 
 
-def test_the_promise_is_tried_once(embedded_pair, promise):
-    tried = []
-
-    def is_exact(model, *of):
-        tried.append(model.precision)
-        return True
-
-    promise(is_exact)
-    speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
-    speculation.check()
-    speculation.check()
-    assert tried == [fastest_precision()]
-    assert speculation.exact
-
-
-def test_what_a_pair_was_found_to_be_exact_in_is_remembered_until_it_is_measured_again(embedded_pair, promise):
+def test_what_a_pair_was_found_to_be_is_remembered_until_it_is_measured_again(embedded_pair, promise):
     tried = []
 
     def is_exact(model, *of):
@@ -78,19 +62,18 @@ def test_what_a_pair_was_found_to_be_exact_in_is_remembered_until_it_is_measured
 
     def load(**properties):
         tried.clear()
-        return LLMPipeline(embedded_pair, cache_tokens=512, **properties).speculation
+        return LLMPipeline(embedded_pair, cache_tokens=512, exact=True, **properties).speculation
 
-    own = [] if fastest_precision() == "f32" else [fastest_precision()]
     promise(is_exact)
     load()
-    assert tried == own
+    assert tried
     speculation = load()
     assert tried == []
     load(DYNAMIC_QUANTIZATION_GROUP_SIZE=64)
-    assert tried == own, "other properties, other kernels"
+    assert tried, "other properties, other kernels"
     speculation.measure(again=True)
     assert load().precision == "f32"
-    assert tried == own
+    assert tried
 
 
 def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
@@ -99,7 +82,8 @@ def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
 
 
 def test_a_cache_that_is_not_quantized_takes_more_memory_and_is_exact_too(embedded_pair):
-    narrow, wide = (LLMPipeline(embedded_pair, cache_tokens=512, **of) for of in ({}, {"KV_CACHE_PRECISION": "f16"}))
+    narrow = LLMPipeline(embedded_pair, cache_tokens=512, exact=True)
+    wide = LLMPipeline(embedded_pair, cache_tokens=512, exact=True, KV_CACHE_PRECISION="f16")
     assert wide.speculation.memory.cache > narrow.speculation.memory.cache
     wide.warm_up()
     assert wide.exact

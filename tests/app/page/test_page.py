@@ -87,7 +87,7 @@ def test_a_device_without_exact_results_is_said_on_the_page(serve, pipeline, ope
     pipeline.exact = False
     pipeline.warm.set()
     page = opened(serve(pipeline), open_context())
-    expect(page.locator("#status")).to_contain_text("not exact on this device")
+    expect(page.locator("#status")).to_contain_text("the drafting mode can change the text")
     expect(page.locator("#small-print")).to_contain_text("may change the text")
 
 

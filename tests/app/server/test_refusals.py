@@ -208,4 +208,4 @@ def test_what_is_no_http_harms_nobody(served: Served) -> None:
     for data in (b"\x16\x03\x01\x00", b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: -5\r\n\r\n"):
         with socket.create_connection((host, port), timeout=10) as connection:
             connection.sendall(data)
-    assert served.get("/health").json() == {"status": "ok"}
+    assert served.get("/health").json()["status"] == "ok"

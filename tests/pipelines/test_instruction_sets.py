@@ -1,0 +1,23 @@
+"""A short run of the exactness suites within each set of instructions that this processor has."""
+
+from __future__ import annotations
+
+import pytest
+
+from .instruction_sets import available, run
+
+TESTS = (
+    "test_rows.py::test_the_check_of_the_embedded_target_holds",
+    "test_paged_model.py::test_logits_do_not_depend_on_the_cut[0]",
+    "test_paged_model.py::test_logits_do_not_depend_on_who_else_is_in_the_pass[0]",
+    "test_partial_sums.py::test_passes_of_two_rows_and_more_give_the_same_bits",
+    "test_exactness.py::test_mode_batch_and_cache_change_no_token[0]",
+    "test_exactness.py::test_prompts_of_every_length_around_a_border[514]",
+)
+
+
+@pytest.mark.parametrize("name", available())
+def test_the_promise_holds_within_a_set_of_instructions(name):
+    ended = run(name, TESTS)
+    assert ended.returncode == 0, ended.stdout
+    assert "7 passed" in ended.stdout, "the suites were not run"

@@ -1,0 +1,156 @@
+"""In passes of how many rows a model keeps its bits, and whether it does: every way to break the promise is noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outrider.pipelines import exactness
+from outrider.pipelines.exactness import find_rows, is_exact
+from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel, Rows, Window
+
+from .fakes import FakeModel, random_rule
+from .real import Models
+
+LITTLE = np.float32(1e-5)
+
+
+class Kernels(FakeModel):
+    """Its logits differ a little with the kernel that `of` names for the windows of a pass, and for each of them.
+
+    `of(rows, projected, window)` is told the numbers of rows of the pass, as it is filled up, and of those that are
+    projected on the vocabulary.
+    """
+
+    def __init__(self, of: Callable[[int, int, Window], int]) -> None:
+        super().__init__(random_rule(), 4, BLOCK_SIZE)
+        self._of = of
+
+    def forward(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        rows = max(self.rows.fewest, sum(len(window.tokens) for window in windows))
+        projected = max(self.rows.fewest_projected, sum(window.num_rows for window in windows))
+        logits = super().forward(windows)
+        kernels = [self._of(rows, projected, window) for window in windows]
+        return [each + LITTLE * kernel for each, kernel in zip(logits, kernels, strict=True)]
+
+
+def in_classes(*begins: int) -> Callable[[int, int, Window], int]:
+    """A kernel for each class of row counts."""
+    return lambda rows, projected, window: sum(rows >= begin for begin in begins)
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        (in_classes(), Rows(1, 512, 1)),
+        (in_classes(2), Rows(2, 512, 1)),
+        (in_classes(2, 81), Rows(2, 80, 1)),  # AVX2
+        (in_classes(2, 5, 81), Rows(5, 80, 1)),  # the same with long inner dimensions
+        (in_classes(5), Rows(5, 512, 1)),  # bf16 with AMX
+        (lambda rows, projected, window: projected > 1, Rows(1, 512, 2)),
+        (lambda rows, projected, window: (rows > 1) + (projected > 3), Rows(2, 512, 4)),
+        (in_classes(*range(0, 512, 8)), None),
+        (in_classes(9), None),
+        (lambda rows, projected, window: (projected > 32) + (rows > 64), Rows(1, 32, 1)),
+    ],
+)
+def test_the_longest_range_of_rows_is_found_that_begins_with_the_fewest(kernels, expected):
+    model = Kernels(kernels)
+    assert find_rows(model) == expected
+    assert model.rows == (expected or Rows())
+    if expected is not None:
+        assert is_exact(model)
+
+
+def test_larger_passes_are_tried_for_a_limited_time_only(monkeypatch):
+    monkeypatch.setattr(exactness, "PATIENCE_S", 0.0)
+    assert find_rows(Kernels(in_classes())) == Rows(1, exactness.READING, 1)
+
+
+BREAKING = {
+    "the length of a window": lambda rows, projected, window: len(window.tokens),
+    "a pass of one row": lambda rows, projected, window: rows > 1,
+    "a pass of many rows": lambda rows, projected, window: rows > 30,
+    "the projection of one row": lambda rows, projected, window: projected > 1,
+    "one token behind a long context": lambda rows, projected, window: window.start > 1500 and len(window.tokens) == 1,
+    "where a window begins": lambda rows, projected, window: window.start > 1500 and window.start % 2,
+}
+
+
+@pytest.mark.parametrize("what", BREAKING)
+def test_whatever_bits_depend_on_is_noticed(what):
+    assert not is_exact(Kernels(BREAKING[what]))
+
+
+class Batching(Kernels):
+    """Differs where several are in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__(in_classes())
+
+    def forward(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        return [each + LITTLE * (len(windows) > 1) for each in super().forward(windows)]
+
+
+class BehindAndBeside(Kernels):
+    """Differs behind a long context where another is in the pass."""
+
+    def __init__(self) -> None:
+        super().__init__(in_classes())
+
+    def forward(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        breaks = len(windows) > 1 and windows[0].start > 1500
+        return [each + LITTLE * breaks for each in super().forward(windows)]
+
+
+class Requantizing(FakeModel):
+    """A rejected token leaves a trace in what was accepted, as it does with keys quantized by channel."""
+
+    def _logits(self, window: Window) -> np.ndarray:
+        last = window.blocks[(window.start + len(window.tokens) - 1) // BLOCK_SIZE]
+        return super()._logits(window) + LITTLE * self._slots[last].max()
+
+
+class Sharing(FakeModel):
+    """Differs where a text begins with a block that another has computed, in a scattered table."""
+
+    def _logits(self, window: Window) -> np.ndarray:
+        is_scattered = len(window.blocks) > 1 and abs(window.blocks[1] - window.blocks[0]) > 1
+        return super()._logits(window) + LITTLE * is_scattered
+
+
+@pytest.mark.parametrize("make", [Batching, BehindAndBeside])
+def test_batches_that_change_bits_are_noticed(make):
+    assert not is_exact(make())
+
+
+@pytest.mark.parametrize("make", [Requantizing, Sharing])
+def test_traces_of_rejected_tokens_and_scattered_blocks_are_noticed(make):
+    assert not is_exact(make(random_rule(), 4, BLOCK_SIZE))
+    assert is_exact(FakeModel(random_rule(), 4, BLOCK_SIZE))
+
+
+@pytest.mark.parametrize("max_context", [2, 8, 32, 33, 64, 100])
+def test_a_model_of_short_context_is_tried_within_it(max_context):
+    model = FakeModel(random_rule(), 4, BLOCK_SIZE)
+    ends = []
+    model.before_pass = lambda windows: ends.extend(window.start + window.num_rows for window in windows)
+    assert is_exact(model, max_context)
+    assert max(ends) <= max_context + exactness.MOST_REJECTED
+
+
+def test_the_embedded_target_is_exact_in_the_rows_that_are_found_and_no_longer_passes_are_run(models: Models):
+    rows = models.target.rows
+    assert rows.fewest <= 2
+    assert rows.most >= exactness.READING
+    with pytest.raises(ValueError, match=f"at most {rows.most}"):
+        models.target.forward([Window([1] * (rows.most + 1), 0, range(17))])
+
+
+def test_the_check_of_the_embedded_target_holds(embedded_pair: Path):
+    model = PagedModel(embedded_pair / "target", 4)
+    assert find_rows(model) is not None
+    assert is_exact(model)
