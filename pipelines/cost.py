@@ -25,7 +25,9 @@ UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which prices are kept ready, since the planner asks for many of them in every pass
 FEWEST_REPEATS, MOST_REPEATS, MOST_IF_WILD = 2, 12, 48
 CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
-FORGET = 0.1  # weight of the newest draft in the draft model's costs
+DRAFT = 0.7  # how far the draft model's time may be from what was measured: a standard deviation, of the logarithm
+DRAFT_FORGET = 0.0015  # share of what was learnt of it that each pass lets go of, else it is never asked again
+DRAFT_DOUBT = 0.2  # see `Belief`
 BUSY = 0.2  # how far all passes together may be from what was measured: a standard deviation, of the logarithm
 BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)  # and each number of rows, together with those near to it, and alone
 NEAR = 4.0  # doublings of the number of rows
@@ -56,7 +58,8 @@ class CostModel:
 
     Each pass corrects what was measured once, by a `Belief` over all of these costs: the machine may be busy now, and
     all passes slower; it may have been busy while some of them were measured; and a pass of few rows waits for memory
-    where one of many computes, so what else runs can be in the way of either.
+    where one of many computes, so what else runs can be in the way of either. Another belief, over one factor, corrects
+    the draft model's times. It drifts back to what was measured while that model is not asked.
     """
 
     rows: tuple[int, ...]
@@ -69,16 +72,21 @@ class CostModel:
     least_row_ms: float = field(init=False, compare=False)  # what one more row costs where it costs least
     _belief: Belief = field(init=False, compare=False, repr=False)  # in the order: all, base, a row beyond, context
     _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # of late
+    _draft_belief: Belief = field(init=False, compare=False, repr=False)
     _base: list[float] = field(init=False, compare=False, repr=False)  # as believed now, and so
     _beyond: float = field(init=False, compare=False, repr=False)  # what each row beyond the last of `rows` adds
     _context: list[float] = field(init=False, compare=False, repr=False)
     _tabled: NDArray[np.int64] = field(init=False, compare=False, repr=False)
     _rows_table: list[float] = field(init=False, compare=False, repr=False)  # `_rows_ms` of up to TABLE_ROWS, and so
     _token_table: list[float] = field(init=False, compare=False, repr=False)
+    _draft_slowness: float = field(init=False, compare=False, repr=False)  # times as long as was measured
 
     def __post_init__(self) -> None:
         self._tabled = np.array([self._whole(rows) for rows in range(TABLE_ROWS)])
         self._belief, self._seen = Belief(_prior(self.rows)), []
+        self._draft_belief = Belief(np.array([[DRAFT**2]]), DRAFT_FORGET, DRAFT_DOUBT)
+        self._draft_belief.learn(np.ones(1), 0.0)  # what was measured is a time that was seen
+        self._draft_slowness = 1.0
         self._believe()
 
     def pass_ms(self, windows: Iterable[tuple[int, int]]) -> float:
@@ -113,19 +121,22 @@ class CostModel:
 
     def draft_pass_ms(self, num_sequences: int) -> float:
         """The time of one pass of the draft model, a token for each of several sequences."""
-        return self.draft_ms + (num_sequences - 1) * self.draft_row_ms
+        return self._draft_slowness * (self.draft_ms + (num_sequences - 1) * self.draft_row_ms)
 
     def feeding_ms(self, num_tokens: int) -> float:
         """The time in which the draft model is fed so many tokens. Where they are many, they are all that it knows."""
-        return num_tokens * (self.draft_row_ms + self.draft_context_ms * num_tokens / 2)
+        return self._draft_slowness * num_tokens * (self.draft_row_ms + self.draft_context_ms * num_tokens / 2)
 
     def observe_draft(self, expected_ms: float, measured_ms: float) -> None:
-        """Learn from drafts of the draft model."""
+        """Learn from a pass of the draft model."""
         if expected_ms > 0 and measured_ms > 0:
-            ratio = min(max(measured_ms / expected_ms, 1 / WILD), WILD)
-            self.draft_ms *= 1 + FORGET * (ratio - 1)
-            self.draft_row_ms *= 1 + FORGET * (ratio - 1)
-            self.draft_context_ms *= 1 + FORGET * (ratio - 1)
+            self._draft_belief.learn(np.ones(1), math.log(measured_ms / expected_ms))
+            self._draft_slowness = math.exp(self._draft_belief.mean[0])
+
+    def forget_draft(self) -> None:
+        """Let go of a little of what was learnt of the draft model, in a pass in which it was not asked."""
+        self._draft_belief.forget()
+        self._draft_slowness = math.exp(self._draft_belief.mean[0])
 
     def _rows_ms(self, rows: int) -> float:
         """The time of a pass of so many rows over an empty context."""
