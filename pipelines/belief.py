@@ -41,6 +41,11 @@ class Belief:
         if abs(error) > bound:
             self._covariance += self._doubt * (self._prior - self._covariance)
 
+    @property
+    def deviation(self) -> NDArray[np.float64]:
+        """How far each cost may be from its mean: float64 [costs], standard deviations."""
+        return np.sqrt(np.diag(self._covariance))
+
     def forget(self) -> None:
         """Go back a little to where it began, as nothing was seen."""
         self.mean *= 1 - self._forget

@@ -12,8 +12,9 @@ from typing import Any
 import openvino as ov
 from platformdirs import user_cache_path
 
-from .cost import CostModel, NoMeasurement
+from .cost import CostModel
 from .pair import Pair
+from .timing import NoMeasurement
 
 log = logging.getLogger(__name__)
 
@@ -40,9 +41,11 @@ def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: 
 
 
 def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:
-    """The cost model kept in `path`, or a new one, which is kept there. None, with a warning, where none can be had."""
+    """The cost model kept in `path`, or a new one, which is kept there; so is what it learns of what was guessed. None,
+    with a warning, where none can be had."""
     kept = CostModel.load(path)
     if kept is not None:
+        kept.keep_on(path)
         return kept
     try:
         cost = measure()
@@ -51,6 +54,7 @@ def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | N
         return None
     try:
         cost.save(path)
+        cost.keep_on(path)
     except OSError as error:
         log.warning("What was measured cannot be kept, so it is measured again next time: %s", error)
     return cost

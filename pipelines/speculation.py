@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from . import consultant
 from .block_pool import BlockPool
 from .calibration import Calibration
 from .config import AUTO
-from .cost import CONTEXTS, ROWS, CostModel, Run
+from .cost import CostModel
 from .drafters import draft_model, grammar, retrieval, suffix
 from .drafters.base import Chain, Drafter
 from .drafters.draft_model import DraftModel
@@ -24,18 +25,21 @@ from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import Engine
 from .exactness import is_exact
+from .measuring import CONTEXTS, ROWS
 from .paged_model import BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
 from .profile import cache_folder, measured_cost, profile_path
 from .reference import Reference
 from .text import Tokenizer
+from .timing import Run
 from .tuning import GROUP_SIZE, load_fastest
 from .vocabulary import check_same_vocabulary
 
 CACHE_TOKENS = 16384  # unless told otherwise
 EXACTNESS_TOKENS = 80
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
+MEASURE_S = 2.0  # how long a user may be kept waiting for what passes cost; more is learnt while answers are written
 PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
 
 log = logging.getLogger(__name__)
@@ -155,7 +159,8 @@ class Speculation:
                     run(rows, 0)
 
     def measure(self, again: bool = False) -> None:
-        """Learn what passes cost here, which the planner goes by; `again`, though it is known."""
+        """Learn what passes cost here, which the planner goes by, within MEASURE_S seconds and a pass; `again`, though
+        it is known, and for as long as it takes."""
         if self._is_measured and not again:
             return
         self._is_measured = True
@@ -171,7 +176,14 @@ class Speculation:
                 if self._draft is not None:
                     self._draft.occupy(draft_blocks)
                     draft = _passes(self._draft, draft_blocks)
-                return CostModel.measure(_passes(self._target, blocks), draft, room, self._target.fewest_rows)
+                return CostModel.measure(
+                    _passes(self._target, blocks),
+                    draft,
+                    room,
+                    self._target.fewest_rows,
+                    token_share=self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes,
+                    budget_s=math.inf if again else MEASURE_S,
+                )
 
         self._planner.cost = measured_cost(self._profile, measured)
 
