@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class CostModel:
     """Predicts the time of a pass: a part for all its rows together, and a part for each sequence's attention.
 
-    rows: the numbers of rows that were measured, ascending. Fewer than the first cost as much, see `PagedModel`.
+    rows: the numbers of rows that are known, ascending. Fewer than the first cost as much, see `PagedModel`.
     base_ms: for each of `rows`, the time of a pass of so many rows over an empty context; ascending, and so are
     context_ms: for each of `rows`, what a token of context adds for a window of so many rows.
     draft_ms, draft_row_ms: the draft model's time for a token, and for a token that it has to catch up with;
