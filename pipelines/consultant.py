@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import TypeVar
 
 from .calibration import Calibration, Evidence
 from .config import AUTO
@@ -31,36 +32,56 @@ PRIORS = {
 }  # fmt: skip
 
 
+Answer = TypeVar("Answer")  # of the draft model, for one turn
+
+
+@dataclass(slots=True)
+class _Wait:
+    """How many passes the draft model is not asked for a sequence, of how many that it was not."""
+
+    left: int = 0
+    last: int = 0
+
+    def again(self) -> None:
+        self.left = self.last = max(1, 2 * self.last)
+
+
 class Consultant:
     """Lets the draft model read and mend what the texts offer, or write behind it or in its place (see `Planner`).
 
     expected: the probability that its next proposal stands, as far as can be told before it is asked.
+
+    Where the draft model has no room for a sequence, which passes as others end, it is asked again after 1 pass, then
+    after 2 more, 4, 8, and so on: twice as long as was needed at most, and hardly ever where there is never room.
     """
 
     def __init__(self, drafting: Drafting, calibration: Calibration) -> None:
         self._drafting = drafting
         self._calibration = calibration
         self.expected = 0.5
-        self._without_room: set[Sequence] = set()  # for which the model's cache or context has no room any more
+        self._waits: dict[Sequence, _Wait] = {}  # for room in the model's cache
         self._missed: dict[Sequence, float] = {}  # tokens that it would have brought since it was fed, had it been
 
     def release(self, sequence: Sequence) -> None:
         """Forget a finished sequence."""
-        self._without_room.discard(sequence)
+        self._waits.pop(sequence, None)
         self._missed.pop(sequence, None)
 
     def consult(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
         """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay and
         can be afforded. `rate` is what a millisecond is worth, in tokens."""
+        for turn in turns:
+            if (wait := self._waits.get(turn.sequence)) is not None and wait.left:
+                wait.left -= 1
         asking = [turn for turn in turns if self._can_ask(turn)]
         if not asking:
             return
-        cost, began, before_ms = coming.cost, self._drafting.model_s, sum(turn.draft_ms for turn in asking)
         uses = [self._best_use(coming, rate, turn, len(asking)) for turn in asking]
         reading = [turn for turn, use in zip(asking, uses, strict=True) if use == READ]
         writing = [turn for turn, use in zip(asking, uses, strict=True) if use in (WRITE_BEHIND, WRITE_INSTEAD)]
         if not reading and not writing:
             self._expect(0.5, RECOVER)
+            coming.cost.forget_draft()
             return
         if reading:
             self._read(coming, rate, reading)
@@ -71,17 +92,35 @@ class Consultant:
             going_on = self._write(coming, rate, going_on)
         for turn in writing:
             coming.cut_to_best(turn, rate)
-        spent_ms = sum(turn.draft_ms for turn in asking) - before_ms
-        cost.observe_draft(spent_ms, 1e3 * (self._drafting.model_s - began))
 
     def _can_ask(self, turn: Turn) -> bool:
-        sequence = turn.sequence
-        return (
-            self._drafting.chain(turn).model is not None
-            and not sequence.drafting_failed
-            and not turn.is_full
-            and sequence not in self._without_room
-        )
+        wait = self._waits.get(turn.sequence)
+        return self._drafting.can_ask_model(turn) and not turn.is_full and (wait is None or not wait.left)
+
+    def _asked(
+        self,
+        cost: CostModel,
+        ask: Callable[[SequenceOf[Turn]], SequenceOf[Answer | None]],
+        turns: SequenceOf[Turn],
+        aheads: SequenceOf[SequenceOf[int]],
+    ) -> SequenceOf[Answer | None]:
+        """What the draft model answers for each turn, with so much ahead of its text. Each bears its share of the time
+        that this should take; what it takes is learnt from where there is an answer for all."""
+        expected_ms = cost.draft_pass_ms(len(turns))
+        for turn, ahead in zip(turns, aheads, strict=True):
+            feeding_ms = self._feeding_ms(cost, turn, ahead)
+            turn.draft_ms += feeding_ms + cost.draft_pass_ms(len(turns)) / len(turns)
+            expected_ms += feeding_ms
+        began = self._drafting.model_s
+        answers = ask(turns)
+        for turn, answer in zip(turns, answers, strict=True):
+            if answer is None:
+                self._waits.setdefault(turn.sequence, _Wait()).again()
+            else:
+                self._waits.pop(turn.sequence, None)
+        if None not in answers:
+            cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
+        return answers
 
     def _worth(self, cost: CostModel, rate: float) -> Worth:
         return Worth(cost, rate, self.expected)
@@ -133,15 +172,11 @@ class Consultant:
 
     def _read(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
         """Have drafts read, and take of each what is likely to stand now."""
-        for turn in turns:
-            turn.draft_ms += self._feeding_ms(coming.cost, turn, turn.tokens[: turn.num_read])
-            turn.draft_ms += coming.cost.draft_pass_ms(len(turns)) / len(turns)
-        for turn, opinions in zip(turns, self._drafting.read(turns), strict=True):
+        aheads = [turn.tokens[: turn.num_read] for turn in turns]
+        for turn, opinions in zip(turns, self._asked(coming.cost, self._drafting.read, turns, aheads), strict=True):
             draft = turn.draft.copy()
             coming.cut(turn, 0)
             is_mended = False
-            if opinions is None:
-                self._without_room.add(turn.sequence)
             for proposal, opinion in zip_longest(draft, (opinions or ())[: turn.num_read]):
                 second = proposal
                 if opinion is not None:
@@ -182,14 +217,10 @@ class Consultant:
 
     def _write(self, coming: Pass, rate: float, writing: SequenceOf[Turn]) -> list[Turn]:
         """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
-        draft_ms = coming.cost.draft_pass_ms(len(writing)) / len(writing)
-        for turn in writing:
-            turn.draft_ms += self._feeding_ms(coming.cost, turn, turn.tokens)
+        proposals = self._asked(coming.cost, self._drafting.written, writing, [turn.tokens for turn in writing])
         goes_on = []
-        for turn, proposal in zip(writing, self._drafting.written(writing), strict=True):
-            turn.draft_ms += draft_ms
+        for turn, proposal in zip(writing, proposals, strict=True):
             if proposal is None:
-                self._without_room.add(turn.sequence)
                 continue
             self._expect(self._calibration.estimate(proposal.evidence), FORGET)
             if self._take(coming, rate, turn, proposal) and self._is_worth_writing(coming, rate, turn, len(writing)):

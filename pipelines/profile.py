@@ -13,9 +13,10 @@ import openvino as ov
 from platformdirs import user_cache_path
 from pydantic import TypeAdapter, ValidationError
 
-from .cost import CostModel, NoMeasurement
+from .cost import CostModel
 from .pair import Pair
 from .processor import instruction_limit
+from .timing import NoMeasurement
 
 T = TypeVar("T")
 
@@ -44,9 +45,11 @@ def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: 
 
 
 def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:
-    """The cost model kept in `path`, or a new one, which is kept there. None, with a warning, where none can be had."""
+    """The cost model kept in `path`, or a new one, which is kept there; so is what it learns of what was guessed. None,
+    with a warning, where none can be had."""
     kept = CostModel.load(path)
     if kept is not None:
+        kept.keep_on(path)
         return kept
     try:
         cost = measure()
@@ -55,6 +58,7 @@ def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | N
         return None
     try:
         cost.save(path)
+        cost.keep_on(path)
     except OSError as error:
         log.warning("What was measured cannot be kept, so it is measured again next time: %s", error)
     return cost

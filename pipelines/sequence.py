@@ -52,7 +52,6 @@ class Sequence:
         self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: str | None = None
         self.error: Exception | None = None
-        self.drafting_failed = False
         self.trace: list[PassRecord] = []
         self.submitted = time.perf_counter()
 

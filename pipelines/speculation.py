@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from . import consultant
 from .block_pool import BlockPool
 from .calibration import Calibration
 from .config import AUTO
-from .cost import CONTEXTS, ROWS, CostModel, Run
+from .cost import CostModel
 from .drafters import draft_model, grammar, retrieval, suffix
 from .drafters.base import Chain, Drafter
 from .drafters.draft_model import DraftModel
@@ -23,6 +24,7 @@ from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import Engine
+from .measuring import CONTEXTS, ROWS
 from .paged_model import BLOCK_SIZE, PRECISION, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
@@ -30,11 +32,13 @@ from .processor import GROUP_SIZE
 from .profile import cache_folder, measured_cost, profile_path
 from .reference import Reference
 from .text import Tokenizer
+from .timing import Run
 from .tuning import load_target
 from .vocabulary import check_same_vocabulary
 
 CACHE_TOKENS = 16384  # unless told otherwise
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
+MEASURE_S = 2.0  # how long a user may be kept waiting for what passes cost; more is learnt while answers are written
 PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
 
 log = logging.getLogger(__name__)
@@ -147,7 +151,8 @@ class Speculation:
                     run(rows, 0)
 
     def measure(self, again: bool = False) -> None:
-        """Learn what passes cost here, which the planner goes by; `again`, though it is known."""
+        """Learn what passes cost here, which the planner goes by, within MEASURE_S seconds and a pass; `again`, though
+        it is known, and for as long as it takes."""
         if self._is_measured and not again:
             return
         self._is_measured = True
@@ -163,7 +168,15 @@ class Speculation:
                 if self._draft is not None:
                     self._draft.occupy(draft_blocks)
                     draft = _passes(self._draft, draft_blocks)
-                return CostModel.measure(_passes(self._target, blocks), draft, room, self._target.rows.fewest)
+                return CostModel.measure(
+                    _passes(self._target, blocks),
+                    draft,
+                    room,
+                    self._target.rows.fewest,
+                    self._target.rows.most,
+                    token_share=self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes,
+                    budget_s=math.inf if again else MEASURE_S,
+                )
 
         self._planner.cost = measured_cost(self._profile, measured)
 

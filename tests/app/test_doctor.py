@@ -10,7 +10,8 @@ from rich.console import Console
 
 from outrider.app import doctor
 from outrider.pipelines import tuning
-from outrider.pipelines.cost import CostModel, NoMeasurement
+from outrider.pipelines.cost import CostModel
+from outrider.pipelines.timing import NoMeasurement
 
 COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, draft_ms=1.5)
 

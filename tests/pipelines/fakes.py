@@ -132,7 +132,8 @@ def fake_engine(
 ) -> tuple[Engine, BlockPool]:
     pool = BlockPool(model.num_blocks, BLOCK_SIZE)
     made = calibration()
-    planner = Planner(Drafting(chains(drafters or {}), made, model.vocabulary_size), made, cost)
+    drafting = Drafting(chains(drafters or {}), made, model.vocabulary_size, clock=lambda: 0.0)  # as no time matters
+    planner = Planner(drafting, made, cost)
     return Engine(model, pool, planner), pool
 
 

@@ -52,17 +52,26 @@ class Offering:
 
 
 class Writing(Offering):
-    """The same, as a model does: one token for each of several sequences a pass."""
+    """The same, as a model does: one token for each of several sequences a pass.
+
+    A pass takes `slowness` times what `cost` was told that it takes, by the `clock` of the model itself.
+    """
 
     num_passes = 0
+    clock_s = 0.0
+    slowness = 1.0
+    cost: CostModel | None = None
+
+    def clock(self) -> float:
+        return self.clock_s
 
     def write(self, wanted) -> list[Proposal | None]:
-        self.num_passes += 1
+        self._run(wanted)
         left = [self.odds[sequence][len(ahead) :] for sequence, ahead in wanted]
         return [self._proposal(estimates[0]) if estimates else None for estimates in left]
 
     def read(self, wanted) -> list[list[Opinion] | None]:
-        self.num_passes += 1
+        self._run(wanted)
         return [self._opinions(self.odds[sequence][: len(ahead) + 1]) for sequence, ahead in wanted]
 
     def _opinions(self, estimates) -> list[Opinion]:
@@ -73,6 +82,14 @@ class Writing(Offering):
     def num_behind(self, sequence, ahead=()) -> int:
         return 1
 
+    def _run(self, wanted) -> None:
+        self.num_passes += 1
+        if self.cost is not None:
+            quick = replace(self.cost)  # which has learnt nothing
+            took_ms = quick.draft_pass_ms(len(wanted))
+            took_ms += sum(quick.feeding_ms(self.num_behind(*each) - 1) for each in wanted)
+            self.clock_s += self.slowness * took_ms / 1e3
+
 
 class Behind(Writing):
     """One that has so many tokens to be fed before its first proposal."""
@@ -81,13 +98,9 @@ class Behind(Writing):
         super().__init__(name, odds)
         self.missed = missed
 
-    def read(self, wanted):
+    def _run(self, wanted) -> None:
+        super()._run(wanted)
         self.missed = 0
-        return super().read(wanted)
-
-    def write(self, wanted):
-        self.missed = 0
-        return super().write(wanted)
 
     def num_behind(self, sequence, ahead=()) -> int:
         return 1 + self.missed
@@ -104,7 +117,10 @@ def turn_of(**options) -> Turn:
 def planner_of(cost: CostModel | None, text: Offering, model: Writing | None = None) -> Planner:
     both = Chain((text,), model)
     modes = {"off": Chain(), "suffix": Chain((text,)), "chained": both, "auto": both}
-    return Planner(Drafting(modes, Odds(), 12), Odds(), cost)
+    if model is None:
+        return Planner(Drafting(modes, Odds(), 12), Odds(), cost)
+    model.cost = cost
+    return Planner(Drafting(modes, Odds(), 12, model.clock), Odds(), cost)
 
 
 BASES = st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(

@@ -24,9 +24,8 @@ def test_it_is_the_conditional_of_a_gaussian(seed, size, count):
     truth = rng.multivariate_normal(np.zeros(size), prior)
     seen = shares @ truth + rng.normal(0, NOISE, count)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(belief, "FORGET", 0.0)
         monkeypatch.setattr(belief, "CREDIBLE", 1e9)
-        made = Belief(prior)
+        made = Belief(prior, forget=0.0)
         for row, time in zip(shares, seen, strict=True):
             made.learn(row, float(time - row @ made.mean))
     gain = prior @ shares.T @ np.linalg.inv(shares @ prior @ shares.T + NOISE**2 * np.eye(count))
@@ -53,3 +52,27 @@ def test_a_stall_moves_it_no_further_than_two_deviations_would():
         made.learn(np.array([1.0]), error)
         moved[error] = made.mean[0]
     assert moved[0.2] <= moved[100.0] < 1.1 * moved[0.2]
+
+
+def test_a_second_time_beyond_belief_is_believed_sooner_where_doubt_is_wanted():
+    moved = {}
+    for doubt in (0.0, 0.2):
+        made = Belief(np.array([[0.25]]), doubt=doubt)
+        for _ in range(20):
+            made.learn(np.ones(1), 0.0)
+        made.learn(np.ones(1), 4.0)
+        stalled = made.mean[0]
+        made.learn(np.ones(1), 4.0 - stalled)
+        moved[doubt] = stalled, made.mean[0] - stalled
+    assert moved[0.0][0] == moved[0.2][0] < 0.1, "a single one may be a stall"
+    assert moved[0.2][1] > 3 * moved[0.0][1]
+
+
+def test_what_rests_goes_back_to_where_it_began():
+    made = Belief(np.array([[0.25]]), forget=0.01)
+    for _ in range(50):
+        made.learn(np.ones(1), 2.0 - made.mean[0])
+    learnt = made.mean[0]
+    for _ in range(300):
+        made.forget()
+    assert made.mean[0] == pytest.approx(learnt * 0.99**300)

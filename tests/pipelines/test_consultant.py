@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from outrider.pipelines.planner import TOLERANCE
 from outrider.pipelines.turn import Turn
 
 from .fakes import request
 from .planning import Behind, Offering, Writing, cost_of, planner_of, turn_of
-
-pytestmark = pytest.mark.usefixtures("drafters_without_cost")
 
 
 class Reading(Writing):
@@ -180,26 +181,104 @@ def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, d
     assert set(turn.sources) == {"suffix"}
 
 
-def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_left_alone():
+class Full(Writing):
+    """Has no room for its first `num_full` passes."""
+
+    def __init__(self, name, odds, num_full):
+        super().__init__(name, odds)
+        self.num_full = num_full
+        self.num_refused = 0
+
+    def read(self, wanted):
+        return self._unless_full(wanted) or super().read(wanted)
+
+    def write(self, wanted):
+        return self._unless_full(wanted) or super().write(wanted)
+
+    def _unless_full(self, wanted):
+        if self.num_full <= 0:
+            return None
+        self.num_refused += 1
+        return [None] * len(wanted)
+
+
+@pytest.mark.parametrize("num_full", [1, 2, 7, 100])
+def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again_when_there_may_be_room(num_full):
     turn = turn_of()
-
-    class Full(Writing):
-        def read(self, wanted):
-            self.num_passes += 1
-            return [None] * len(wanted)
-
-        def write(self, wanted):
-            self.num_passes += 1
-            return [None] * len(wanted)
-
-    model = Full("draft_model", {turn.sequence: []})
+    model = Full("draft_model", {turn.sequence: [0.9] * 40}, num_full)
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.sequence: [0.8] * 8}), model)
-    for _ in range(300):
+    num_without = 0
+    while not model.num_passes:
+        assert num_without <= 2 * num_full
         turn.cut(0)
         turn.draft_ms = 0.0
         planner.draft([turn])
-        assert turn.tokens
-        assert set(turn.sources) == {"suffix"}
-    assert model.num_passes == 1
+        if not model.num_passes:
+            assert turn.tokens
+            assert set(turn.sources) == {"suffix"}
+            num_without += 1
+            model.num_full -= 1
+    assert num_without >= num_full
+    assert model.num_refused <= 1 + math.log2(1 + num_full)
+    assert planner._consultant._waits == {}, "the next time it waits for one pass"
+
+
+def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_with_the_answer():
+    turn = turn_of()
+    model = Full("draft_model", {turn.sequence: []}, 10**6)
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.sequence: [0.8] * 8}), model)
+    for _ in range(1000):
+        turn.cut(0)
+        turn.draft_ms = 0.0
+        planner.draft([turn])
+    assert model.num_refused <= 10
     planner.release(turn.sequence)
-    assert planner._consultant._without_room == set()
+    assert planner._consultant._waits == {}
+
+
+def answer(planner, turn) -> None:
+    """One pass of an answer that goes as the drafts foresaw."""
+    turn.cut(0)
+    turn.draft_ms = 0.0
+    planner.draft([turn])
+    planner.observe([turn], [[*turn.tokens, 3]], None)
+
+
+@pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
+def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, estimate):
+    turn = turn_of()
+    model = Writing("draft_model", {turn.sequence: [estimate] * 32})
+    none = Offering("suffix", {turn.sequence: []})
+    planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms), none, model)
+
+    def num_asked(num_passes: int) -> int:
+        before = model.num_passes
+        for _ in range(num_passes):
+            answer(planner, turn)
+        return model.num_passes - before
+
+    assert num_asked(100) >= 100, "it does not pay"
+    model.slowness = 50.0
+    assert num_asked(500) < 50
+    model.slowness = 1.0
+    assert num_asked(2500) > 0
+    assert num_asked(500) >= 500, "as before"
+
+
+@pytest.mark.parametrize("slowness", [10.0, 50.0])
+@pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
+def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, draft_ms, estimate):
+    turn = turn_of()
+    model = Writing("draft_model", {turn.sequence: [estimate] * 32})
+    none = Offering("suffix", {turn.sequence: []})
+    cost = cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms)
+    planner = planner_of(cost, none, model)
+    model.slowness = slowness
+    for _ in range(300):
+        answer(planner, turn)
+    model.clock_s = lost_ms = plain_ms = 0.0
+    for _ in range(3000):
+        answer(planner, turn)
+        plain_ms += turn.rows * cost.pass_ms([(1, 0)])
+        lost_ms += cost.pass_ms([(turn.rows, 0)]) - turn.rows * cost.pass_ms([(1, 0)])
+    assert lost_ms + 1e3 * model.clock_s < TOLERANCE * plain_ms

@@ -7,16 +7,18 @@ import json
 import logging
 import math
 import random
+import time
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.pipelines import LLMPipeline, cost, profile
-from outrider.pipelines.cost import CostModel, NoMeasurement
+from outrider.pipelines import LLMPipeline, profile
+from outrider.pipelines.cost import CostModel
 from outrider.pipelines.pair import Pair
 from outrider.pipelines.profile import measured_cost, profile_path
+from outrider.pipelines.timing import NoMeasurement
 
 MODEL = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), draft_ms=2.0, draft_row_ms=0.1)
 
@@ -27,7 +29,7 @@ class Clock:
     def __init__(self, monkeypatch, takes) -> None:
         self.now = 0.0
         self.takes = takes
-        monkeypatch.setattr(cost.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(time, "perf_counter", lambda: self.now)
 
     def run(self, rows: int, context: int) -> None:
         self.now += self.takes(rows, context) / 1e3
@@ -52,7 +54,7 @@ def test_measuring_finds_what_passes_take(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: 20 + 2 * rows + 0.003 * context * rows)
     draft = Clock(monkeypatch, lambda rows, context: 3 + 0.25 * rows)
     draft.run = lambda rows, context: clock.__setattr__("now", clock.now + draft.takes(rows, context) / 1e3)
-    monkeypatch.setattr(cost.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
     made = CostModel.measure(clock.run, draft.run, 4096)
     for rows, context in ((2, 0), (5, 300), (20, 1500), (33, 1900)):
         assert made.pass_ms([(rows, context)]) == pytest.approx(clock.takes(rows, context), rel=1e-6)
@@ -242,8 +244,8 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
 
 
 GOOD = {
-    "format": 8, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
-    "draft_context_ms": 0.0, "is_tiled": False,
+    "format": 9, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
+    "draft_context_ms": 0.0, "is_tiled": False, "base_doubt": [], "context_doubt": [0.0, 0.5],
 }  # fmt: skip
 
 
@@ -260,6 +262,7 @@ GOOD = {
         json.dumps({name: value for name, value in GOOD.items() if name != "rows"}), "\x00\xff",
         json.dumps({name: value for name, value in GOOD.items() if name != "draft_ms"}),
         json.dumps({**GOOD, "rows": [2.5, 4]}), json.dumps({**GOOD, "draft_ms": "1"}),
+        json.dumps({**GOOD, "base_doubt": [0.1]}), json.dumps({**GOOD, "context_doubt": [0.1, -1.0]}),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_measured_again(tmp_path, content):

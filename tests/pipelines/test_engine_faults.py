@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.drafters.draft_model import DraftModel
+
 from .drafters import SABOTAGE, BrokenDrafter, unsteady
-from .fakes import FakeModel, fake_engine, request, run
-from .serving import RULE, SAMPLED, check, drafters, plain, requests
+from .fakes import BLOCK_SIZE, FakeModel, fake_engine, request, run
+from .serving import COST, RULE, SAMPLED, check, drafters, plain, requests
 
 
 @settings(max_examples=80)
@@ -179,3 +184,27 @@ def test_drafters_are_told_of_every_end():
     engine.step()
     engine.cancel(dropped)
     assert drafter.released == [done, dropped]
+
+
+def test_a_draft_model_without_room_drafts_again_once_another_request_has_ended():
+    """Which takes no more passes than it was without room."""
+    pool = BlockPool(6, BLOCK_SIZE)
+    drafter = DraftModel(FakeModel(RULE, 6), pool, 1000)
+    engine, target_pool = fake_engine(FakeModel(RULE), {"draft": drafter}, replace(COST))
+    long, other = (request([n] * 9, 60, mode="draft", num_assistant_tokens=None) for n in (1, 2))
+    engine.add(other)
+    while pool.num_free > 2:
+        engine.step()
+    engine.add(long)
+    while not long.num_new:
+        engine.step()
+    for _ in range(3):
+        engine.step()
+    assert not any(record.drafted for record in long.trace), "there was room"
+    num_without = len(long.trace)
+    engine.cancel(other)
+    for _ in range(2 * num_without + 2):
+        engine.step()
+    assert any(record.drafted for record in long.trace)
+    engine.cancel(long)
+    assert (target_pool.num_free, pool.num_free) == (target_pool.num_blocks, pool.num_blocks)

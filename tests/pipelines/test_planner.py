@@ -19,8 +19,6 @@ from outrider.pipelines.turn import Pass, Turn
 from .fakes import request
 from .planning import BASES, Behind, Odds, Offering, Writing, cost_of, planner_of, turn_of
 
-pytestmark = pytest.mark.usefixtures("drafters_without_cost")
-
 
 @given(BASES, st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=3), st.integers(0, 9))
 def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_rows):

@@ -126,7 +126,7 @@ def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeyp
     """What was never written to is one page of zeros, and reading it costs nothing."""
     untouched = []
 
-    def measure(target, draft, max_context, least_rows):
+    def measure(target, draft, *limits, **budget):
         for run in (target, draft):
             run(2, 100)
         for model in (speculation._target, speculation._draft):
@@ -153,3 +153,21 @@ def test_measuring_leaves_no_trace_in_what_the_cache_keeps_of_earlier_prompts(em
     assert again["off"].generations[0].stats.cached_tokens > 0, "nothing was kept that could be spoilt"
     after = {mode: answers.texts for mode, answers in again.items()}
     assert len({str(texts) for texts in (*before.values(), *after.values())}) == 1
+
+
+def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for(embedded_pair, promise, monkeypatch):
+    budgets, shares = [], []
+
+    def measure(target, draft, *limits, token_share, budget_s):
+        budgets.append(budget_s)
+        shares.append(token_share)
+        return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
+
+    monkeypatch.setattr(CostModel, "measure", measure)
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
+    speculation.measure()
+    speculation.measure()
+    speculation.measure(again=True)
+    assert budgets == [speculation_module.MEASURE_S, math.inf]
+    memory = speculation.memory
+    assert 0 < shares[0] < memory.cache / memory.cache_tokens / speculation._target.weight_bytes
