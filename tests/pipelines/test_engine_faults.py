@@ -170,6 +170,55 @@ def test_who_borrows_from_two_pools_holds_neither_until_both_have_room():
     assert (pool.num_free, draft_pool.num_free) == (8, 8)
 
 
+@pytest.mark.parametrize("num_begun", [1, 2])
+def test_who_waits_to_borrow_is_not_kept_waiting_by_those_who_come_meanwhile(num_begun):
+    """Of two requests one has to give way, but keeps its draft's blocks: it is let in again to come to its end."""
+    some_drafters, draft_pool = drafters(num_blocks=8)
+    model = FakeModel(RULE, num_blocks=8)
+    engine, pool = fake_engine(model, some_drafters)
+    begun = [request(range(n, n + 8), 22, mode="draft") for n in range(num_begun)]
+    for sequence in begun:
+        engine.add(sequence)
+    engine.step()
+    while num_begun == 2 and (not engine.load.waiting or draft_pool.num_free == draft_pool.num_blocks):
+        engine.step()
+    late = []
+
+    def another_comes(windows):
+        if len(late) == 200:
+            pytest.fail("those who come later are served, and whoever borrows waits for ever")
+        late.append(request([len(late) % 9, 1, 2], 6))
+        engine.add(late[-1])
+
+    model.before_pass = another_comes
+    with engine.borrowed(4 * 8, pool, draft_pool):
+        for sequence in begun:
+            check(sequence)
+        assert late
+        assert not any(sequence.num_new for sequence in late)
+    model.before_pass = lambda windows: None
+    run(engine, *(request([7], 2) for _ in range(2)))
+    while not all(sequence.finished for sequence in late):
+        engine.step()
+    for sequence in late:
+        check(sequence)
+    assert pool.num_free == pool.num_blocks
+
+
+def test_a_failed_step_of_whoever_waits_to_borrow_leaves_the_door_open(monkeypatch):
+    engine, pool = fake_engine(FakeModel(RULE, num_blocks=8))
+    sequence = request(range(8), 22)
+    engine.add(sequence)
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "step", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError), engine.borrowed(4 * 8, pool):
+            pass
+    late = request([5], 3)
+    run(engine, late)
+    check(late)
+
+
 def test_drafters_are_told_of_every_end():
     drafter = unsteady(RULE)
     engine, _ = fake_engine(FakeModel(RULE), {"draft": drafter})
