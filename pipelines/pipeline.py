@@ -147,7 +147,8 @@ class LLMPipeline:
         A prompt is a string or a list of token ids. A string is put into the model's chat template, where it has one,
         unless `apply_chat_template=False`; token ids are taken as they are. `streamer` is called with each piece of
         text (an `openvino_genai.StreamerBase` with each piece's token ids); True or a status other than RUNNING stops
-        the answer, and after CANCEL a chat forgets the turn. `options` override the configuration for this call. The
+        the answer: the streamer is not called again, the result has the text that was held back from it too, and after
+        CANCEL a chat forgets the turn. `options` override the configuration for this call. The
         answer to a string is a string; both kinds of result have `texts`, `stats` and `generations`.
 
         Raises EmptyPrompt, UnknownToken, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
@@ -165,9 +166,10 @@ class LLMPipeline:
                 for prompt in prompts
                 for answer in range(config.num_return_sequences)
             ]
-            if streamer is not None and _feed(streams[0], streamer) and history is not None:
-                del history[known:]
+            forget = streamer is not None and _feed(streams[0], streamer)
             generations = tuple(stream.finish() for stream in streams)
+            if forget and history is not None:
+                del history[known:]
         if isinstance(inputs, str) and len(generations) == 1:
             return DecodedText(generations[0])
         return DecodedResults(generations)
@@ -274,7 +276,7 @@ class LLMPipeline:
 
 
 def _feed(stream: Stream, streamer: Streamer) -> bool:
-    """Run the stream through the streamer; whether that said that the turn is to be forgotten."""
+    """Run the stream through the streamer until it stops it; whether that said that the turn is to be forgotten."""
     forget = False
     for piece in stream:
         if isinstance(streamer, openvino_genai.StreamerBase):
@@ -284,6 +286,7 @@ def _feed(stream: Stream, streamer: Streamer) -> bool:
         if answer is True or (isinstance(answer, openvino_genai.StreamingStatus) and answer.value != 0):
             stream.cancel()
             forget = answer == openvino_genai.StreamingStatus.CANCEL
+            break
     if isinstance(streamer, openvino_genai.StreamerBase):
         streamer.end()
     return forget

@@ -190,6 +190,40 @@ def test_a_streamer_sees_the_text_and_can_stop_it(pipeline: LLMPipeline):
         assert pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text, go=go_on: go) == whole
 
 
+@pytest.mark.parametrize(
+    "stop", [True, openvino_genai.StreamingStatus.STOP, openvino_genai.StreamingStatus.CANCEL], ids=str
+)
+@pytest.mark.parametrize("is_base", [False, True])
+def test_a_streamer_that_stopped_the_answer_is_not_called_again(pipeline: LLMPipeline, stop, is_base: bool):
+    calls: list[object] = []
+
+    def stopping(piece: object):
+        calls.append(piece)
+        return stop if len(calls) == 3 else openvino_genai.StreamingStatus.RUNNING
+
+    class Base(openvino_genai.StreamerBase):
+        ends = 0
+
+        def write(self, tokens):
+            return stopping(tokens)
+
+        def end(self):
+            self.ends += 1
+
+    base = Base()
+    whole = pipeline.generate(RENAME, max_new_tokens=30)
+    answer = pipeline.generate(RENAME, max_new_tokens=30, mode="off", streamer=base if is_base else stopping)
+    assert len(calls) == 3
+    assert base.ends == is_base
+    (generation,) = answer.generations
+    assert "".join(span.text for span in generation.spans) == answer
+    if is_base:
+        assert [token for tokens in calls for token in tokens] == list(generation.token_ids)
+    assert answer.startswith("" if is_base else "".join(map(str, calls)))
+    assert whole.startswith(answer)
+    assert answer == pipeline.tokenizer.decode(generation.token_ids), "what was held back is not lost"
+
+
 @pytest.mark.parametrize("at", ["first", "last"])
 def test_a_chat_keeps_what_a_streamer_stopped_and_forgets_what_it_cancelled(pipeline: LLMPipeline, at: str):
     def then(status: openvino_genai.StreamingStatus):
