@@ -15,6 +15,7 @@ from outrider.pipelines import (
     InvalidOption,
     LLMPipeline,
     Statistics,
+    StructuredOutputConfig,
 )
 from outrider.pipelines.prompt import TokenPrompt, encode_prompt, num_earlier_tokens
 
@@ -146,8 +147,9 @@ def test_a_chat_forgets_when_it_is_finished_or_an_answer_was_closed(pipeline: LL
     next(stream)
     stream.close()
     assert pipeline.generate(RENAME, max_new_tokens=8) == alone
-    with pytest.raises(InvalidOption, match=r"one message at a time.*finish_chat"):
-        pipeline.generate([RENAME, RENAME])
+    for ask in (pipeline.generate, pipeline.streams):
+        with pytest.raises(InvalidOption, match=r"one message at a time.*finish_chat"):
+            ask([RENAME, RENAME], max_new_tokens=8)
     pipeline.finish_chat()
     assert pipeline.generate(RENAME, max_new_tokens=8) == alone
 
@@ -310,8 +312,8 @@ def test_lengths_are_kept(pipeline: LLMPipeline):
 
 def test_threads_at_once_get_the_texts_that_each_gets_alone(pipeline: LLMPipeline):
     asked = [
-        (f"{RENAME}# {n % 4}\n", {**SAMPLED, "rng_seed": n, "mode": pipeline.modes[n % 3], "max_new_tokens": 20})
-        for n in range(12)
+        (f"{RENAME}# {n % 4}\n", {**SAMPLED, "rng_seed": n, "mode": mode, "max_new_tokens": 20})
+        for n, mode in enumerate(pipeline.modes * 2)
     ]
     alone = [pipeline.generate(prompt, **{**options, "mode": "off"}) for prompt, options in asked]
     with ThreadPoolExecutor(4) as threads:
@@ -365,6 +367,37 @@ def test_streams_are_the_answers_of_generate_in_its_order(pipeline: LLMPipeline)
             if (piece := stream.take()) is not None:
                 pieces[id(stream)] += piece.text
     assert list(pieces.values()) == pipeline.generate(prompts, **options).texts
+
+
+def test_a_prompt_is_read_and_a_form_compiled_once_for_all_answers(pipeline: LLMPipeline, monkeypatch):
+    calls = []
+    for owner, name in ((pipeline.tokenizer, "encode"), (pipeline._grammars, "constraint")):
+
+        def counted(*given, call=getattr(owner, name), name=name):
+            calls.append(name)
+            return call(*given)
+
+        monkeypatch.setattr(owner, name, counted)
+    form = {"structured_output_config": StructuredOutputConfig(regex="[a-z ]{4,40}")}
+    options = {**SAMPLED, **form, "temperature": 2.0, "max_new_tokens": 12, "apply_chat_template": False}
+    pipeline.generate(RENAME, **options)
+    calls_of_one = [*calls]
+    calls.clear()
+    several = pipeline.generate(RENAME, num_return_sequences=3, **options)
+    assert calls == calls_of_one
+    assert len(set(several.texts)) == 3
+    calls.clear()
+    streams = pipeline.streams(RENAME, num_return_sequences=3, **options)
+    assert calls == calls_of_one
+    assert [stream.finish().text for stream in streams] == several.texts
+    assert several.texts == pipeline.generate(RENAME, num_return_sequences=3, **{**options, "mode": "off"}).texts
+
+
+def test_warming_up_does_not_depend_on_what_answers_are_to_be_like(pipeline: LLMPipeline):
+    form = StructuredOutputConfig(regex="[a-z]+")
+    for options in ({"num_return_sequences": 2}, {"min_new_tokens": 20}, {"structured_output_config": form}):
+        pipeline.set_generation_config(GenerationConfig(do_sample=True, **options))
+        pipeline.warm_up()
 
 
 def test_a_request_can_be_added_while_a_pass_is_on(pipeline: LLMPipeline):
