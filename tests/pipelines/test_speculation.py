@@ -98,6 +98,12 @@ def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
     assert speculation.precision == "f32"
 
 
+def test_both_models_run_on_as_many_threads_as_the_user_says(embedded_pair):
+    speculation = LLMPipeline(embedded_pair, cache_tokens=256, INFERENCE_NUM_THREADS=1).speculation
+    assert speculation._draft is not None
+    assert (speculation._target.num_threads, speculation._draft.num_threads) == (1, 1)
+
+
 def test_a_cache_that_is_not_quantized_takes_more_memory_and_is_exact_too(embedded_pair):
     narrow, wide = (LLMPipeline(embedded_pair, cache_tokens=512, **of) for of in ({}, {"KV_CACHE_PRECISION": "f16"}))
     assert wide.speculation.memory.cache > narrow.speculation.memory.cache
