@@ -222,12 +222,14 @@ class LLMPipeline:
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
                 f"{', '.join(map(repr, self.modes))}, or export the pair with --draft."
             )
-        size = self.tokenizer.vocabulary_size if chosen.logit_bias else 0
-        if chosen.logit_bias and (highest := chosen.logit_bias[-1][0]) >= size:
-            raise InvalidOption(
-                f"logit_bias has the token id {highest}, and this model's go from 0 to {size - 1}: give ids of its own "
-                "tokenizer."
-            )
+        known = chosen.eos_token_ids | self._config.eos_token_ids  # OpenVINO GenAI notes them among the stop tokens
+        given = {"logit_bias": dict(chosen.logit_bias).keys(), "stop_token_ids": chosen.stop_token_ids - known}
+        for name, ids in given.items():
+            if ids and (highest := max(ids)) >= (size := self.tokenizer.vocabulary_size):
+                raise InvalidOption(
+                    f"{name} has the token id {highest}, and this model's go from 0 to {size - 1}: give ids of its own "
+                    "tokenizer."
+                )
         if chosen.min_new_tokens and chosen.stop_ids.issuperset(self.tokenizer.vocabulary.values()):
             raise InvalidOption(
                 f"min_new_tokens={chosen.min_new_tokens} is not possible where every token id ends the answer: leave "
