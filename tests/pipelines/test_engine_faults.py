@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from .drafters import SABOTAGE, BrokenDrafter, unsteady
-from .fakes import FakeModel, fake_engine, request, run
-from .serving import RULE, SAMPLED, check, drafters, plain, requests
+from outrider.pipelines.block_pool import BlockPool
+from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.drafters.suffix import Suffix
+from outrider.pipelines.errors import BrokenLogits
+
+from .drafters import SABOTAGE, BrokenDrafter, right, unsteady
+from .fakes import BLOCK_SIZE, FakeModel, Row, Rule, calibration, fake_engine, request, run
+from .serving import COST, RULE, SAMPLED, check, drafters, plain, requests
 
 
 @settings(max_examples=80)
@@ -89,6 +98,73 @@ def test_a_request_that_fails_alone_leaves_the_others():
     run(engine, other)
     assert str(unlucky.error) == "no luck"
     check(other)
+    assert pool.num_free == pool.num_blocks
+
+
+def with_number(number: float, place: slice, where: Callable[[Sequence[int]], bool], rule: Rule = RULE) -> Rule:
+    """A rule with that number among its logits behind some beginnings."""
+
+    def broken(prefix: Sequence[int]) -> Row:
+        logits = rule(prefix).copy()
+        if where(prefix):
+            logits[place] = number
+        return logits
+
+    return broken
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"logprobs": 2}, {"repetition_penalty": 1.3}, {"logit_bias": {3: 1.0}}, {"do_sample": True},
+        {"do_sample": True, "logprobs": 2}, {"do_sample": True, "top_k": 3}, {"do_sample": True, "top_p": 0.9},
+        {"do_sample": True, "min_p": 0.1}, {**SAMPLED, "logprobs": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "place", "message"),
+    [
+        (math.nan, slice(5, 6), "logits hold nan"),
+        (math.nan, slice(None), "logits hold nan"),
+        (math.inf, slice(5, 6), "logits hold inf"),
+        (-math.inf, slice(None), "No token can follow"),
+    ],
+    ids=str,
+)
+def test_logits_that_are_no_numbers_are_one_error_of_that_request(options, number, place, message):
+    """Also where some rows of a draft were sound."""
+    broken = with_number(number, place, lambda prefix: prefix[0] == 7 and len(prefix) > 4)
+    engine, pool = fake_engine(FakeModel(broken), {"draft": right(RULE)})
+    made = [request([n, 2], 12, mode="draft", **options) for n in (6, 7, 8)]
+    for sequence in made:
+        engine.add(sequence)
+    while not all(sequence.finished for sequence in made):
+        engine.step()
+    before, failed, behind = made
+    for sequence in (before, behind):
+        check(sequence)
+    with pytest.raises(BrokenLogits, match=message):
+        raise failed.error
+    assert pool.num_free == pool.num_blocks
+
+
+@pytest.mark.parametrize("mode", ["draft", "chained", "auto"])
+@pytest.mark.parametrize("num_assistant_tokens", [None, 3])
+@pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=str)
+def test_a_draft_model_whose_logits_are_no_numbers_is_a_drafter_that_failed(
+    mode, num_assistant_tokens, sampled, caplog
+):
+    rule = with_number(math.nan, slice(5, 6), lambda prefix: len(prefix) > 5)
+    pool = BlockPool(64, BLOCK_SIZE)
+    made = {"suffix": Suffix(calibration()), "draft": DraftModel(FakeModel(rule), pool, 1000)}
+    engine, _ = fake_engine(FakeModel(RULE), made, cost=replace(COST))
+    sequence = request([1, 2, 3], 30, mode=mode, **{"num_assistant_tokens": num_assistant_tokens, **sampled})
+    run(engine, sequence)
+    check(sequence)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "draft_model failed" in caplog.text
     assert pool.num_free == pool.num_blocks
 
 
