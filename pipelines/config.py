@@ -79,8 +79,8 @@ class GenerationConfig:
                 raise InvalidOption(f"{name}={value!r} is not possible: give {expected}.")
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             raise InvalidOption(
-                f"min_new_tokens={self.min_new_tokens} is more than max_new_tokens={self.max_new_tokens}: lower the one "
-                "or raise the other."
+                f"min_new_tokens={self.min_new_tokens} is more than max_new_tokens={self.max_new_tokens}: lower it, "
+                "or raise max_new_tokens."
             )
         if self.structured_output_config is not None:
             form = StructuredOutputConfig.of(self.structured_output_config)

@@ -160,9 +160,7 @@ class LLMPipeline:
         history, known = self._history, len(self._history or ())
         with ExitStack() as opened:
             streams = [
-                opened.enter_context(stream)
-                for prompt in prompts
-                for stream in self._open(prompt, config, history)
+                opened.enter_context(stream) for prompt in prompts for stream in self._open(prompt, config, history)
             ]
             forget = streamer is not None and _feed(streams[0], streamer)
             generations = tuple(stream.finish() for stream in streams)

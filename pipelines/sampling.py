@@ -63,8 +63,8 @@ def sound(scores: S) -> S:
         return scores
     if highest == -math.inf:
         raise BrokenLogits(
-            "No token can follow: of those that may, the model gives each a probability of 0 (a logit of -inf). Ask for "
-            "less with structured_output_config, stop_token_ids and min_new_tokens, or export the pair again."
+            "No token can follow, as the model gives each that may a probability of 0 (a logit of -inf): ask for less "
+            "with structured_output_config, stop_token_ids and min_new_tokens, or export the pair again."
         )
     raise BrokenLogits(
         f"The model's logits hold {highest}, and no token can be chosen from them: load the pair with "

@@ -372,10 +372,11 @@ def test_streams_are_the_answers_of_generate_in_its_order(pipeline: LLMPipeline)
 def test_a_prompt_is_read_and_a_form_compiled_once_for_all_answers(pipeline: LLMPipeline, monkeypatch):
     calls = []
     for owner, name in ((pipeline.tokenizer, "encode"), (pipeline._grammars, "constraint")):
+        whole = getattr(owner, name)
 
-        def counted(*given, call=getattr(owner, name), name=name):
+        def counted(*given, whole=whole, name=name):
             calls.append(name)
-            return call(*given)
+            return whole(*given)
 
         monkeypatch.setattr(owner, name, counted)
     form = {"structured_output_config": StructuredOutputConfig(regex="[a-z ]{4,40}")}
