@@ -77,8 +77,8 @@ class Reference:
             return cls._kept(folder, cache / "reference", vocabulary, encode)
         except (OSError, NotImplementedError) as error:  # the latter where files cannot be locked
             raise InvalidOption(
-                f"The index of {folder}, which is to be a reference, cannot be kept in {cache} ({error}): see that this "
-                "folder can be written to and has room, or load the pair without a reference."
+                f"The index of {folder}, which is to be a reference, cannot be kept in {cache} ({error}): see that "
+                "there is room and that it can be written to, or load the pair without a reference."
             ) from error
 
     @classmethod

@@ -19,6 +19,7 @@ from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.pair import Pair, context_length
 from outrider.pipelines.planner import Planner
 from outrider.pipelines.sequence import Sequence
+from outrider.pipelines.speculation import _draft_properties
 from outrider.pipelines.text import TextStream, Tokenizer
 
 from . import reference
@@ -41,9 +42,10 @@ class Models:
     def load(cls, folder: Path) -> Models:
         pair = Pair.open(folder)
         assert pair.draft is not None
-        models = [PagedModel(path, NUM_BLOCKS) for path in (pair.target, pair.draft)]
+        target = PagedModel(pair.target, NUM_BLOCKS)
+        draft = PagedModel(pair.draft, NUM_BLOCKS, _draft_properties(target.precision, {}), exact=False)
         tokenizer = Tokenizer(pair.target)
-        return cls(*models, context_length(pair.draft), tokenizer, Grammars(tokenizer))
+        return cls(target, draft, context_length(pair.draft), tokenizer, Grammars(tokenizer))
 
     def served(self, num_blocks: int = NUM_BLOCKS, drafters: Mapping[str, Drafter] | None = None) -> Served:
         """An engine with nothing in its cache."""
