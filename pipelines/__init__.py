@@ -6,6 +6,7 @@ take_silence_for_no()  # before the lines below import openvino, which would rep
 
 from .config import AUTO, MODES, GenerationConfig
 from .errors import (
+    BrokenLogits,
     BrokenPair,
     CacheTooSmall,
     DeviceFailed,
@@ -31,6 +32,7 @@ from .trace import Statistics
 __all__ = [
     "AUTO",
     "MODES",
+    "BrokenLogits",
     "BrokenPair",
     "CacheTooSmall",
     "DecodedResults",

@@ -77,6 +77,11 @@ class GenerationConfig:
             value = getattr(self, name)
             if not holds(value):
                 raise InvalidOption(f"{name}={value!r} is not possible: give {expected}.")
+        if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
+            raise InvalidOption(
+                f"min_new_tokens={self.min_new_tokens} is more than max_new_tokens={self.max_new_tokens}: lower it, "
+                "or raise max_new_tokens."
+            )
         if self.structured_output_config is not None:
             form = StructuredOutputConfig.of(self.structured_output_config)
             object.__setattr__(self, "structured_output_config", form)
@@ -107,12 +112,18 @@ class GenerationConfig:
         return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | self.eos_token_ids
 
     def updated(self, options: Mapping[str, Any]) -> GenerationConfig:
-        """This configuration with some options changed. Raises UnknownOption and InvalidOption."""
+        """This configuration with some options changed. Raises UnknownOption and InvalidOption.
+
+        A `max_new_tokens` alone takes a higher `min_new_tokens` of this configuration down with it.
+        """
         for name in options:
             if name not in _NAMES:
                 close = ALIASES.get(name) or next(iter(difflib.get_close_matches(name, _NAMES, n=1)), None)
                 hint = f"did you mean {close}?" if close else f"known options are {', '.join(_NAMES)}."
                 raise UnknownOption(f"Unknown generation option {name!r}: {hint}")
+        limit = options.get("max_new_tokens")
+        if isinstance(limit, int) and "min_new_tokens" not in options:
+            options = {**options, "min_new_tokens": min(self.min_new_tokens, limit)}
         return replace(self, **options)
 
     @classmethod

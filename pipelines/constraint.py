@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -44,6 +45,12 @@ class Constraint:
         self._at = 0  # how many tokens of it the matcher has read
         self._masks: dict[int, bytes] = {}  # behind so many tokens of it
         self._strayed = False  # whether the matcher has read anything else
+
+    def copy(self) -> Constraint:
+        """One of the same grammar for another answer, without reading the grammar again."""
+        other = copy.copy(self)
+        other._matcher, other._known, other._masks = self._matcher.deep_copy(), [*self._known], {**self._masks}
+        return other
 
     def allowed(self, answer: Sequence[int]) -> Allowed | None:
         """Whether each token of the vocabulary may follow; None where the answer is over, so that nothing does.

@@ -52,6 +52,7 @@ class Engine(Backend):
         self._running: list[Sequence] = []
         self._ended: list[Sequence] = []  # in the step that is on; nothing is taken from under it
         self._is_stepping = False
+        self._num_borrowing = 0  # who wait for blocks, or have them
 
     def _check(self, sequence: Sequence) -> None:
         capacity = self._pool.num_blocks * self._pool.block_size
@@ -82,18 +83,25 @@ class Engine(Backend):
     def borrowed(self, num_tokens: int, *pools: BlockPool) -> Iterator[list[list[int]]]:
         """Blocks of each pool for so many tokens, to try models with; meanwhile nobody is served.
 
-        Serves the running requests until every pool has room, and holds nothing until then: they may need it.
+        Serves the requests that have begun until every pool has room, and holds nothing until then: they may need it.
+        The others wait, or there might never be room.
         """
-        while True:
-            with self.lock, ExitStack() as held:
-                try:
-                    tables = [held.enter_context(_opened(pool, num_tokens)) for pool in pools]
-                except OutOfBlocks:
-                    held.close()
-                    self.step()
-                    continue
-                yield [table.blocks for table in tables]
-                return
+        with self.lock:
+            self._num_borrowing += 1
+        try:
+            while True:
+                with self.lock, ExitStack() as held:
+                    try:
+                        tables = [held.enter_context(_opened(pool, num_tokens)) for pool in pools]
+                    except OutOfBlocks:
+                        held.close()
+                        self.step()
+                        continue
+                    yield [table.blocks for table in tables]
+                    return
+        finally:
+            with self.lock:
+                self._num_borrowing -= 1
 
     def _step(self) -> None:
         began, draft_s = time.perf_counter(), self._planner.model_s
@@ -116,7 +124,9 @@ class Engine(Backend):
     def _admit(self) -> None:
         self._queue_arrived()
         while self._waiting:
-            sequence = self._waiting[0]
+            sequence = self._waiting[0]  # who was put back stands before all who never ran
+            if self._num_borrowing and sequence.num_taken_over is None:
+                return
             spare = len(self._running)  # each will soon need a block more
             if self._pool.num_free < self._pool.blocks_for(len(sequence.tokens)) + spare:
                 return

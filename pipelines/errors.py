@@ -49,6 +49,10 @@ class DeviceFailed(OutriderError):
     """A device, or what runs the model there, that gave up in the middle of a request."""
 
 
+class BrokenLogits(OutriderError):
+    """A row of logits that no token can be chosen from."""
+
+
 def reason_of(error: BaseException) -> str:
     """The last line of an error's message, which is where OpenVINO says what happened; without its full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

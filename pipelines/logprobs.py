@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .sampling import Logits
+from .sampling import Logits, sound
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +23,11 @@ class TokenLogprobs:
 
     @classmethod
     def of(cls, logits: Logits, token: int, num_top: int) -> TokenLogprobs:
-        """What a row of logits says of the token that was chosen there. Computed in float64."""
-        scores = logits.astype(np.float64)
+        """What a row of logits says of the token that was chosen there. Computed in float64.
+
+        Raises BrokenLogits.
+        """
+        scores = sound(logits).astype(np.float64)
         scores -= scores.max()
         scores -= np.log(np.exp(scores).sum())
         num_top = min(num_top, scores.size)

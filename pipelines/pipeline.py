@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -26,7 +26,7 @@ from .text import TextStream, Tokenizer
 Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
 
-WARM_UP = {"max_new_tokens": 8, "ignore_eos": True, "apply_chat_template": False, "do_sample": False}
+WARM_UP: dict[str, Any] = {"max_new_tokens": 8, "apply_chat_template": False, "num_assistant_tokens": 2}
 REFUSED_ELSEWHERE = {
     "logprobs": "hands out tokens alone",
     "logit_bias": "has no such option",
@@ -123,8 +123,8 @@ class LLMPipeline:
             self._speculation.measure()
         length = min(40, min(self.max_context, self._cache_tokens) // 8)
         for mode in self.modes:
-            options = {**WARM_UP, "mode": mode, "num_assistant_tokens": 2}
-            self._open("def " * length, self._config.updated(options), None).finish()
+            (stream,) = self._open("def " * length, GenerationConfig(**WARM_UP, mode=mode), None)
+            stream.finish()
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer
@@ -147,27 +147,25 @@ class LLMPipeline:
         A prompt is a string or a list of token ids. A string is put into the model's chat template, where it has one,
         unless `apply_chat_template=False`; token ids are taken as they are. `streamer` is called with each piece of
         text (an `openvino_genai.StreamerBase` with each piece's token ids); True or a status other than RUNNING stops
-        the answer, and after CANCEL a chat forgets the turn. `options` override the configuration for this call. The
+        the answer: the streamer is not called again, the result has the text that was held back from it too, and after
+        CANCEL a chat forgets the turn. `options` override the configuration for this call. The
         answer to a string is a string; both kinds of result have `texts`, `stats` and `generations`.
 
         Raises EmptyPrompt, UnknownToken, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
         """
         config = self._configured(generation_config, options)
-        prompts = prompts_of(inputs)
-        if len(prompts) > 1 and self._history is not None:
-            raise InvalidOption("A chat takes one message at a time: call finish_chat() before a list of prompts.")
+        prompts = self._prompts(inputs)
         if streamer is not None and len(prompts) * config.num_return_sequences > 1:
             raise InvalidOption("A streamer can follow one answer only: give one prompt and num_return_sequences=1.")
         history, known = self._history, len(self._history or ())
         with ExitStack() as opened:
             streams = [
-                opened.enter_context(self._open(prompt, config, history, answer))
-                for prompt in prompts
-                for answer in range(config.num_return_sequences)
+                opened.enter_context(stream) for prompt in prompts for stream in self._open(prompt, config, history)
             ]
-            if streamer is not None and _feed(streams[0], streamer) and history is not None:
-                del history[known:]
+            forget = streamer is not None and _feed(streams[0], streamer)
             generations = tuple(stream.finish() for stream in streams)
+            if forget and history is not None:
+                del history[known:]
         if isinstance(inputs, str) and len(generations) == 1:
             return DecodedText(generations[0])
         return DecodedResults(generations)
@@ -175,10 +173,11 @@ class LLMPipeline:
     def stream(self, inputs: Inputs, generation_config: Config | None = None, **options: Any) -> Stream:
         """Answer one prompt or conversation piece by piece; inputs, options and errors are those of `generate`."""
         config = self._configured(generation_config, options)
-        prompts = prompts_of(inputs)
+        prompts = self._prompts(inputs)
         if len(prompts) * config.num_return_sequences > 1:
             raise InvalidOption("stream() follows one answer: give one prompt and num_return_sequences=1.")
-        return self._open(prompts[0], config, self._history)
+        (stream,) = self._open(prompts[0], config, self._history)
+        return stream
 
     def streams(self, inputs: Inputs, generation_config: Config | None = None, **options: Any) -> list[Stream]:
         """Begin all answers of a call to `generate`, in its order: they share passes, whichever is iterated.
@@ -186,8 +185,8 @@ class LLMPipeline:
         Nothing is run and nobody who runs something is waited for, once `warm_up` has been called.
         """
         config = self._configured(generation_config, options)
-        history, answers = self._history, range(config.num_return_sequences)
-        return [self._open(prompt, config, history, answer) for prompt in prompts_of(inputs) for answer in answers]
+        history = self._history
+        return [stream for prompt in self._prompts(inputs) for stream in self._open(prompt, config, history)]
 
     def start_chat(self, system_message: str = "") -> None:
         """From now on each prompt is a message of one conversation, given as a string, and its answer is remembered."""
@@ -221,12 +220,14 @@ class LLMPipeline:
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
                 f"{', '.join(map(repr, self.modes))}, or export the pair with --draft."
             )
-        size = self.tokenizer.vocabulary_size if chosen.logit_bias else 0
-        if chosen.logit_bias and (highest := chosen.logit_bias[-1][0]) >= size:
-            raise InvalidOption(
-                f"logit_bias has the token id {highest}, and this model's go from 0 to {size - 1}: give ids of its own "
-                "tokenizer."
-            )
+        known = chosen.eos_token_ids | self._config.eos_token_ids  # OpenVINO GenAI notes them among the stop tokens
+        given = {"logit_bias": dict(chosen.logit_bias).keys(), "stop_token_ids": chosen.stop_token_ids - known}
+        for name, ids in given.items():
+            if ids and (highest := max(ids)) >= (size := self.tokenizer.vocabulary_size):
+                raise InvalidOption(
+                    f"{name} has the token id {highest}, and this model's go from 0 to {size - 1}: give ids of its own "
+                    "tokenizer."
+                )
         if chosen.min_new_tokens and chosen.stop_ids.issuperset(self.tokenizer.vocabulary.values()):
             raise InvalidOption(
                 f"min_new_tokens={chosen.min_new_tokens} is not possible where every token id ends the answer: leave "
@@ -234,24 +235,31 @@ class LLMPipeline:
             )
         return chosen
 
-    def _open(
-        self, prompt: Prompt, config: GenerationConfig, history: list[Message] | None, answer: int = 0
-    ) -> Stream:
+    def _prompts(self, inputs: Inputs) -> list[Prompt]:
+        prompts = prompts_of(inputs)
+        if len(prompts) > 1 and self._history is not None:
+            raise InvalidOption("A chat takes one message at a time: call finish_chat() before a list of prompts.")
+        return prompts
+
+    def _open(self, prompt: Prompt, config: GenerationConfig, history: list[Message] | None) -> Iterator[Stream]:
+        """Begin each answer to a prompt, which is read once."""
         tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
-        text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
         constraint, num_earlier = self._grammars.constraint(config), 0
         if config.mode != "off":
             num_earlier = num_earlier_tokens(prompt, history, self.tokenizer, config.apply_chat_template, tokens)
         room = self._room(len(tokens), config)
-        sequence = Sequence(tokens, config, room, text, answer, constraint, num_earlier)
         if self._speculation is not None and config.num_assistant_tokens is None and config.mode != "off":
             self._speculation.measure()
 
         def remember(written: str) -> None:
-            if history is not None and isinstance(prompt, str) and answer == 0:
+            if history is not None and isinstance(prompt, str):
                 history.extend([{"role": "user", "content": prompt}, {"role": "assistant", "content": written}])
 
-        return Stream(self._engine, sequence, text, remember)
+        for answer in range(config.num_return_sequences):
+            text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
+            form = None if constraint is None else constraint.copy()
+            sequence = Sequence(tokens, config, room, text, answer, form, num_earlier)
+            yield Stream(self._engine, sequence, text, remember if answer == 0 else lambda written: None)
 
     def _room(self, num_prompt_tokens: int, config: GenerationConfig) -> int:
         """How many tokens the answer can have."""
@@ -274,7 +282,7 @@ class LLMPipeline:
 
 
 def _feed(stream: Stream, streamer: Streamer) -> bool:
-    """Run the stream through the streamer; whether that said that the turn is to be forgotten."""
+    """Run the stream through the streamer until it stops it; whether that said that the turn is to be forgotten."""
     forget = False
     for piece in stream:
         if isinstance(streamer, openvino_genai.StreamerBase):
@@ -284,6 +292,7 @@ def _feed(stream: Stream, streamer: Streamer) -> bool:
         if answer is True or (isinstance(answer, openvino_genai.StreamingStatus) and answer.value != 0):
             stream.cancel()
             forget = answer == openvino_genai.StreamingStatus.CANCEL
+            break
     if isinstance(streamer, openvino_genai.StreamerBase):
         streamer.end()
     return forget

@@ -69,15 +69,25 @@ class Reference:
         """The reference of a folder, from `cache` where nothing has changed. `vocabulary` names what `encode` makes.
 
         Hidden files, binary ones and those over LARGEST_FILE bytes are left out; how many is logged. Raises
-        InvalidOption where there is no such folder or no text in it.
+        InvalidOption where there is no such folder or no text in it, and where `cache` cannot be used.
         """
         if not folder.is_dir():
             raise InvalidOption(f"There is no folder {folder} to take as a reference: give one with text files.")
+        try:
+            return cls._kept(folder, cache / "reference", vocabulary, encode)
+        except (OSError, NotImplementedError) as error:  # the latter where files cannot be locked
+            raise InvalidOption(
+                f"The index of {folder}, which is to be a reference, cannot be kept in {cache} ({error}): see that "
+                "there is room and that it can be written to, or load the pair without a reference."
+            ) from error
+
+    @classmethod
+    def _kept(cls, folder: Path, cache: Path, vocabulary: str, encode: Callable[[str], list[int]]) -> Reference:
         files = list(_files(folder))
         state = json.dumps([FORMAT, vocabulary, [_stamp(file) for file in files]])
-        kept = cache / "reference" / hashlib.sha256(f"{vocabulary} {folder.resolve()}".encode()).hexdigest()[:32]
+        kept = cache / hashlib.sha256(f"{vocabulary} {folder.resolve()}".encode()).hexdigest()[:32]
         place = kept / hashlib.sha256(state.encode()).hexdigest()[:32]
-        kept.parent.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{kept}.lock"):
             try:
                 return cls(place)

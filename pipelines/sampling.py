@@ -12,16 +12,19 @@ looked into (the top-down construction of the same paper).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .config import GenerationConfig
+from .errors import BrokenLogits
 
 Logits = NDArray[np.float32]  # [vocabulary]
 Scores = NDArray[np.float64]  # [vocabulary] or [candidates]
+S = TypeVar("S", Logits, Scores, Logits | Scores)
 Times = NDArray[np.float64]
 Ids = NDArray[np.int64]  # [candidates], ascending
 Hashes = NDArray[np.uint64]  # [candidates]
@@ -39,8 +42,11 @@ ROUNDING = 1e-9  # more than what noise and scores are rounded by
 def choose_token(
     logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig, answer: int = 0
 ) -> int:
-    """The token that follows `tokens`, the prompt and the answer so far. A tie goes to the lowest id."""
-    scores = penalized(logits, tokens, num_prompt_tokens, config)
+    """The token that follows `tokens`, the prompt and the answer so far. A tie goes to the lowest id.
+
+    Raises BrokenLogits.
+    """
+    scores = sound(penalized(logits, tokens, num_prompt_tokens, config))
     if config.greedy:
         return int(np.argmax(scores))
     key = _key(config.rng_seed, answer, len(tokens))
@@ -48,6 +54,22 @@ def choose_token(
         return _winner_of_all(scores, config.temperature, key)
     ids, scores = candidates(scores, config)
     return int(ids[np.argmax(scores - np.log(_arrivals(key, ids)))])
+
+
+def sound(scores: S) -> S:
+    """Scores that a token can be chosen from; all others raise BrokenLogits. The maximum shows every NaN."""
+    highest = float(scores.max())
+    if math.isfinite(highest):
+        return scores
+    if highest == -math.inf:
+        raise BrokenLogits(
+            "No token can follow, as the model gives each that may a probability of 0 (a logit of -inf): ask for less "
+            "with structured_output_config, stop_token_ids and min_new_tokens, or export the pair again."
+        )
+    raise BrokenLogits(
+        f"The model's logits hold {highest}, and no token can be chosen from them: load the pair with "
+        "INFERENCE_PRECISION_HINT='f32', or export it again."
+    )
 
 
 def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:

@@ -87,7 +87,7 @@ class Sequence:
         return restricted(logits, self.constraint.allowed([*self.new_tokens, *ahead]))
 
     def choose(self, logits: Logits, kept: list[int]) -> int:
-        """The token that the model whose logits these are writes behind `tokens` and `kept`."""
+        """The token that the model whose logits these are writes behind `tokens` and `kept`. Raises BrokenLogits."""
         logits = self.restricted(logits, kept)
         return choose_token(logits, self.tokens + kept, self.num_prompt_tokens, self.config, self.answer)
 

@@ -37,6 +37,8 @@ from .tuning import load_target
 from .vocabulary import check_same_vocabulary
 
 CACHE_TOKENS = 16384  # unless told otherwise
+# Where the draft model runs, too.
+PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
 MEASURE_S = 2.0  # how long a user may be kept waiting for what passes cost; more is learnt while answers are written
 PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
@@ -98,7 +100,7 @@ class Speculation:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
-            self._draft = PagedModel(pair.draft, num_blocks, _draft_properties(self.precision), exact=False)
+            self._draft = PagedModel(pair.draft, num_blocks, _draft_properties(self.precision, properties), exact=False)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
             modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
@@ -189,9 +191,10 @@ class Speculation:
             pass  # whoever holds every block has taken those that were kept
 
 
-def _draft_properties(precision: str) -> dict[str, Any]:
-    """A draft model changes no text, so its activations may be coarse. What the target runs fastest in, it does."""
-    return {GROUP_SIZE: 128, PRECISION: precision}
+def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """A draft model changes no text, so its activations may be coarse. What the target runs fastest in, it does; and it
+    runs on the processors that the target's `properties` leave to both."""
+    return {GROUP_SIZE: 128, PRECISION: precision} | {name: properties[name] for name in PLACE if name in properties}
 
 
 def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference:

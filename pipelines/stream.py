@@ -101,13 +101,17 @@ class Stream(Iterator[Piece]):
         self._ended = True
 
     def finish(self) -> Generation:
-        """Run to the end and return the whole answer. Raises the request's error, again if it was raised before."""
+        """Run to the end and return the whole answer, or what there is of one that was closed.
+
+        Raises the request's error, again if it was raised before.
+        """
         for _ in self:
             pass
         sequence = self._sequence
         if sequence.error is not None:
             raise sequence.error
         assert sequence.finish_reason is not None
+        self._spans += self._text.take(final=True)  # where it was closed, tokens may be there that no piece has told
         return Generation(
             text="".join(span.text for span in self._spans),
             token_ids=tuple(sequence.new_tokens),

@@ -163,8 +163,9 @@ class TextStream:
     def take(self, final: bool = False) -> tuple[Span, ...]:
         """The text that can no longer change, with its sources; all that is left when `final`."""
         if final and not self.stopped:
-            rest = self._tokenizer.decode(self._ids)[len(self._read) :]
-            self._append(rest, self._last_source)
+            whole = self._tokenizer.decode(self._ids)
+            self._append(whole[len(self._read) :], self._last_source)
+            self._read = whole
         held = "".join(span.text for span in self._held)
         ready = len(held) if final or self.stopped else self._settled(held)
         taken, self._held = _split(self._held, ready)

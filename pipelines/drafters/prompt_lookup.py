@@ -5,19 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
 
 from ..calibration import Evidence
 from ..sequence import Sequence
 from .base import Proposal, source_of
-
-
-@dataclass(slots=True)
-class _Index:
-    """For every n-gram of a sequence, where its latest occurrence ends."""
-
-    ends: dict[tuple[int, ...], int] = field(default_factory=dict)
-    num_indexed: int = 0
+from .latest import LatestIndex
 
 
 class PromptLookup:
@@ -29,22 +21,16 @@ class PromptLookup:
     name = "prompt_lookup"
 
     def __init__(self) -> None:
-        self._indices: dict[Sequence, _Index] = {}
+        self._indices: dict[Sequence, LatestIndex] = {}
 
     def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
         tokens, longest = sequence.tokens, sequence.config.max_ngram_size
-        index = self._indices.setdefault(sequence, _Index())
-        for end in range(index.num_indexed + 1, len(tokens)):  # an n-gram at the very end has no successor yet
-            for size in range(1, min(longest, end) + 1):
-                index.ends[tuple(tokens[end - size : end])] = end
-            index.num_indexed = end
-        tail = [*tokens[-longest:], *ahead][-longest:]
-        for size in range(len(tail), 0, -1):
-            if (match := index.ends.get(tuple(tail[-size:]))) is not None:
-                for depth, token in enumerate(tokens[match:]):
-                    evidence = Evidence(self.name, (size / 8, math.log2(1 + depth) / 4))
-                    yield Proposal(token, source_of(self.name, match + depth, sequence), evidence)
-                return
+        index = self._indices.setdefault(sequence, LatestIndex(longest))
+        index.extend(tokens, len(tokens) - 1)  # an n-gram at the very end has no successor yet
+        size, match = index.match(tokens, [*tokens[-longest:], *ahead][-longest:])
+        for depth, token in enumerate(tokens[match:] if size else ()):
+            evidence = Evidence(self.name, (size / 8, math.log2(1 + depth) / 4))
+            yield Proposal(token, source_of(self.name, match + depth, sequence), evidence)
 
     def release(self, sequence: Sequence) -> None:
         self._indices.pop(sequence, None)

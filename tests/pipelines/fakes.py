@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,10 +96,10 @@ class FakeModel:
 
 
 class FakeTokenizer:
-    """Token i stands for `pieces[i]`, any bytes; by default for the byte i."""
+    """Token i stands for `pieces[i]`, any bytes."""
 
-    def __init__(self, pieces: Iterable[bytes] = (bytes([i]) for i in range(256))) -> None:
-        self._pieces = list(pieces)
+    def __init__(self, pieces: Sequence[bytes]) -> None:
+        self._pieces = pieces
 
     def encode(self, text: str) -> list[int]:
         return list(text.encode())

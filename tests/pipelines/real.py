@@ -19,6 +19,7 @@ from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.pair import Pair, context_length
 from outrider.pipelines.planner import Planner
 from outrider.pipelines.sequence import Sequence
+from outrider.pipelines.speculation import _draft_properties
 from outrider.pipelines.text import TextStream, Tokenizer
 from outrider.pipelines.tuning import load_target
 
@@ -43,7 +44,7 @@ class Models:
         pair = Pair.open(folder)
         assert pair.draft is not None
         target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True)
-        draft = PagedModel(pair.draft, NUM_BLOCKS, exact=False)
+        draft = PagedModel(pair.draft, NUM_BLOCKS, _draft_properties(target.precision, {}), exact=False)
         tokenizer = Tokenizer(pair.target)
         return cls(target, draft, context_length(pair.draft), tokenizer, Grammars(tokenizer))
 

@@ -82,6 +82,21 @@ def test_a_bias_is_the_same_in_any_order_and_stays_when_something_else_changes()
     assert config.updated({"rng_seed": 1}).logit_bias == ((2, 0.5), (7, -100))
 
 
+def test_a_shortest_length_above_the_longest_is_refused():
+    with pytest.raises(InvalidOption, match="min_new_tokens=6 is more than max_new_tokens=5: lower"):
+        GenerationConfig(min_new_tokens=6, max_new_tokens=5)
+    with pytest.raises(InvalidOption, match="min_new_tokens=6 is more than max_new_tokens=5: lower"):
+        GenerationConfig(max_new_tokens=5).updated({"min_new_tokens": 6})
+    assert GenerationConfig(min_new_tokens=5, max_new_tokens=5).min_new_tokens == 5
+
+
+@pytest.mark.parametrize(("limit", "shortest"), [(5, 5), (6, 6), (7, 6), (None, 6)])
+def test_a_longest_length_alone_takes_a_default_shortest_one_along(limit, shortest):
+    """Else a model whose own configuration names a shortest answer would refuse whoever wants a shorter one."""
+    config = GenerationConfig(min_new_tokens=6).updated({"max_new_tokens": limit})
+    assert (config.min_new_tokens, config.max_new_tokens) == (shortest, limit)
+
+
 def test_a_configuration_is_a_value():
     config = GenerationConfig(stop_strings=["b", "a"], stop_token_ids=(1,))
     assert config == GenerationConfig(stop_strings={"a", "b"}, stop_token_ids={1})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -32,10 +34,11 @@ def draft(drafter, sequence, limit: int, ahead: tuple[int, ...] = ()) -> tuple[i
     return tuple(proposal.token for proposal in proposals)
 
 
-def naive_lookup(tokens: list[int], max_ngram_size: int, limit: int) -> list[int]:
+def naive_lookup(tokens: list[int], max_ngram_size: int, limit: int, ahead: Sequence[int] = ()) -> list[int]:
+    text = [*tokens, *ahead]
     for size in range(max_ngram_size, 0, -1):
         for end in range(len(tokens) - 1, size - 1, -1):
-            if len(tokens) > size and tokens[end - size : end] == tokens[-size:]:
+            if tokens[end - size : end] == text[-size:]:
                 return tokens[end : end + limit]
     return []
 
@@ -45,13 +48,85 @@ def naive_lookup(tokens: list[int], max_ngram_size: int, limit: int) -> list[int
     st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), max_size=6),
     st.integers(1, 5),
     st.integers(1, 9),
+    st.lists(st.integers(0, 3), max_size=6),
 )
-def test_lookup_finds_what_a_naive_search_finds(prompt, growth, max_ngram_size, limit):
+def test_lookup_finds_what_a_naive_search_finds(prompt, growth, max_ngram_size, limit, ahead):
     lookup, sequence = PromptLookup(), request(prompt, 100, max_ngram_size=max_ngram_size)
     for more in [[], *growth]:
         sequence.tokens += more
-        expected = tuple(naive_lookup(sequence.tokens, max_ngram_size, limit))
-        assert draft(lookup, sequence, limit) == expected
+        for behind in ([], ahead):
+            expected = tuple(naive_lookup(sequence.tokens, max_ngram_size, limit, behind))
+            assert draft(lookup, sequence, limit, tuple(behind)) == expected
+
+
+def texts_of_any_kind(rng: random.Random, length: int) -> dict[str, list[int]]:
+    """Natural texts are between these."""
+    pattern = [rng.randrange(5) for _ in range(40)]
+    often = [rng.choice([1, 1, 1, 1, rng.randrange(9)]) for _ in range(length)]
+    once = [rng.randrange(10**5) for _ in range(length // 2)]
+    return {
+        "one token": [7] * length,
+        "few tokens": [rng.randrange(2) for _ in range(length)],
+        "mostly one token": often,
+        "runs of growing lengths": [t for n in range(60) for t in [*[1] * n, 2]][:length],
+        "repeated with changes": [t if rng.random() < 0.95 else rng.randrange(5) for t in pattern * length][:length],
+        "twice the same": once * 2,
+        "ascending": [*range(length // 2)] * 2,
+        "descending": [*range(length // 2, 0, -1)] * 2,
+        "numbered": [t for n in range(length // 2) for t in (3, 987 * n)],
+    }
+
+
+@pytest.mark.parametrize("max_ngram_size", [1, 2, 3, 8, 31, 32])
+@pytest.mark.parametrize("seed", range(2))
+def test_lookup_finds_it_in_texts_of_any_kind(max_ngram_size, seed):
+    rng = random.Random(seed)
+    for kind, text in texts_of_any_kind(rng, 260).items():
+        lookup, sequence = PromptLookup(), request(text[:50], 500, max_ngram_size=max_ngram_size)
+        while len(sequence.tokens) < len(text):
+            sequence.tokens += text[len(sequence.tokens) :][: rng.randint(1, 9)]
+            copied = rng.randrange(len(sequence.tokens))
+            for ahead in ([], sequence.tokens[copied : copied + rng.randint(1, 40)]):
+                expected = tuple(naive_lookup(sequence.tokens, max_ngram_size, 3, ahead))
+                assert draft(lookup, sequence, 3, tuple(ahead)) == expected, kind
+
+
+class Counted(int):
+    """A token that counts how often any is compared."""
+
+    comparisons = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Counted.comparisons += 1
+        return int(self) == other
+
+
+@pytest.mark.parametrize("kind", texts_of_any_kind(random.Random(0), 2))
+def test_lookup_compares_few_tokens_whatever_the_text(kind):
+    """The naive search compares thousands for each."""
+    text = texts_of_any_kind(random.Random(0), 4000)[kind]
+    lookup, sequence = PromptLookup(), request([], 100, max_ngram_size=32)
+    worst = total = 0
+    for token in text:
+        sequence.tokens.append(Counted(token))
+        Counted.comparisons = 0
+        list(islice(lookup.propose(sequence), 1))
+        worst, total = max(worst, Counted.comparisons), total + Counted.comparisons
+    assert worst < 1000
+    assert total < 300 * len(text)
+
+
+def test_the_memory_of_lookup_does_not_grow_with_the_longest_ngram():
+    taken = []
+    text = [random.Random(0).randrange(300) for _ in range(4000)]
+    for size in (3, 32):
+        lookup, sequence = PromptLookup(), request(text, 100, max_ngram_size=size)
+        tracemalloc.start()
+        list(lookup.propose(sequence))
+        taken.append(tracemalloc.get_traced_memory()[0] / len(text))
+        tracemalloc.stop()
+    assert max(taken) < 60, "bytes for each token"
 
 
 @pytest.mark.parametrize("kind", ["lookup", "suffix"])

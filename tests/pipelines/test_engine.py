@@ -106,24 +106,26 @@ def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_len
 
 
 @pytest.mark.parametrize(
-    ("prompt_lengths", "passes"),
+    ("prompt_lengths", "in_tiles", "otherwise"),
     [
-        ([64], [[64]]),
-        ([150], [[128], [22]]),
-        ([60, 40], [[60, 4], [1, 32], [1, 4]]),
-        ([60, 20, 20], [[60, 4], [1, 16, 16], [1, 1, 4]]),
-        ([600], [[512], [64], [24]]),
+        ([64], [[64]], [[64]]),
+        ([150], [[128], [22]], [[150]]),
+        ([60, 40], [[60, 4], [1, 32], [1, 4]], [[60, 40]]),
+        ([60, 20, 20], [[60, 4], [1, 16, 16], [1, 1, 4]], [[60, 20, 20]]),
+        ([600], [[512], [64], [24]], [[512], [88]]),
     ],
 )
-def test_prompts_are_read_in_whole_tiles_where_a_part_of_one_costs_as_much(prompt_lengths, passes):
+def test_prompts_are_read_in_whole_tiles_where_a_part_of_one_costs_as_much(prompt_lengths, in_tiles, otherwise):
     """What is left of them is read beside the first answers, 32 tokens a pass."""
-    for is_tiled in (True, False):
+    for is_tiled, passes in ((True, in_tiles), (False, otherwise)):
         model = FakeModel(RULE, num_blocks=256)
         engine, _ = fake_engine(model, cost=replace(COST, is_tiled=is_tiled))
         seen: list[list[int]] = []
         model.before_pass = lambda windows, seen=seen: seen.append([len(window.tokens) for window in windows])
         run(engine, *(request([n] * length, 3, mode="off") for n, length in enumerate(prompt_lengths)))
-        assert (seen[: len(passes)] == passes) == is_tiled or sum(prompt_lengths) <= 64
+        answers = [[1] * len(prompt_lengths)] * 2  # each has three tokens, of which reading gave the first
+        assert seen[: len(passes)] == passes
+        assert is_tiled or seen[len(passes) :] == answers
 
 
 def test_more_requests_than_the_cache_holds_wait_their_turn_and_all_end():

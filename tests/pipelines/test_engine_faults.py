@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.block_pool import BlockPool
 from outrider.pipelines.drafters.draft_model import DraftModel
+from outrider.pipelines.drafters.suffix import Suffix
+from outrider.pipelines.errors import BrokenLogits
 
-from .drafters import SABOTAGE, BrokenDrafter, unsteady
-from .fakes import BLOCK_SIZE, FakeModel, fake_engine, request, run
+from .drafters import SABOTAGE, BrokenDrafter, right, unsteady
+from .fakes import BLOCK_SIZE, FakeModel, Row, Rule, calibration, fake_engine, request, run
 from .serving import COST, RULE, SAMPLED, check, drafters, plain, requests
 
 
@@ -97,6 +101,73 @@ def test_a_request_that_fails_alone_leaves_the_others():
     assert pool.num_free == pool.num_blocks
 
 
+def with_number(number: float, place: slice, where: Callable[[Sequence[int]], bool], rule: Rule = RULE) -> Rule:
+    """A rule with that number among its logits behind some beginnings."""
+
+    def broken(prefix: Sequence[int]) -> Row:
+        logits = rule(prefix).copy()
+        if where(prefix):
+            logits[place] = number
+        return logits
+
+    return broken
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {}, {"logprobs": 2}, {"repetition_penalty": 1.3}, {"logit_bias": {3: 1.0}}, {"do_sample": True},
+        {"do_sample": True, "logprobs": 2}, {"do_sample": True, "top_k": 3}, {"do_sample": True, "top_p": 0.9},
+        {"do_sample": True, "min_p": 0.1}, {**SAMPLED, "logprobs": 1},
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize(
+    ("number", "place", "message"),
+    [
+        (math.nan, slice(5, 6), "logits hold nan"),
+        (math.nan, slice(None), "logits hold nan"),
+        (math.inf, slice(5, 6), "logits hold inf"),
+        (-math.inf, slice(None), "No token can follow"),
+    ],
+    ids=str,
+)
+def test_logits_that_are_no_numbers_are_one_error_of_that_request(options, number, place, message):
+    """Also where some rows of a draft were sound."""
+    broken = with_number(number, place, lambda prefix: prefix[0] == 7 and len(prefix) > 4)
+    engine, pool = fake_engine(FakeModel(broken), {"draft": right(RULE)})
+    made = [request([n, 2], 12, mode="draft", **options) for n in (6, 7, 8)]
+    for sequence in made:
+        engine.add(sequence)
+    while not all(sequence.finished for sequence in made):
+        engine.step()
+    before, failed, behind = made
+    for sequence in (before, behind):
+        check(sequence)
+    with pytest.raises(BrokenLogits, match=message):
+        raise failed.error
+    assert pool.num_free == pool.num_blocks
+
+
+@pytest.mark.parametrize("mode", ["draft", "chained", "auto"])
+@pytest.mark.parametrize("num_assistant_tokens", [None, 3])
+@pytest.mark.parametrize("sampled", [{}, SAMPLED], ids=str)
+def test_a_draft_model_whose_logits_are_no_numbers_is_a_drafter_that_failed(
+    mode, num_assistant_tokens, sampled, caplog
+):
+    rule = with_number(math.nan, slice(5, 6), lambda prefix: len(prefix) > 5)
+    pool = BlockPool(64, BLOCK_SIZE)
+    made = {"suffix": Suffix(calibration()), "draft": DraftModel(FakeModel(rule), pool, 1000)}
+    engine, _ = fake_engine(FakeModel(RULE), made, cost=replace(COST))
+    sequence = request([1, 2, 3], 30, mode=mode, **{"num_assistant_tokens": num_assistant_tokens, **sampled})
+    run(engine, sequence)
+    check(sequence)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "draft_model failed" in caplog.text
+    assert pool.num_free == pool.num_blocks
+
+
 def test_a_waiting_request_can_be_cancelled():
     engine, pool = fake_engine(FakeModel(RULE, num_blocks=4))
     running, waiting, last = (request([n] * 9, 7) for n in range(3))
@@ -173,6 +244,55 @@ def test_who_borrows_from_two_pools_holds_neither_until_both_have_room():
     for sequence in made:
         check(sequence)
     assert (pool.num_free, draft_pool.num_free) == (8, 8)
+
+
+@pytest.mark.parametrize("num_begun", [1, 2])
+def test_who_waits_to_borrow_is_not_kept_waiting_by_those_who_come_meanwhile(num_begun):
+    """Of two requests one has to give way, but keeps its draft's blocks: it is let in again to come to its end."""
+    some_drafters, draft_pool = drafters(num_blocks=8)
+    model = FakeModel(RULE, num_blocks=8)
+    engine, pool = fake_engine(model, some_drafters)
+    begun = [request(range(n, n + 8), 22, mode="draft") for n in range(num_begun)]
+    for sequence in begun:
+        engine.add(sequence)
+    engine.step()
+    while num_begun == 2 and (not engine.load.waiting or draft_pool.num_free == draft_pool.num_blocks):
+        engine.step()
+    late = []
+
+    def another_comes(windows):
+        if len(late) == 200:
+            pytest.fail("those who come later are served, and whoever borrows waits for ever")
+        late.append(request([len(late) % 9, 1, 2], 6))
+        engine.add(late[-1])
+
+    model.before_pass = another_comes
+    with engine.borrowed(4 * 8, pool, draft_pool):
+        for sequence in begun:
+            check(sequence)
+        assert late
+        assert not any(sequence.num_new for sequence in late)
+    model.before_pass = lambda windows: None
+    run(engine, *(request([7], 2) for _ in range(2)))
+    while not all(sequence.finished for sequence in late):
+        engine.step()
+    for sequence in late:
+        check(sequence)
+    assert pool.num_free == pool.num_blocks
+
+
+def test_a_failed_step_of_whoever_waits_to_borrow_leaves_the_door_open(monkeypatch):
+    engine, pool = fake_engine(FakeModel(RULE, num_blocks=8))
+    sequence = request(range(8), 22)
+    engine.add(sequence)
+    engine.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(engine, "step", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError), engine.borrowed(4 * 8, pool):
+            pass
+    late = request([5], 3)
+    run(engine, late)
+    check(late)
 
 
 def test_drafters_are_told_of_every_end():

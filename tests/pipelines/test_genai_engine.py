@@ -134,7 +134,7 @@ def test_the_ends_of_an_answer_are_those_of_the_cpu(pipeline: LLMPipeline):
     third = whole.generations[0].token_ids[2]
     at_third = pipeline.generate(RENAME, stop_token_ids={third}, max_new_tokens=48, ignore_eos=True).generations[0]
     assert (at_third.finish_reason, at_third.token_ids) == ("stop", whole.generations[0].token_ids[:3])
-    long = pipeline.generate(RENAME, min_new_tokens=99, max_new_tokens=40).generations[0]
+    long = pipeline.generate(RENAME, min_new_tokens=40, max_new_tokens=40).generations[0]
     assert (long.finish_reason, long.stats.new_tokens) == ("length", 40)
     assert pipeline.tokenizer.eos_token_id not in long.token_ids
 

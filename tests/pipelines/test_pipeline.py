@@ -15,6 +15,7 @@ from outrider.pipelines import (
     InvalidOption,
     LLMPipeline,
     Statistics,
+    StructuredOutputConfig,
 )
 from outrider.pipelines.prompt import TokenPrompt, encode_prompt, num_earlier_tokens
 
@@ -146,8 +147,9 @@ def test_a_chat_forgets_when_it_is_finished_or_an_answer_was_closed(pipeline: LL
     next(stream)
     stream.close()
     assert pipeline.generate(RENAME, max_new_tokens=8) == alone
-    with pytest.raises(InvalidOption, match=r"one message at a time.*finish_chat"):
-        pipeline.generate([RENAME, RENAME])
+    for ask in (pipeline.generate, pipeline.streams):
+        with pytest.raises(InvalidOption, match=r"one message at a time.*finish_chat"):
+            ask([RENAME, RENAME], max_new_tokens=8)
     pipeline.finish_chat()
     assert pipeline.generate(RENAME, max_new_tokens=8) == alone
 
@@ -175,69 +177,6 @@ def test_a_closed_or_dropped_stream_frees_its_blocks_at_once(pipeline: LLMPipeli
         else:
             del stream
         assert pipeline.speculation._pool.num_free == pipeline.speculation._pool.num_blocks
-
-
-def test_a_streamer_sees_the_text_and_can_stop_it(pipeline: LLMPipeline):
-    seen: list[str] = []
-    whole = pipeline.generate(RENAME, max_new_tokens=30, streamer=seen.append)
-    assert "".join(seen) == whole
-    for stop in (True, openvino_genai.StreamingStatus.STOP, openvino_genai.StreamingStatus.CANCEL):
-        answer = pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text, stop=stop: stop)
-        assert answer.generations[0].finish_reason == "cancelled"
-        assert whole.startswith(answer)
-        assert len(answer) < len(whole)
-    for go_on in (None, False, openvino_genai.StreamingStatus.RUNNING):
-        assert pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text, go=go_on: go) == whole
-
-
-@pytest.mark.parametrize("at", ["first", "last"])
-def test_a_chat_keeps_what_a_streamer_stopped_and_forgets_what_it_cancelled(pipeline: LLMPipeline, at: str):
-    def then(status: openvino_genai.StreamingStatus):
-        pieces: list[str] = []
-
-        def streamer(text: str) -> openvino_genai.StreamingStatus | None:
-            pieces.append(text)
-            return status if at == "first" or len("".join(pieces)) == len(whole) else None
-
-        return streamer
-
-    whole = pipeline.generate(RENAME, max_new_tokens=12)
-    messages = [{"role": "user", "content": RENAME}]
-    for status in (openvino_genai.StreamingStatus.STOP, openvino_genai.StreamingStatus.CANCEL):
-        pipeline.start_chat()
-        answer = pipeline.generate(RENAME, max_new_tokens=12, streamer=then(status))
-        assert (answer == whole) == (at == "last")
-        kept = [*messages, {"role": "assistant", "content": str(answer)}]
-        before = kept if status == openvino_genai.StreamingStatus.STOP else []
-        following = pipeline.generate("Now remove it.", max_new_tokens=12)
-        pipeline.finish_chat()
-        expected = pipeline.generate([*before, {"role": "user", "content": "Now remove it."}], max_new_tokens=12)
-        assert [following] == expected.texts
-
-
-def test_a_streamer_of_openvino_genai_gets_the_tokens(pipeline: LLMPipeline):
-    class Collector(openvino_genai.StreamerBase):
-        def __init__(self):
-            super().__init__()
-            self.tokens, self.ends = [], 0
-
-        def write(self, tokens):
-            self.tokens += tokens if isinstance(tokens, list) else [tokens]
-            return openvino_genai.StreamingStatus.RUNNING
-
-        def end(self):
-            self.ends += 1
-
-    collector = Collector()
-    answer = pipeline.generate(RENAME, max_new_tokens=12, streamer=collector)
-    assert tuple(collector.tokens) == answer.generations[0].token_ids
-    assert collector.ends == 1
-
-
-def test_an_error_in_a_streamer_frees_the_blocks(pipeline: LLMPipeline):
-    with pytest.raises(ZeroDivisionError):
-        pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text: 1 / 0)
-    assert pipeline.generate("x", max_new_tokens=2).stats[0].new_tokens <= 2
 
 
 def test_stop_strings_end_the_text_before_them(pipeline: LLMPipeline):
@@ -276,8 +215,8 @@ def test_lengths_are_kept(pipeline: LLMPipeline):
 
 def test_threads_at_once_get_the_texts_that_each_gets_alone(pipeline: LLMPipeline):
     asked = [
-        (f"{RENAME}# {n % 4}\n", {**SAMPLED, "rng_seed": n, "mode": pipeline.modes[n % 3], "max_new_tokens": 20})
-        for n in range(12)
+        (f"{RENAME}# {n % 4}\n", {**SAMPLED, "rng_seed": n, "mode": mode, "max_new_tokens": 20})
+        for n, mode in enumerate(pipeline.modes * 2)
     ]
     alone = [pipeline.generate(prompt, **{**options, "mode": "off"}) for prompt, options in asked]
     with ThreadPoolExecutor(4) as threads:
@@ -331,6 +270,38 @@ def test_streams_are_the_answers_of_generate_in_its_order(pipeline: LLMPipeline)
             if (piece := stream.take()) is not None:
                 pieces[id(stream)] += piece.text
     assert list(pieces.values()) == pipeline.generate(prompts, **options).texts
+
+
+def test_a_prompt_is_read_and_a_form_compiled_once_for_all_answers(pipeline: LLMPipeline, monkeypatch):
+    calls = []
+    for owner, name in ((pipeline.tokenizer, "encode"), (pipeline._grammars, "constraint")):
+        whole = getattr(owner, name)
+
+        def counted(*given, whole=whole, name=name):
+            calls.append(name)
+            return whole(*given)
+
+        monkeypatch.setattr(owner, name, counted)
+    form = {"structured_output_config": StructuredOutputConfig(regex="[a-z ]{4,40}")}
+    options = {**SAMPLED, **form, "temperature": 2.0, "max_new_tokens": 12, "apply_chat_template": False}
+    pipeline.generate(RENAME, **options)
+    calls_of_one = [*calls]
+    calls.clear()
+    several = pipeline.generate(RENAME, num_return_sequences=3, **options)
+    assert calls == calls_of_one
+    assert len(set(several.texts)) == 3
+    calls.clear()
+    streams = pipeline.streams(RENAME, num_return_sequences=3, **options)
+    assert calls == calls_of_one
+    assert [stream.finish().text for stream in streams] == several.texts
+    assert several.texts == pipeline.generate(RENAME, num_return_sequences=3, **{**options, "mode": "off"}).texts
+
+
+def test_warming_up_does_not_depend_on_what_answers_are_to_be_like(pipeline: LLMPipeline):
+    form = StructuredOutputConfig(regex="[a-z]+")
+    for options in ({"num_return_sequences": 2}, {"min_new_tokens": 20}, {"structured_output_config": form}):
+        pipeline.set_generation_config(GenerationConfig(do_sample=True, **options))
+        pipeline.warm_up()
 
 
 def test_a_request_can_be_added_while_a_pass_is_on(pipeline: LLMPipeline):

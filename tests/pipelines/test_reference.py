@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections import Counter
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -149,6 +151,27 @@ def test_an_index_that_is_interrupted_is_not_taken_for_a_whole_one(tmp_path, mon
         with pytest.raises(KeyboardInterrupt):
             Reference.of(files, tmp_path / "cache", "bytes", encode)
     assert Reference.of(files, tmp_path / "cache", "bytes", encode).match(encode("and y")) is not None
+
+
+@pytest.mark.parametrize("what", ["a file in its place", "no room", "no locks"])
+def test_a_cache_that_cannot_be_used_is_told_with_the_reason(tmp_path, monkeypatch, what):
+    files, cache = tmp_path / "files", tmp_path / "cache"
+    files.mkdir()
+    (files / "a.txt").write_text("hello there, and you")
+
+    def fail(*given):
+        raise (OSError if what == "no room" else NotImplementedError)(what)
+
+    if what == "a file in its place":
+        cache.write_text("")
+    elif what == "no room":
+        monkeypatch.setattr(np, "save", fail)
+    else:
+        monkeypatch.setattr(FileLock, "acquire", fail)
+    with pytest.raises(
+        InvalidOption, match=rf"cannot be kept in {re.escape(str(cache))} \(.+\): see that there is room"
+    ):
+        Reference.of(files, cache, "bytes", encode)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shutil
+from pathlib import Path
 
 import openvino_genai
 import pytest
@@ -64,12 +67,25 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_figures(pipeline: 
         ({"mode": "fast"}, InvalidOption, "'draft'"),
         ({"num_return_sequences": 2}, InvalidOption, "do_sample"),
         ({"logit_bias": {5: 1, 10**9: 1}}, InvalidOption, "logit_bias has the token id 1000000000, .* from 0 to"),
+        ({"stop_token_ids": {5, 10**9}}, InvalidOption, "stop_token_ids has the token id 1000000000, .* from 0 to"),
+        ({"min_new_tokens": 9, "max_new_tokens": 8}, InvalidOption, "min_new_tokens=9 is more than max_new_tokens=8"),
     ],
 )
 def test_bad_options_are_refused(pipeline: LLMPipeline, options, error, message):
     for ask in (pipeline.generate, pipeline.stream):
         with pytest.raises(error, match=message):
             ask(RENAME, **options)
+
+
+def test_ends_that_a_model_itself_names_outside_its_vocabulary_are_no_ones_fault(embedded_pair, tmp_path):
+    pair = Path(shutil.copytree(embedded_pair, tmp_path / "pair"))
+    stored = pair / "target" / "generation_config.json"
+    stored.write_text(json.dumps({**json.loads(stored.read_text()), "eos_token_id": [10**6, 10**7]}))
+    pipeline = LLMPipeline(pair, cache_tokens=512)
+    theirs = openvino_genai.GenerationConfig(stored)
+    assert theirs.stop_token_ids == {10**6, 10**7}
+    theirs.max_new_tokens = 4
+    assert pipeline.generate(RENAME, theirs) == pipeline.generate(RENAME, max_new_tokens=4)
 
 
 def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPipeline):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.errors import BrokenLogits
 from outrider.pipelines.sampling import candidates, choose_token, gumbel, penalized, restricted
 
 from . import reference
@@ -263,3 +264,11 @@ def test_sampled_tokens_follow_the_processed_distribution(options):
     assert drawn.sum() == drawn[kept].sum()
     expected = [num_draws * odds[token] for token in kept]
     assert len(kept) == 1 or stats.chisquare(drawn[kept], expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True}, {"do_sample": True, "top_p": 0.9}], ids=str)
+def test_a_structure_that_leaves_over_only_what_the_model_rules_out_is_an_error(options):
+    logits = np.array([1.0, -np.inf, 2.0], np.float32)
+    allowed = np.array([False, True, False])
+    with pytest.raises(BrokenLogits, match="No token can follow"):
+        choose_token(restricted(logits, allowed), [1], 1, GenerationConfig(**options))

@@ -81,6 +81,12 @@ def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
     assert speculation.precision == "f32"
 
 
+def test_both_models_run_on_as_many_threads_as_the_user_says(embedded_pair):
+    speculation = LLMPipeline(embedded_pair, cache_tokens=256, INFERENCE_NUM_THREADS=1).speculation
+    assert speculation._draft is not None
+    assert (speculation._target.num_threads, speculation._draft.num_threads) == (1, 1)
+
+
 def test_a_cache_that_is_not_quantized_takes_more_memory_and_is_exact_too(embedded_pair):
     narrow = LLMPipeline(embedded_pair, cache_tokens=512, exact=True)
     wide = LLMPipeline(embedded_pair, cache_tokens=512, exact=True, KV_CACHE_PRECISION="f16")

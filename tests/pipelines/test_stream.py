@@ -110,6 +110,25 @@ def test_a_closed_stream_frees_its_blocks_and_ends(served):
     assert list(stream) == []
 
 
+@pytest.mark.parametrize("num_passes", range(9))
+def test_what_was_written_before_a_stream_was_closed_can_be_had(served, num_passes):
+    """Its text is that of its tokens, whether pieces were taken or not, as often as it is asked for."""
+    stream = stream_of(served[0], [4])
+    for i in range(num_passes):
+        if i % 3:
+            stream.advance()
+        else:
+            served[0].step()
+    stream.close()
+    generation = stream.finish()
+    assert generation.finish_reason == "cancelled"
+    assert len(generation.token_ids) == len(generation.sources) >= num_passes
+    assert generation.text == TOKENIZER.decode(generation.token_ids)
+    assert "".join(span.text for span in generation.spans) == generation.text
+    again = stream.finish()
+    assert (again.text, again.spans) == (generation.text, generation.spans)
+
+
 def test_a_dropped_stream_frees_its_blocks(served):
     engine, pool = served
     for piece in stream_of(engine, range(9)):
