@@ -20,4 +20,4 @@ def models(embedded_pair: Path) -> Models:
 @pytest.fixture(scope="session")
 def pipeline(embedded_pair: Path) -> LLMPipeline:
     """The embedded pair as a program would load it."""
-    return LLMPipeline(embedded_pair)
+    return LLMPipeline(embedded_pair, exact=True)

@@ -98,7 +98,7 @@ def test_a_pair_json_of_another_build_is_told(pair: Path, models: bytes):
 
 
 def test_a_bare_model_folder_is_a_pair_without_a_draft(pair: Path):
-    alone = LLMPipeline(pair / "target", cache_tokens=256)
+    alone = LLMPipeline(pair / "target", cache_tokens=256, exact=True)
     assert alone.pair.draft is None
     assert alone.modes == ("off", "lookup", "suffix", "auto")
     with pytest.raises(InvalidOption, match=r"mode='draft' needs a draft model.*export the pair with --draft"):
@@ -113,7 +113,7 @@ def test_a_model_without_a_chat_template_takes_text_and_refuses_messages(pair: P
     for name in ("openvino_tokenizer.xml", "openvino_detokenizer.xml"):  # the export stores the template here as well
         text = (bare / name).read_text(encoding="utf-8")
         (bare / name).write_text("\n".join(line for line in text.split("\n") if "chat_template" not in line), "utf-8")
-    pipeline = LLMPipeline(bare, cache_tokens=256)
+    pipeline = LLMPipeline(bare, cache_tokens=256, exact=True)
     assert not pipeline.tokenizer.has_chat_template
     assert pipeline.generate("x = 1", max_new_tokens=3).stats[0].new_tokens <= 3
     with pytest.raises(InvalidOption, match="no chat template"):

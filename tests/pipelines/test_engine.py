@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines import engine as engine_module
 from outrider.pipelines.errors import CacheTooSmall
+from outrider.pipelines.paged_model import Rows
 
 from .drafters import right, unsteady, wrong
 from .fakes import BLOCK_SIZE, FakeModel, fake_engine, request, run
@@ -18,10 +19,14 @@ from .serving import COST, RULE, SAMPLED, check, drafters, plain, requests
 
 
 @settings(max_examples=150)
-@given(requests(), requests(), st.integers(2, 9), st.randoms(use_true_random=False))
-def test_batches_cached_prefixes_drafts_and_cuts_change_no_token(first, second, prefill_rows, rng):
+@given(
+    requests(), requests(), st.integers(2, 9), st.integers(1, 12) | st.just(512), st.randoms(use_true_random=False)
+)
+def test_batches_cached_prefixes_drafts_and_cuts_change_no_token(first, second, prefill_rows, most_rows, rng):
     some_drafters, draft_pool = drafters(rng.randrange(5))
-    engine, pool = fake_engine(FakeModel(RULE), some_drafters, cost=replace(COST))
+    model = FakeModel(RULE)
+    model.rows = Rows(most=most_rows)  # which no pass exceeds
+    engine, pool = fake_engine(model, some_drafters, cost=replace(COST))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_module, "PREFILL_ROWS", prefill_rows)
         for sequence in first:
@@ -226,6 +231,37 @@ def test_a_long_prompt_holds_running_answers_up_by_one_chunk_a_pass(monkeypatch)
         engine.step()
     for sequence in (running, *late):
         check(sequence)
+
+
+@pytest.mark.parametrize("mode", ["off", "draft", "auto"])
+@pytest.mark.parametrize("num_assistant_tokens", [None, 5])
+def test_more_answers_than_a_pass_has_rows_for_take_turns_and_prompts_are_read_meanwhile(mode, num_assistant_tokens):
+    model = FakeModel(RULE, num_blocks=256)
+    model.rows = Rows(most=6)
+    some_drafters, _ = drafters(num_blocks=256)
+    engine, pool = fake_engine(model, some_drafters, cost=replace(COST))
+    options = {"mode": mode, "num_assistant_tokens": num_assistant_tokens}
+    running = [request([n, 1], 30, **options) for n in range(10)]
+    for sequence in running:
+        engine.add(sequence)
+    while not all(sequence.num_new for sequence in running):
+        engine.step()
+    late = request([3] * 40, 4, **options)
+    engine.add(late)
+    before = {sequence: len(sequence.trace) for sequence in running}
+    behind = []
+    while not late.finished:
+        engine.step()
+        passes = [len(sequence.trace) - before[sequence] for sequence in running if not sequence.finished]
+        behind.append(max(passes, default=0) - min(passes, default=0))
+    assert max(behind) <= 1, "some wait while others are served again and again"
+    assert not all(sequence.finished for sequence in running), "the prompt was not read while answers were written"
+    run(engine)
+    while any(not sequence.finished for sequence in running):
+        engine.step()
+    for sequence in (*running, late):
+        check(sequence)
+    assert pool.num_free == pool.num_blocks
 
 
 def test_a_request_that_could_never_run_is_refused_with_what_to_do():

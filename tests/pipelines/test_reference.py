@@ -193,8 +193,8 @@ def test_a_folder_without_text_is_refused(tmp_path, embedded_pair):
 
 def test_answers_are_the_same_with_a_reference(tmp_path, embedded_pair):
     prompt = "Repeat this function:\ndef area(width, height):\n    return width * height"
-    plain = LLMPipeline(embedded_pair).generate(prompt, max_new_tokens=40, mode="off")
+    plain = LLMPipeline(embedded_pair, exact=True).generate(prompt, max_new_tokens=40, mode="off")
     (tmp_path / "quoted.py").write_text(plain + "\n" + plain)
-    pipeline = LLMPipeline(embedded_pair, reference=tmp_path)
+    pipeline = LLMPipeline(embedded_pair, reference=tmp_path, exact=True)
     answers = [pipeline.generate(prompt, max_new_tokens=40, mode=mode) for mode in pipeline.modes for _ in range(2)]
     assert set(map(str, answers)) == {plain}

@@ -54,7 +54,7 @@ def test_a_pair_without_a_draft_model_foresees_from_the_text_only() -> None:
 
 def test_the_real_drafters_foresee_what_they_drafted(embedded_pair: Path) -> None:
     """At a fixed draft length, accepted drafts in the trace must be foreseen at the same place."""
-    pipeline = LLMPipeline(embedded_pair, cache_tokens=1024)
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=1024, exact=True)
     prompt = "Repeat this function:\ndef area(width, height):\n    size = width * height\n    return size"
     options = {"mode": "draft", "num_assistant_tokens": 4, "max_new_tokens": 40}
     answer = pipeline.generate(prompt, **options).generations[0]

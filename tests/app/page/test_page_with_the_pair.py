@@ -25,7 +25,7 @@ expect.set_options(timeout=60_000)
 def address(embedded_pair: Path) -> Iterator[str]:
     port = free_port()
     history = History(Path(":memory:"))
-    page = open_page(Assistant(LLMPipeline(embedded_pair), name_of(embedded_pair)), history, "127.0.0.1", port)
+    page = open_page(Assistant(LLMPipeline(embedded_pair, exact=True), name_of(embedded_pair)), history, "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}"
     page.assistant.close()
     page.blocks.close(verbose=False)

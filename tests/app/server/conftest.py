@@ -15,7 +15,7 @@ from .serving import Served, running, wait_until
 
 @pytest.fixture(scope="session")
 def pipeline(embedded_pair: Path) -> LLMPipeline:
-    return LLMPipeline(embedded_pair)
+    return LLMPipeline(embedded_pair, exact=True)
 
 
 @pytest.fixture(scope="session")

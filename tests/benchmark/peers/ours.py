@@ -16,7 +16,7 @@ class Ours:
     biased = ()
 
     def __init__(self, setup: Setup) -> None:
-        self._exact = LLMPipeline(setup.pair, **setup.properties)
+        self._exact = LLMPipeline(setup.pair, exact=True, **setup.properties)
         self._inexact = LLMPipeline(setup.pair, exact=False, **setup.properties)
         for pipeline in (self._exact, self._inexact):
             pipeline.warm_up()
