@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outrider.app.bench.task import Task
+from outrider.pipelines.processor import limited_properties
 
 
 class CannotRun(Exception):
@@ -34,7 +35,7 @@ class Setup:
     def properties(self) -> dict[str, Any]:
         """Of OpenVINO, for every model of every peer that runs on it."""
         precision = {} if self.precision is None else {"INFERENCE_PRECISION_HINT": self.precision}
-        return {"INFERENCE_NUM_THREADS": self.threads, **precision}
+        return {"INFERENCE_NUM_THREADS": self.threads, **precision, **limited_properties()}
 
 
 @dataclass(frozen=True, slots=True)
