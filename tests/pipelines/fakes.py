@@ -124,7 +124,7 @@ def fake_engine(
 ) -> tuple[Engine, BlockPool]:
     pool = BlockPool(model.num_blocks, BLOCK_SIZE)
     made = calibration()
-    planner = Planner(Drafting(chains(drafters or {}), made, model.vocabulary_size), made, cost)
+    planner = Planner(Drafting(chains(drafters or {}), made, model.vocabulary_size), made, cost, clock=lambda: 0.0)
     return Engine(model, pool, planner), pool
 
 
