@@ -7,8 +7,9 @@ from dataclasses import dataclass
 TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
 ALLOWANCE = 3  # passes that it may lose besides, since luck must be given time to even out
 HOPE = 0.01  # share of a plain pass that asking is worth in any case: what was not asked for is never found
-FORGET = 0.25  # weight of the newest attempt in what one is expected to bring
-LONGEST_PAUSE = 32  # passes
+FIRST_HOPE = 0.5  # the same of the first attempts of an answer
+FORGET = 0.15  # weight of the newest attempt in what one is expected to bring
+LONGEST_PAUSE = 16  # passes
 
 
 @dataclass(slots=True)
@@ -23,14 +24,14 @@ class Account:
     allowance_ms: float
     plain_ms: float = 0.0
     lost_ms: float = 0.0
-    _brings_ms: float | None = None  # an attempt to draft, as far as is known
+    brings_ms: float = 0.0  # an attempt to draft, as far as can be told
     _pause: int = 0  # passes between attempts
     _waited: int = 0
 
     @classmethod
     def of(cls, plain_ms: float) -> Account:
         """For an answer that begins in a pass which takes so long without drafts."""
-        return cls(ALLOWANCE * plain_ms)
+        return cls(ALLOWANCE * plain_ms, brings_ms=FIRST_HOPE * plain_ms)
 
     @property
     def spare_ms(self) -> float:
@@ -51,8 +52,7 @@ class Account:
 
     def attempted(self, brings_ms: float, price_ms: float, plain_ms: float) -> None:
         """Count an attempt to draft at this price, and what it is expected to bring."""
-        before = brings_ms if self._brings_ms is None else self._brings_ms
-        self._brings_ms = before + FORGET * (brings_ms - before)
+        self.brings_ms += FORGET * (brings_ms - self.brings_ms)
         self._waited = 0
-        is_worthwhile = max(self._brings_ms, HOPE * plain_ms) >= price_ms
+        is_worthwhile = max(self.brings_ms, HOPE * plain_ms) >= price_ms
         self._pause = 0 if is_worthwhile else min(2 * self._pause + 1, LONGEST_PAUSE)
