@@ -23,6 +23,7 @@ from .turn import Pass, Turn, best_prefix
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the rate of late
 LONGEST_WRITTEN = 8  # tokens that the draft model is expected to write at a time, at most
+LEARN_AFTER_MS = 10.0  # of passes: learning what one costs takes a tenth of a millisecond, much beside a small model
 STAKE = 1 / 2  # share of what may still be lost that the rows of a draft take, unless only a longer one pays
 
 
@@ -110,6 +111,7 @@ class Planner:
         self._consultant = Consultant(drafting, calibration)
         self._paces: dict[frozenset[str], _Pace] = {}  # by the modes of a pass: each has a rate of its own
         self._delay_ms = 0.0  # that the drafts of the coming pass mean for everybody in it
+        self._unlearnt_ms = 0.0  # in passes since the cost of one was learnt
         self._drafting_ms = self._observing_ms = 0.0  # what `draft` took for this pass, and `observe` for the last
         self.rate = 0.0  # what a millisecond is worth in the coming pass, in tokens
 
@@ -155,9 +157,8 @@ class Planner:
         if not asked:
             return
         began, model_s = self._clock(), self._drafting.model_s
-        fixed = [(turn.rows, turn.context) for turn in turns]
-        bare_tokens = len(turns) + sum(sum(turn.survivals) for turn in turns)
-        bare = _Bare(turns, bare_tokens, cost.pass_ms(fixed) + len(turns) * self.overhead.sequence.value)
+        tokens = len(turns) + sum(sum(turn.survivals) for turn in turns)
+        bare = _Bare(turns, tokens, self._bare_ms(cost, turns))
         self._draft_from_text(coming, asked, bare)
         if self._drafting.model is not None:
             self._consultant.consult(coming, self.rate, asked)
@@ -184,16 +185,19 @@ class Planner:
                 self._calibration.observe(proposal.evidence, proposal.token == token)
         if self.cost is None or not turns:
             return
-        windows = [(turn.rows, turn.context) for turn in turns]
         if target_ms is not None:
-            self.cost.observe(windows, target_ms)
+            self._unlearnt_ms += target_ms
+            if self._unlearnt_ms >= LEARN_AFTER_MS:
+                self._unlearnt_ms = 0.0
+                self.cost.observe([(turn.rows, turn.context) for turn in turns], target_ms)
         if beside_ms is not None:
             num_drafted = sum(len(turn.draft) for turn in turns)
             self.overhead.observe_rest(len(turns), num_drafted, beside_ms - self._drafting_ms + self._observing_ms)
         plain_ms = self._plain_ms(self.cost, turns)
-        self._pace(turns).add(sum(map(len, kept)), max(plain_ms + self._delay_ms, self.cost.pass_ms(windows)))
+        self._pace(turns).add(sum(map(len, kept)), self._bare_ms(self.cost, turns) + self._delay_ms)
         for turn, tokens in zip(turns, kept, strict=True):
-            self._account(turn, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
+            if _is_bounded(turn):
+                self._account(turn, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
 
@@ -257,6 +261,11 @@ class Planner:
     def _plain_ms(self, cost: CostModel, turns: SequenceOf[Turn]) -> float:
         """The time of a pass without drafts, Python's included."""
         return cost.pass_ms([(1, turn.context) for turn in turns]) + len(turns) * self.overhead.sequence.value
+
+    def _bare_ms(self, cost: CostModel, turns: SequenceOf[Turn]) -> float:
+        """The time of a pass without what is planned, but with drafts of a fixed length."""
+        windows = [(1 if _is_bounded(turn) else turn.rows, turn.context) for turn in turns]
+        return cost.pass_ms(windows) + len(turns) * self.overhead.sequence.value
 
     def _rate_at_best(
         self, coming: Pass, turns: SequenceOf[Turn], bare: _Bare, steps: SequenceOf[_Step], rows: int

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.pipelines.account import ALLOWANCE, LONGEST_PAUSE, TOLERANCE
+from outrider.pipelines.cost import CostModel
 from outrider.pipelines.overhead import Overhead, Usual
 
 from .planning import BASES, Offering, cost_of, planner_of, turn_of
@@ -150,3 +151,14 @@ def test_a_plain_answer_asks_nobody():
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     planner.draft([turn])
     assert (text.num_asked, turn.draft, clock.now) == (0, [], 0.0)
+
+
+@pytest.mark.parametrize(("target_ms", "num_learnt"), [(2.0, 200), (10.0, 1000), (80.0, 1000)])
+def test_of_short_passes_only_some_are_learnt_from(target_ms, num_learnt, monkeypatch):
+    """Of long ones all, which follow each other slowly."""
+    seen, cost, turn = [], cost_of([2, 2.2, 2.4, 2.6, 3, 8]), turn_of()
+    monkeypatch.setattr(CostModel, "observe", lambda self, windows, measured_ms: seen.append((windows, measured_ms)))
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}))
+    for _ in range(1000):
+        planner.observe([turn], [[3]], target_ms)
+    assert seen == [([(1, 2)], target_ms)] * num_learnt
