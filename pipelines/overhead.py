@@ -6,22 +6,35 @@ from collections import deque
 from dataclasses import dataclass, field
 
 REMEMBERED = 31  # times, the middle one of which counts
+FEWEST = 3  # times that are believed: the first of a process are far too long
+RELAX = 0.95  # what becomes of a price in a pass in which it was too high to be paid
 
 
 @dataclass(slots=True)
 class Usual:
-    """The median of the latest times, which bursts of noise do not move. Zero where none is known."""
+    """The median of the latest times, which bursts of noise do not move, or while these are few the least of them.
+    Zero where nothing is known."""
 
     value: float = 0.0
     _seen: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    is_doubted: bool = False
 
     @property
     def is_known(self) -> bool:
-        return bool(self._seen)
+        return len(self._seen) >= FEWEST
 
     def add(self, value: float) -> None:
+        if self.is_doubted:
+            self._seen.extend([value] * REMEMBERED)
+            self.is_doubted = False
         self._seen.append(max(0.0, value))
-        self.value = sorted(self._seen)[len(self._seen) // 2]
+        if self.is_known:
+            self.value = sorted(self._seen)[len(self._seen) // 2 if len(self._seen) > 2 * FEWEST else 0]
+
+    def doubt(self) -> None:
+        """Believe in a little less, where so much keeps anything from being seen; what is seen next counts alone."""
+        self.value *= RELAX
+        self.is_doubted = True
 
 
 @dataclass(slots=True)

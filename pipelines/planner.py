@@ -92,7 +92,8 @@ class Planner:
     what a pass takes, like the rows of prompts: what others lose by them is owed to that request alone, so it is not
     charged to drafts that are planned, and nothing that these gain makes up for it.
 
-    Asking takes Python's time, too, which matters beside small models: see `Account.is_due`.
+    Asking takes Python's time, too, which matters beside small models: see `Account.is_due`. It is left out of account
+    where an answer has a form: there most of it goes into what the form allows, which is due with and without drafts.
     """
 
     def __init__(
@@ -152,8 +153,9 @@ class Planner:
             if _is_bounded(turn):
                 account = self._account(turn, bare_ms)
                 spare_ms = min(spare_ms, account.spare_ms)
-        coming = Pass(cost, rows, spare_ms, most_rows, self.overhead.row.value)
-        asked = [turn for turn in planned if self._can_ask(coming, turn, bare_ms)]
+        overhead = self._overhead_of(turns)
+        coming = Pass(cost, rows, spare_ms, most_rows, overhead.row.value)
+        asked = [turn for turn in planned if self._can_ask(coming, turn, bare_ms, overhead)]
         if not asked:
             return
         began, model_s = self._clock(), self._drafting.model_s
@@ -163,12 +165,14 @@ class Planner:
         if self._drafting.model is not None:
             self._consultant.consult(coming, self.rate, asked)
         self._delay_ms = coming.spent_ms
-        price_ms = self.overhead.asking.value
         for turn in asked:
             account = self._accounts[turn.sequence]
-            account.attempted(turn.worth(self.rate) / self.rate, price_ms, bare_ms)
+            account.attempted(turn.worth(self.rate) / self.rate, overhead.asking.value, bare_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafting.model_s - model_s))
-        self.overhead.observe_asking(len(asked), took_ms)
+        if overhead.asking.is_doubted:
+            self._delay_ms += max(0.0, took_ms - len(asked) * overhead.asking.value)
+        if overhead is self.overhead:
+            overhead.observe_asking(len(asked), took_ms)
 
     def observe(
         self,
@@ -190,7 +194,7 @@ class Planner:
             if self._unlearnt_ms >= LEARN_AFTER_MS:
                 self._unlearnt_ms = 0.0
                 self.cost.observe([(turn.rows, turn.context) for turn in turns], target_ms)
-        if beside_ms is not None:
+        if beside_ms is not None and self._overhead_of(turns) is self.overhead:
             num_drafted = sum(len(turn.draft) for turn in turns)
             self.overhead.observe_rest(len(turns), num_drafted, beside_ms - self._drafting_ms + self._observing_ms)
         plain_ms = self._plain_ms(self.cost, turns)
@@ -207,10 +211,14 @@ class Planner:
         self._consultant.release(sequence)
         self._drafting.release(sequence)
 
-    def _can_ask(self, coming: Pass, turn: Turn, plain_ms: float) -> bool:
+    def _can_ask(self, coming: Pass, turn: Turn, plain_ms: float, overhead: Overhead) -> bool:
         """Whether to ask the drafters of a turn now, which is paid for at once."""
-        price_ms = self.overhead.asking.value
-        if turn.limit <= 0 or not coming.can_afford(price_ms) or not self._account(turn, plain_ms).is_due:
+        price_ms = overhead.asking.value
+        if turn.limit <= 0 or not self._account(turn, plain_ms).is_due:
+            return False
+        if not coming.can_afford(price_ms):
+            if price_ms > plain_ms:  # perhaps only because the machine was busy
+                overhead.asking.doubt()
             return False
         coming.spent_ms += price_ms
         return True
@@ -260,12 +268,13 @@ class Planner:
 
     def _plain_ms(self, cost: CostModel, turns: SequenceOf[Turn]) -> float:
         """The time of a pass without drafts, Python's included."""
-        return cost.pass_ms([(1, turn.context) for turn in turns]) + len(turns) * self.overhead.sequence.value
+        python_ms = len(turns) * self._overhead_of(turns).sequence.value
+        return cost.pass_ms([(1, turn.context) for turn in turns]) + python_ms
 
     def _bare_ms(self, cost: CostModel, turns: SequenceOf[Turn]) -> float:
         """The time of a pass without what is planned, but with drafts of a fixed length."""
         windows = [(1 if _is_bounded(turn) else turn.rows, turn.context) for turn in turns]
-        return cost.pass_ms(windows) + len(turns) * self.overhead.sequence.value
+        return cost.pass_ms(windows) + len(turns) * self._overhead_of(turns).sequence.value
 
     def _rate_at_best(
         self, coming: Pass, turns: SequenceOf[Turn], bare: _Bare, steps: SequenceOf[_Step], rows: int
@@ -287,6 +296,10 @@ class Planner:
                 rows += 1
             best = max(best, tokens / time_ms)
         return best
+
+    def _overhead_of(self, turns: SequenceOf[Turn]) -> Overhead:
+        """Of a pass; nothing where an answer has a form."""
+        return self.overhead if all(turn.sequence.constraint is None for turn in turns) else Overhead()
 
     def _account(self, turn: Turn, plain_ms: float) -> Account:
         """Of a turn's answer, opened in a pass that takes so long without drafts."""
