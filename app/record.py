@@ -94,7 +94,8 @@ def _saving(record: Mapping[str, Any]) -> Saving:
     )
     if passes.keys() != took.keys():
         raise ValueError("plain_passes and took_ms are of other drafters")
-    return Saving(float(_number(record["plain_ms"])), passes, took)
+    spread_ms = float(_number(record.get("spread_ms", 0.0)))
+    return Saving(float(_number(record["plain_ms"])), passes, took, spread_ms)
 
 
 def _optional(read: Callable[[Any], T], value: Any) -> T | None:

@@ -76,7 +76,9 @@ class Consultant:
         asking = [turn for turn in turns if self._can_ask(turn)]
         if not asking:
             return
-        uses = [self._best_use(coming, rate, turn, len(asking)) for turn in asking]
+        uses: list[str | None] = []
+        for turn in asking:
+            uses.append(self._best_use(coming, rate, turn, len(asking), uses))
         reading = [turn for turn, use in zip(asking, uses, strict=True) if use == READ]
         writing = [turn for turn, use in zip(asking, uses, strict=True) if use in (WRITE_BEHIND, WRITE_INSTEAD)]
         if not reading and not writing:
@@ -86,12 +88,15 @@ class Consultant:
         if reading:
             self._read(coming, rate, reading)
             reading = [turn for turn in reading if self._can_ask(turn)]
-            writing += [turn for turn in reading if self._is_worth_writing(coming, rate, turn, len(reading))]
+            for turn in reading:
+                if self._is_worth_writing(coming, rate, turn, len(reading), bool(writing)):
+                    writing.append(turn)
         going_on = writing
         while going_on:
             going_on = self._write(coming, rate, going_on)
         for turn in writing:
             coming.cut_to_best(turn, rate)
+            coming.release(turn)
 
     def _can_ask(self, turn: Turn) -> bool:
         wait = self._waits.get(turn.sequence)
@@ -99,17 +104,19 @@ class Consultant:
 
     def _asked(
         self,
-        cost: CostModel,
+        coming: Pass,
         ask: Callable[[SequenceOf[Turn]], SequenceOf[Answer | None]],
         turns: SequenceOf[Turn],
         aheads: SequenceOf[SequenceOf[int]],
     ) -> SequenceOf[Answer | None]:
         """What the draft model answers for each turn, with so much ahead of its text. Each bears its share of the time
         that this should take; what it takes is learnt from where there is an answer for all."""
+        cost = coming.cost
         expected_ms = cost.draft_pass_ms(len(turns))
         for turn, ahead in zip(turns, aheads, strict=True):
             feeding_ms = self._feeding_ms(cost, turn, ahead)
-            turn.draft_ms += feeding_ms + cost.draft_pass_ms(len(turns)) / len(turns)
+            coming.charge(turn, feeding_ms + cost.draft_pass_ms(len(turns)) / len(turns))
+            coming.release(turn)
             expected_ms += feeding_ms
         began = self._drafting.model_s
         answers = ask(turns)
@@ -122,36 +129,48 @@ class Consultant:
             cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
         return answers
 
-    def _worth(self, cost: CostModel, rate: float) -> Worth:
-        return Worth(cost, rate, self.expected)
+    def _worth(self, coming: Pass, rate: float) -> Worth:
+        return Worth(coming.cost, rate, self.expected, coming.python_row_ms)
 
-    def _best_use(self, coming: Pass, rate: float, turn: Turn, num_sharing: int) -> str | None:
-        """What the draft model is worth most for, if it is worth its time. The draft is made ready for that: dropped
-        where the model is to write in its place, and as long as the texts offer where it is to be read."""
-        worth, behind, length = self._worth(coming.cost, rate), self._drafting.num_behind(turn), len(turn.draft)
+    def _best_use(
+        self, coming: Pass, rate: float, turn: Turn, num_sharing: int, others: SequenceOf[str | None]
+    ) -> str | None:
+        """What the draft model is worth most for, if it is worth its time, which is reserved; `others` are the uses of
+        those who may share its passes. The draft is made ready for that: dropped where the model is to write in its
+        place, and as long as the texts offer where it is to be read, outside the pass until then."""
+        worth, behind, length = self._worth(coming, rate), self._drafting.num_behind(turn), len(turn.draft)
+        rows_ms = sum(turn.prices_ms)
 
-        def can_feed(num_drafted: int, rows_ms: float = 0.0) -> bool:
-            first_ms = coming.cost.draft_pass_ms(1)  # perhaps nobody shares it
-            return rows_ms + first_ms + worth.feeding_ms(behind, num_drafted) <= turn.spare_ms
+        def time_ms(use: str) -> float:
+            """What feeding the model and its first pass take."""
+            num_drafted = {WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.num_read}[use]
+            is_shared = any(other is not None and (other == READ) == (use == READ) for other in others)
+            return _share_ms(coming.cost, is_shared) + worth.feeding_ms(behind, num_drafted)
 
         bare = coming.rows - length
         mine = worth.of_draft(turn, bare)
         uses: dict[str, float] = {}
-        if can_feed(length, sum(turn.prices_ms)):
+        if coming.can_afford(time_ms(WRITE_BEHIND)):
             feeding_ms = worth.feeding_ms(behind, length)
             uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, feeding_ms, num_sharing)
-        if length and turn.sequence.config.mode == AUTO and can_feed(0):
+        if length and turn.sequence.config.mode == AUTO and coming.can_afford(time_ms(WRITE_INSTEAD) - rows_ms):
             uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, worth.feeding_ms(behind, 0), num_sharing) - mine
-            self._take_all_offers(coming, turn)
+            self._take_all_offers(turn)
             of_reading, turn.num_read = worth.of_reading(turn, length, bare, behind, num_sharing)
-            if can_feed(turn.num_read):
+            if coming.can_afford(time_ms(READ) - rows_ms):
                 uses[READ] = of_reading - mine
         use = max(uses, key=lambda name: uses[name], default=None)
         if use is None or uses[use] + self._regret(turn, rate * worth.feeding_ms(behind, 0), uses) <= 0:
-            coming.cut(turn, length)
+            turn.cut(length)
             return None
         self._missed.pop(turn.sequence, None)
-        coming.cut(turn, {WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.limit}[use])
+        offers = turn.draft.copy()
+        turn.cut(length)
+        if use != WRITE_BEHIND:
+            coming.cut(turn, 0)
+        if use == READ:
+            turn.draft = offers
+        coming.reserve(turn, time_ms(use))
         return use
 
     def _regret(self, turn: Turn, feeding: float, uses: Mapping[str, float]) -> float:
@@ -163,19 +182,19 @@ class Consultant:
             self._missed[turn.sequence] = missed + max(0.0, uses[WRITE_BEHIND] + feeding)
         return min(missed, feeding)
 
-    def _take_all_offers(self, coming: Pass, turn: Turn) -> None:
+    def _take_all_offers(self, turn: Turn) -> None:
         for proposal in self._drafting.surest(turn):
             survival = turn.survival * self._calibration.estimate(proposal.evidence)
             if turn.is_full or survival < LEAST_READ:
                 return
-            coming.take(turn, proposal, survival, coming.row_ms(turn))
+            turn.take(proposal, survival)
 
     def _read(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
         """Have drafts read, and take of each what is likely to stand now."""
         aheads = [turn.tokens[: turn.num_read] for turn in turns]
-        for turn, opinions in zip(turns, self._asked(coming.cost, self._drafting.read, turns, aheads), strict=True):
+        for turn, opinions in zip(turns, self._asked(coming, self._drafting.read, turns, aheads), strict=True):
             draft = turn.draft.copy()
-            coming.cut(turn, 0)
+            turn.cut(0)
             is_mended = False
             for proposal, opinion in zip_longest(draft, (opinions or ())[: turn.num_read]):
                 second = proposal
@@ -194,7 +213,7 @@ class Consultant:
     def _take(self, coming: Pass, rate: float, turn: Turn, proposal: Proposal) -> bool:
         """Take one more token into a draft, unless no row could be so cheap that it pays, or it is too much to lose."""
         survival, price_ms = turn.survival * self._calibration.estimate(proposal.evidence), coming.row_ms(turn)
-        if turn.is_full or survival < rate * coming.cost.least_row_ms or not turn.can_afford(price_ms):
+        if survival < rate * coming.least_row_ms or not coming.can_take(turn, price_ms):
             return False
         coming.take(turn, proposal, survival, price_ms)
         return True
@@ -209,21 +228,26 @@ class Consultant:
         mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
         return self._calibration.likeliest((doubted, mended))
 
-    def _is_worth_writing(self, coming: Pass, rate: float, turn: Turn, num_sharing: int) -> bool:
-        """Whether the model is to go on behind the draft, of which it may have read a part."""
+    def _is_worth_writing(self, coming: Pass, rate: float, turn: Turn, num_sharing: int, is_shared: bool) -> bool:
+        """Whether the model is to go on behind the draft, of which it may have read a part. Its time is reserved."""
         feeding_ms = self._feeding_ms(coming.cost, turn, turn.tokens)
-        worth = self._worth(coming.cost, rate).of_writing(turn, len(turn.draft), coming.rows, feeding_ms, num_sharing)
-        return worth > 0 and turn.can_afford(coming.row_ms(turn) + coming.cost.draft_pass_ms(1) + feeding_ms)
+        price_ms = feeding_ms + _share_ms(coming.cost, is_shared)
+        worth = self._worth(coming, rate).of_writing(turn, len(turn.draft), coming.rows, feeding_ms, num_sharing)
+        if worth <= 0 or not coming.can_take(turn, coming.row_ms(turn) + price_ms):
+            return False
+        coming.reserve(turn, price_ms)
+        return True
 
     def _write(self, coming: Pass, rate: float, writing: SequenceOf[Turn]) -> list[Turn]:
         """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
-        proposals = self._asked(coming.cost, self._drafting.written, writing, [turn.tokens for turn in writing])
-        goes_on = []
+        proposals = self._asked(coming, self._drafting.written, writing, [turn.tokens for turn in writing])
+        goes_on: list[Turn] = []
         for turn, proposal in zip(writing, proposals, strict=True):
             if proposal is None:
                 continue
             self._expect(self._calibration.estimate(proposal.evidence), FORGET)
-            if self._take(coming, rate, turn, proposal) and self._is_worth_writing(coming, rate, turn, len(writing)):
+            is_taken = self._take(coming, rate, turn, proposal)
+            if is_taken and self._is_worth_writing(coming, rate, turn, len(writing), bool(goes_on)):
                 goes_on.append(turn)
         return goes_on
 
@@ -233,3 +257,8 @@ class Consultant:
 
     def _expect(self, estimate: float, weight: float) -> None:
         self.expected += weight * (estimate - self.expected)
+
+
+def _share_ms(cost: CostModel, is_shared: bool) -> float:
+    """What one more sequence adds to the draft model's time for a pass."""
+    return cost.draft_row_ms if is_shared else cost.draft_pass_ms(1)

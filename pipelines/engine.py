@@ -223,7 +223,11 @@ class Engine(Backend):
             if plan.turn is not None:
                 turns.append(plan.turn)
                 kept.append(plan.sequence.new_tokens[num_before:])
-        self._planner.observe(turns, kept, 1e3 * record.target_s if len(turns) == len(plans) else None)
+        target_ms = beside_ms = None
+        if len(turns) == len(plans):
+            target_ms = 1e3 * record.target_s
+            beside_ms = 1e3 * (time.perf_counter() - record.began) - target_ms
+        self._planner.observe(turns, kept, target_ms, beside_ms)
         for plan in plans:
             if plan.sequence.finished:
                 self._retire(plan.sequence)

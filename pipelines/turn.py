@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .cost import CostModel
 from .drafters.base import Proposal
 from .sequence import Sequence
+
+
+def best_prefix(survivals: Iterable[float], prices_ms: Iterable[float], rate: float) -> tuple[int, float]:
+    """How many of the first tokens of a draft bring most at a rate of so many tokens for a millisecond, and how much,
+    in tokens. Drafts are judged as wholes: the price of several rows can fall on one of them."""
+    worth = best_worth = 0.0
+    best_length = 0
+    for length, (survival, price_ms) in enumerate(zip(survivals, prices_ms, strict=True), 1):
+        worth += survival - rate * price_ms
+        if worth >= best_worth:
+            best_worth, best_length = worth, length
+    return best_length, best_worth
 
 
 @dataclass(slots=True)
@@ -20,7 +32,7 @@ class Turn:
     prices_ms: for each token of the draft, the time that its row adds to the pass.
     draft_ms: time that a draft model is taken to have spent on it.
     num_read: tokens of the draft that the draft model is to read.
-    stake_ms: time that the rows of the draft may take at most, and spare_ms: that everything for the draft may.
+    reserved_ms: time that the draft model is going to spend on it, which nobody else may use up.
     """
 
     sequence: Sequence
@@ -31,8 +43,7 @@ class Turn:
     prices_ms: list[float] = field(default_factory=list)
     draft_ms: float = 0.0
     num_read: int = 0
-    stake_ms: float = math.inf
-    spare_ms: float = math.inf
+    reserved_ms: float = 0.0
 
     @property
     def rows(self) -> int:
@@ -55,18 +66,9 @@ class Turn:
     def is_full(self) -> bool:
         return len(self.draft) >= self.limit
 
-    @property
-    def spent_ms(self) -> float:
-        """What the draft takes, lost if none of it stands."""
-        return sum(self.prices_ms) + self.draft_ms
-
-    def can_afford(self, price_ms: float) -> bool:
-        """Whether the draft may take so much time more."""
-        return not price_ms or self.spent_ms + price_ms <= self.spare_ms
-
-    def can_stake(self, price_ms: float) -> bool:
-        """Whether one more row at this price may be lost."""
-        return not price_ms or (sum(self.prices_ms) + price_ms <= self.stake_ms and self.can_afford(price_ms))
+    def worth(self, rate: float) -> float:
+        """What the draft is expected to bring beyond its time, in tokens, at a rate of tokens for a millisecond."""
+        return sum(self.survivals) - rate * (sum(self.prices_ms) + self.draft_ms)
 
     def take(self, proposal: Proposal, survival: float, price_ms: float = 0.0) -> None:
         self.draft.append(proposal)
@@ -79,45 +81,66 @@ class Turn:
 
 @dataclass(slots=True)
 class Pass:
-    """The coming pass of the target, over `rows` so far."""
+    """The coming pass of the target, over `rows` so far, and what drafting for it takes.
+
+    spare_ms: time that all drafts together may take, rows, draft model and Python, since every answer of the pass waits
+        for all of them; spent_ms: what they take so far, or is reserved for them.
+    most_rows: rows of the pass, at most.
+    python_row_ms: Python's time for a row of a draft.
+    """
 
     cost: CostModel
     rows: int
+    spare_ms: float = math.inf
+    most_rows: float = math.inf
+    python_row_ms: float = 0.0
+    spent_ms: float = 0.0
 
     def row_ms(self, turn: Turn) -> float:
         """The time that one more row of a turn adds."""
-        return self.cost.row_ms(self.rows, turn.rows, turn.context)
+        return self.cost.row_ms(self.rows, turn.rows, turn.context) + self.python_row_ms
+
+    @property
+    def least_row_ms(self) -> float:
+        """What one more row costs where it costs least."""
+        return self.cost.least_row_ms + self.python_row_ms
+
+    def can_afford(self, price_ms: float) -> bool:
+        """Whether the drafts may take so much time more."""
+        return not price_ms or self.spent_ms + price_ms <= self.spare_ms
+
+    def can_take(self, turn: Turn, price_ms: float) -> bool:
+        """Whether there is room for one more row of a turn, at this price."""
+        return not turn.is_full and self.rows < self.most_rows and self.can_afford(price_ms)
 
     def take(self, turn: Turn, proposal: Proposal, survival: float, price_ms: float) -> None:
+        """Add a row, at the price that `row_ms` tells."""
         turn.take(proposal, survival, price_ms)
         self.rows += 1
+        self.spent_ms += price_ms
 
     def cut(self, turn: Turn, length: int) -> None:
-        self.rows -= turn.rows
-        turn.cut(length)
-        self.rows += turn.rows
+        """Take rows out of the pass. What they took is what the last ones do: those of others move up."""
+        while len(turn.draft) > length:
+            turn.cut(len(turn.draft) - 1)
+            self.rows -= 1
+            self.spent_ms -= self.row_ms(turn)
 
     def cut_to_best(self, turn: Turn, rate: float) -> None:
-        """Keep of a draft as much as brings most, at a `rate` of tokens for a millisecond. Single rows do not tell, as
-        the price of the next few can fall on one of them."""
-        worth = best_worth = 0.0
-        best_length = 0
-        for length, (survival, price_ms) in enumerate(zip(turn.survivals, turn.prices_ms, strict=True), 1):
-            worth += survival - rate * price_ms
-            if worth >= best_worth:
-                best_worth, best_length = worth, length
-        self.cut(turn, best_length)
+        """Keep of a draft as much as brings most, at a `rate` of tokens for a millisecond."""
+        self.cut(turn, best_prefix(turn.survivals, turn.prices_ms, rate)[0])
 
-    def balance(self, turns: SequenceOf[Turn]) -> None:
-        """Price all drafts anew where some were cut under the rows of others, and shorten what is too dear by now."""
-        dear = list(turns) if len(turns) > 1 else []
-        while dear:
-            self.rows -= sum(len(turn.draft) for turn in turns)
-            for turn in turns:
-                turn.prices_ms.clear()
-                for window in range(1, turn.rows):
-                    turn.prices_ms.append(self.cost.row_ms(self.rows, window, turn.context))
-                    self.rows += 1
-            dear = [turn for turn in turns if turn.draft and turn.spent_ms > turn.spare_ms]
-            for turn in dear:
-                self.cut(turn, len(turn.draft) - 1)
+    def reserve(self, turn: Turn, ms: float) -> None:
+        """Keep time of the draft model for a turn."""
+        turn.reserved_ms += ms
+        self.spent_ms += ms
+
+    def release(self, turn: Turn) -> None:
+        """Give back what was reserved for a turn."""
+        self.spent_ms -= turn.reserved_ms
+        turn.reserved_ms = 0.0
+
+    def charge(self, turn: Turn, ms: float) -> None:
+        """Count time of the draft model that was spent on a turn."""
+        turn.draft_ms += ms
+        self.spent_ms += ms

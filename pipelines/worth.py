@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .cost import CostModel
-from .turn import Turn
+from .turn import Turn, best_prefix
 
 FOUND = 0.55  # share of what is wrong in drafts that a model finds when it reads them: 150 of 275 were found
 
@@ -16,15 +16,17 @@ class Worth:
     """Prices at a rate of so many tokens per millisecond. `rows` is everywhere what the pass has without the draft.
 
     expected: the probability that the draft model's next proposal stands.
+    python_row_ms: Python's time for a row.
     """
 
     cost: CostModel
     rate: float
     expected: float
+    python_row_ms: float = 0.0
 
     def row(self, rows: int, window: int, context: int) -> float:
         """The price of one more row, in a window that has `window`."""
-        return self.rate * self.cost.row_ms(rows, window, context)
+        return self.rate * (self.cost.row_ms(rows, window, context) + self.python_row_ms)
 
     def feeding_ms(self, num_behind: int, length: int) -> float:
         """The time in which the draft model is fed what it missed, and so many tokens of a draft. It has to pay at
@@ -44,15 +46,18 @@ class Worth:
         Feeding it what it lacks takes `feeding_ms`, and `num_sharing` sequences share its passes.
         """
         draft_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
-        survival = turn.survivals[length - 1] if length else 1.0
-        worth = -self.rate * feeding_ms
-        best = worth
+        least_ms = self.cost.least_row_ms + self.python_row_ms + draft_ms
+        reached = turn.survivals[length - 1] if length else 1.0
+        survivals: list[float] = []
+        prices_ms: list[float] = []
         for window in range(1 + length, 1 + turn.limit):
-            survival *= self.expected
-            worth += survival - self.row(rows, window, turn.context) - self.rate * draft_ms
-            rows += 1
-            best = max(best, worth)
-        return best
+            reached *= self.expected
+            if reached < self.rate * least_ms:  # nor do those behind it
+                break
+            survivals.append(reached)
+            row_ms = self.cost.row_ms(rows + len(prices_ms), window, turn.context) + self.python_row_ms
+            prices_ms.append(row_ms + draft_ms)
+        return best_prefix(survivals, prices_ms, self.rate)[1] - self.rate * feeding_ms
 
     def of_reading(self, turn: Turn, length: int, rows: int, num_behind: int, num_sharing: int) -> tuple[float, int]:
         """Of a draft that the draft model has read as far as that is worth most, and how far that is; `length` of its

@@ -133,7 +133,7 @@ def prompt_html(prompt: str) -> str:
 def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
     """The line under an answer: tokens, speed, passes, and how many of the drafted tokens stood."""
     figures = [f"<span>{figure}</span>" for figure in figures_of(turn, words)]
-    if turn.saving is not None and turn.saving.took_ms:
+    if turn.saving is not None and turn.saving.took_ms and turn.saving.is_certain:
         parts = ", ".join(
             f"{words(f'from_{source}')} {saved_phrase(ms, words)}"
             for source, ms in turn.saving.by_drafter.items()
@@ -167,12 +167,14 @@ def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
 
 def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable[Turn] = ()) -> str:
     """What the colours mean, for the sources that these modes can have, and what each saved in these turns."""
+    savings = [turn.saving for turn in turns if turn.saving is not None]
     saved: dict[str, float] = {}
-    for turn in turns:
-        for source, ms in turn.saving.by_drafter.items() if turn.saving else ():
+    for saving in savings:
+        for source, ms in saving.by_drafter.items() if saving.is_certain else ():
             saved[source] = saved.get(source, 0.0) + ms
     sources = ["target", *(source for mode, source in DRAFTERS.items() if mode in modes)]
-    sources += sorted(source for source in saved if source in SOURCES and source not in sources)
+    drafted = {source for saving in savings for source in saving.took_ms}
+    sources += sorted(source for source in drafted if source in SOURCES and source not in sources)
     marks = []
     for source in sources:
         mark = f'<span class="from-{source}" title="{words(f"from_{source}_hint")}">{words(f"from_{source}")}</span>'

@@ -32,7 +32,7 @@ turns = st.builds(
     token_ids=st.lists(st.integers(0, 99), max_size=3).map(tuple),
     finish_reason=st.sampled_from(["stop", "length", CANCELLED]),
     stats=st.sampled_from([None, STATS]),
-    saving=st.sampled_from([None, Saving(1.5, {"suffix": 2.5}, {"suffix": 1.0})]),
+    saving=st.sampled_from([None, Saving(1.5, {"suffix": 2.5}, {"suffix": 1.0}, 0.5)]),
     receipt=st.sampled_from([None, Receipt(3, 1, 0.5, 0.25), Receipt(3, None, 0.5, 0.25)]),
 )
 

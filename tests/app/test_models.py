@@ -130,7 +130,8 @@ def test_a_pulled_pair_answers_by_its_name_as_the_same_files_do_elsewhere(pulled
     elsewhere = LLMPipeline(embedded_pair, exact=True, **Pair.open(pulled.pairs / NAME).properties)
     expected = list(elsewhere.generate(PROMPT, mode="off", max_new_tokens=32).generations[0].token_ids)
     assert json.loads(named.stdout)["token_ids"] == expected
-    drafted = LLMPipeline(pulled.pairs / NAME, exact=True).generate(PROMPT, mode="draft", num_assistant_tokens=4, max_new_tokens=32)
+    pipeline = LLMPipeline(pulled.pairs / NAME, exact=True)
+    drafted = pipeline.generate(PROMPT, mode="draft", num_assistant_tokens=4, max_new_tokens=32)
     assert list(drafted.generations[0].token_ids) == expected
     assert drafted.stats[0].drafted_by["draft_model"] > 0
 

@@ -54,6 +54,20 @@ def test_a_saving_is_what_plain_passes_would_have_taken_less_what_the_passes_too
     assert saving_of(trace, PLAIN_MS).at(3.0).total_ms == pytest.approx(num_tokens * 3.0 - took_ms)
 
 
+@pytest.mark.parametrize(
+    ("plain_ms", "drafted_ms", "is_certain"),
+    [((10, 10.2, 9.9, 10.1), 13, True), ((10, 14, 7, 13), 18, False), ((10, 14, 7, 13), 11, True), ((), 19.5, False)],
+)
+def test_a_saving_is_certain_only_where_it_is_more_than_plain_passes_differ_by(
+    plain_ms, drafted_ms, is_certain
+) -> None:
+    """By as much as those of the same answer do, or by a tenth where they are few."""
+    plain = [record(ms, (), (TARGET,)) for ms in plain_ms]
+    saving = saving_of([FIRST, *plain, record(drafted_ms, ("suffix",), ("suffix", TARGET))], PLAIN_MS)
+    assert saving.is_certain is is_certain
+    assert saving_of([FIRST, *plain, record(40, ("suffix",), (TARGET,))], PLAIN_MS).is_certain
+
+
 def test_acceptance_by_depth_counts_only_what_was_tested() -> None:
     rejected_second = record(1, ("a", "a", "b"), ("a", TARGET))
     all_kept = record(1, ("a", "a"), ("a", "a", TARGET))

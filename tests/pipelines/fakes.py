@@ -133,7 +133,7 @@ def fake_engine(
     pool = BlockPool(model.num_blocks, BLOCK_SIZE)
     made = calibration()
     drafting = Drafting(chains(drafters or {}), made, model.vocabulary_size, clock=lambda: 0.0)  # as no time matters
-    planner = Planner(drafting, made, cost)
+    planner = Planner(drafting, made, cost, clock=lambda: 0.0)
     return Engine(model, pool, planner), pool
 
 

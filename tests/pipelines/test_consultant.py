@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from outrider.pipelines.planner import TOLERANCE
+from outrider.pipelines.account import TOLERANCE
 from outrider.pipelines.turn import Turn
 
 from .fakes import request
@@ -160,8 +160,8 @@ def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(spare_ms,
     cost.draft_row_ms = 0.2
     model = Reading("draft_model", {turn.sequence: [0.9] * 10})
     planner = planner_of(cost, text, model)
-    account = planner._account(turn)
-    account.lost_ms += account.spare_ms(cost.pass_ms([(1, turn.context)])) - spare_ms
+    account = planner._account(turn, cost.pass_ms([(1, turn.context)]))
+    account.lost_ms += account.spare_ms - spare_ms
     planner.draft([turn])
     assert bool(model.lengths) == is_read
     assert turn.draft_ms <= spare_ms

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines import planner as planner_module
+from outrider.pipelines import account
+from outrider.pipelines.account import ALLOWANCE, TOLERANCE
 from outrider.pipelines.calibration import Evidence
 from outrider.pipelines.drafters.base import Chain, Proposal
 from outrider.pipelines.drafting import Drafting
-from outrider.pipelines.planner import ALLOWANCE, STAKE, TOLERANCE, Planner
+from outrider.pipelines.planner import STAKE, Planner
 from outrider.pipelines.turn import Pass, Turn
 
 from .fakes import request
-from .planning import BASES, Behind, Odds, Offering, Writing, cost_of, planner_of, turn_of
+from .planning import BASES, DEAR_FIRST, Behind, Odds, Offering, Writing, cost_of, planner_of, speed_of, turn_of
 
 
 @given(BASES, st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=3), st.integers(0, 9))
@@ -26,7 +27,7 @@ def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_ro
     offering = Offering("suffix", {turn.sequence: estimates for turn, estimates in zip(turns, odds, strict=True)})
     planner = planner_of(cost, offering)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(planner_module, "ALLOWANCE", math.inf)  # so that no stake is too high
+        patched.setattr(account, "ALLOWANCE", math.inf)  # so that no stake is too high
         planner.draft(turns, other_rows)
 
     def worth(lengths) -> float:
@@ -92,32 +93,72 @@ def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claim
         planner.observe([turn], [[3]], None)
 
 
-CLAIMS = st.lists(st.tuples(st.sampled_from([0.01, 0.5, 0.99]), st.sampled_from([0.01, 0.99])), min_size=2, max_size=4)
+CLAIMS = st.lists(
+    st.tuples(
+        st.sampled_from(["auto", "auto", "suffix", "off"]),
+        st.sampled_from([None, None, None, 3]),
+        st.sampled_from([0.01, 0.5, 0.99]),
+        st.sampled_from([0.01, 0.99]),
+        st.sampled_from([0.0, 0.0, 0.6, 1.0]),
+    ),
+    min_size=2,
+    max_size=17,
+)
 
 
-@given(BASES, CLAIMS, st.floats(0.1, 4.0), st.integers(2, 120), st.randoms(use_true_random=False))
-def test_each_of_several_answers_bears_the_loss_of_its_own_drafts(base, claims, draft_ms, num_passes, rng):
-    """Also one whose draft model works for nothing, beside others that keep its hopes up. What stands is a gain."""
-    cost, turns = cost_of(base, draft_ms), [turn_of() for _ in claims]
-    text = Offering("suffix", {turn.sequence: [odds] * 4 for turn, (odds, _) in zip(turns, claims, strict=True)})
-    model = Writing("draft_model", {turn.sequence: [odds] * 32 for turn, (_, odds) in zip(turns, claims, strict=True)})
+@given(BASES, CLAIMS, st.floats(0.1, 4.0), st.integers(2, 80), st.randoms(use_true_random=False))
+def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms, num_passes, rng):
+    """By all drafts of its passes, its own and those of others, whoever claims what of them and however many stand;
+    also one that drafts nothing. Rows of fixed lengths are no drafts of anybody here."""
+    cost = cost_of(base, draft_ms)
+    cost.draft_row_ms = draft_ms / 4
+    turns = [turn_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
+    sure = {turn.sequence: [odds] * 8 for turn, (_, _, odds, _, _) in zip(turns, claims, strict=True)}
+    text = Offering("suffix", sure)
+    written = {turn.sequence: [odds] * 32 for turn, (*_, odds, _) in zip(turns, claims, strict=True)}
+    model = Behind("draft_model", written, 9)
     planner = planner_of(cost, text, model)
-    alone_ms, plain_ms = cost.pass_ms([(1, 0)]), cost.pass_ms([(1, 0)] * len(turns))
-    lost, plain = [0.0] * len(turns), [0.0] * len(turns)
+    plain_ms = cost.pass_ms([(1, 0)] * len(turns))
+    delay, plain = [0.0] * len(turns), [0.0] * len(turns)
     for _ in range(num_passes):
         for turn in turns:
             turn.cut(0)
             turn.draft_ms = 0.0
         planner.draft(turns)
-        kept = [[*turn.tokens[: rng.choice([0, 0, 0, 1, 2])], 3] for turn in turns]
-        for i, turn in enumerate(turns):
-            lost[i] += turn.spent_ms
-            assert lost[i] <= TOLERANCE * plain[i] + ALLOWANCE * alone_ms + 1e-6
-            lost[i] -= (len(kept[i]) - 1) * plain_ms / len(turns)
-            plain[i] += len(kept[i]) * plain_ms / len(turns)
+        planned = [turn.sequence.config.num_assistant_tokens is None for turn in turns]
         rows = sum(turn.rows for turn in turns)
-        assert sum(sum(turn.prices_ms) for turn in turns) >= cost.pass_ms([(rows, 0)]) - plain_ms - 1e-6
+        bare = sum(1 if is_planned else turn.rows for turn, is_planned in zip(turns, planned, strict=True))
+        waits = cost.pass_ms([(rows, 0)]) - cost.pass_ms([(bare, 0)]) + sum(turn.draft_ms for turn in turns)
+        kept = []
+        for i, (turn, (*_, luck)) in enumerate(zip(turns, claims, strict=True)):
+            kept.append([*turn.tokens[: sum(rng.random() < luck for _ in turn.draft)], 3])
+            if planned[i]:
+                delay[i] += waits
+                assert delay[i] <= TOLERANCE * plain[i] + ALLOWANCE * plain_ms + 1e-6
+                delay[i] -= (len(kept[i]) - 1) * plain_ms
+                plain[i] += len(kept[i]) * plain_ms
         planner.observe(turns, kept, None)
+
+
+def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
+    """And so does one that comes when the others have drafted for long."""
+    cost = cost_of([10, 11, 12, 14, 17, 40], draft_ms=2.0)
+    drafters, off = [turn_of() for _ in range(16)], turn_of(mode="off")
+    text = Offering("suffix", {turn.sequence: [0.9] * 8 for turn in drafters})
+    planner = planner_of(cost, text)
+    for beside in ([], [off]):
+        turns, delay = [*drafters, *beside], 0.0
+        plain_ms = cost.pass_ms([(len(turns), 0)])
+        for _ in range(200):
+            for turn in turns:
+                turn.cut(0)
+            planner.draft(turns)
+            delay += cost.pass_ms([(sum(turn.rows for turn in turns), 0)]) - plain_ms
+            planner.observe(turns, [[3]] * len(turns), None)
+        assert delay <= (TOLERANCE * 200 + ALLOWANCE) * plain_ms
+        for turn in drafters:  # they write on, and all of it stands
+            for _ in range(20):
+                planner.observe([turn], [[7] * 30], None)
 
 
 @given(BASES, st.floats(0.9, 0.999), st.integers(1, 9), st.sampled_from([3, 4000]))
@@ -134,7 +175,11 @@ def test_a_text_stakes_only_a_share_of_what_may_still_be_lost_until_its_drafts_h
         turn.cut(0)
         planner.draft([turn])
         staked = cost.pass_ms([(turn.rows, 0)]) - pass_ms
-        assert staked <= STAKE * left + 1e-6
+        assert staked <= STAKE * left + 1e-6 or all(
+            sum(turn.survivals[:n]) < planner.rate * sum(turn.prices_ms[:n])
+            for n in range(1, turn.rows)
+            if sum(turn.prices_ms[:n]) <= STAKE * left
+        )
         planner.observe([turn], [[3]], None)
         left += TOLERANCE * pass_ms - staked
     turn.cut(0)
@@ -191,6 +236,67 @@ def test_a_full_pass_leaves_no_room_for_doubtful_drafts():
             for turn in turns:
                 turn.cut(0)
             planner.draft(turns)
-            planner.observe(turns, [[7] * (1 + len(turn.draft) // 2) for turn in turns], None)
+            planner.observe(turns, [[7] * (1 + (1 + len(turn.draft)) // 2) for turn in turns], None)
         lengths.append(sum(len(turn.draft) for turn in turns) / num_sequences)
     assert lengths[0] > lengths[1] > lengths[2]
+
+
+SURE_OR_NOT = {f"{odds}": lambda rng, odds=odds: [odds] * 32 for odds in (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)}
+TEXTS = {
+    **SURE_OR_NOT,
+    "chat": lambda rng: [0.6] * 4 if rng.random() < 0.3 else [],
+    "edit": lambda rng: [0.95] * 16 if rng.random() < 0.8 else [0.4] * 4,
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_cheap_single_rows_make_no_text_slower(text):
+    """Though the first row of a draft is dear then, and only the next ones are cheap: drafts are judged as wholes."""
+    single, double = (speed_of(fewest_rows, TEXTS[text], 160) for fewest_rows in (1, 2))
+    assert single >= 0.98 * double
+    assert single >= 0.98 / DEAR_FIRST[1]
+
+
+@given(
+    BASES,
+    st.lists(st.tuples(st.sampled_from([None, 1, 5, 32]), st.booleans(), st.integers(0, 32)), min_size=1, max_size=9),
+    st.integers(0, 40),
+    st.integers(0, 60),
+)
+def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_rows):
+    """Whoever drafts, and however much; no answer loses the row of its last token."""
+    turns = []
+    for length, _, limit in requests:
+        turn = turn_of(num_assistant_tokens=length)
+        turn.limit = limit
+        turns.append(turn)
+    offers = {turn.sequence: [0.8] * (9 if offers else 0) for turn, (_, offers, _) in zip(turns, requests, strict=True)}
+    model = Writing("draft_model", {turn.sequence: [0.9] * 50 for turn in turns})
+    most_rows = other_rows + len(turns) + spare_rows
+    planner = planner_of(cost_of(base, draft_ms=0.01), Offering("suffix", offers), model)
+    planner._consultant.expected = 0.9
+    planner.draft(turns, other_rows, most_rows)
+    assert other_rows + sum(turn.rows for turn in turns) <= most_rows
+    left = spare_rows
+    for turn, (length, _, limit) in zip(turns, requests, strict=True):
+        assert len(turn.draft) <= limit
+        if length is not None:
+            assert len(turn.draft) == min(length, limit, left), "who fixed a length earlier comes first"
+            left -= len(turn.draft)
+    for turn in turns:
+        turn.cut(0)
+    planner.draft(turns, other_rows, other_rows)
+    assert all(turn.rows == 1 for turn in turns), "there was no room even for these"
+
+
+def test_rows_of_fixed_lengths_count_for_what_is_planned_beside_them():
+    """A row that would be cheap in a pass of its own is dear on top of them."""
+    lengths = []
+    for fixed in (None, 6):
+        other, turn = turn_of(num_assistant_tokens=fixed), turn_of()
+        offers = Offering("suffix", {other.sequence: [0.01] * (fixed or 0), turn.sequence: [0.6] * 3})
+        planner = planner_of(cost_of([10, 10.1, 10.2, 10.3, 10.5, 190]), offers)
+        planner.draft([other, turn])
+        assert len(other.draft) == (fixed or 0)
+        lengths.append(len(turn.draft))
+    assert lengths == [3, 1]

@@ -25,7 +25,8 @@ expect.set_options(timeout=60_000)
 def address(embedded_pair: Path) -> Iterator[str]:
     port = free_port()
     history = History(Path(":memory:"))
-    page = open_page(Assistant(LLMPipeline(embedded_pair, exact=True), name_of(embedded_pair)), history, "127.0.0.1", port)
+    assistant = Assistant(LLMPipeline(embedded_pair, exact=True), name_of(embedded_pair))
+    page = open_page(assistant, history, "127.0.0.1", port)
     yield f"http://127.0.0.1:{port}"
     page.assistant.close()
     page.blocks.close(verbose=False)

@@ -16,6 +16,7 @@ from outrider.app.page.rendering import (
     answer_markdown,
     chat_messages,
     coloured_html,
+    figures_html,
     figures_of,
     is_python,
     legend_html,
@@ -190,6 +191,16 @@ def test_what_a_form_forced_is_marked_and_named() -> None:
     turn = Turn("One?", spans=(Span("{", "grammar"),), finish_reason="stop", saving=saving)
     assert '<span class="from-grammar">{</span>' in coloured_html(turn.spans)
     assert "required form60 ms saved" in text_of(legend_html(("off",), turns=[turn]))
+
+
+@pytest.mark.parametrize(("spread_ms", "is_told"), [(5.0, True), (40.0, False)])
+def test_what_was_saved_is_told_only_where_it_is_outside_the_noise(spread_ms, is_told) -> None:
+    saving = Saving(80.0, {"grammar": 2.0}, {"grammar": 100.0}, spread_ms)
+    turn = Turn("One?", spans=(Span("{", "grammar"),), finish_reason="stop", saving=saving)
+    assert ("60 ms saved" in text_of(figures_html(turn))) is is_told
+    legend = text_of(legend_html(("off",), turns=[turn]))
+    assert ("60 ms saved" in legend) is is_told
+    assert "required form" in legend
 
 
 def test_the_bar_of_a_prompt_begins_with_what_is_read() -> None:
