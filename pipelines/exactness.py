@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,24 +27,19 @@ BEHIND = 8  # tokens that are fed behind a long context
 SEED = 0
 
 
-def find_rows(model: PagedModel) -> Rows | None:
+def find_rows(model: PagedModel, is_affordable: Callable[[int], bool] = lambda fewest: True) -> Rows | None:
     """How many rows a pass of this model may have, so that all passes give the same bits, for the least filling.
 
-    None where no such range reaches READING rows. Leaves the model with these rows, or with none to keep to, and with a
-    cache of its own.
+    None where no such range reaches READING rows, or begins with so few that `is_affordable` holds. Leaves the model
+    with these rows, or with none to keep to, and with a cache of its own.
     """
     model.resize(-(-TRIED[-1] // BLOCK_SIZE) + 1)
     model.rows = ANY_ROWS
     fewest_projected = _fewest_projected(model)
     model.rows = Rows(fewest_projected=fewest_projected)
-    for fewest, most in _alike(model):
-        if fewest > MOST_FILLED:
-            break
-        if most >= READING:
-            model.rows = Rows(fewest, most, fewest_projected)
-            return model.rows
-    model.rows = ANY_ROWS
-    return None
+    found = _range_alike(model, is_affordable)
+    model.rows = ANY_ROWS if found is None else Rows(*found, fewest_projected)
+    return None if found is None else model.rows
 
 
 def is_exact(model: PagedModel, max_context: int = CHECKED_TOKENS) -> bool:
@@ -77,21 +72,23 @@ def _projected(model: PagedModel, tokens: Sequence[int], num_rows: int) -> NDArr
     return logits[-1].copy()
 
 
-def _alike(model: PagedModel) -> Iterator[tuple[int, int]]:
-    """Ranges of TRIED numbers of rows whose passes give the same logits, in ascending order."""
-    began, fewest, last = time.perf_counter(), TRIED[0], TRIED[0]
-    before: NDArray[np.float32] | None = None
-    for num_rows in TRIED:
+def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool]) -> tuple[int, int] | None:
+    """The first range of TRIED numbers of rows that reaches READING and whose passes give the same logits."""
+    began, fewest, most = time.perf_counter(), TRIED[0], TRIED[0]
+    before = _first_rows(model, fewest)
+    for num_rows in TRIED[1:]:
         logits = _first_rows(model, num_rows)
-        if before is not None:
-            common = min(len(before), len(logits))
-            if not np.array_equal(before[:common], logits[:common]):
-                yield fewest, last
-                fewest = num_rows
-        before, last = logits, num_rows
-        if last >= READING and fewest <= MOST_FILLED and time.perf_counter() - began > PATIENCE_S:
+        common = min(len(before), len(logits))
+        if not np.array_equal(before[:common], logits[:common]):
+            if most >= READING:
+                break
+            fewest = num_rows
+            if fewest > MOST_FILLED or not is_affordable(fewest):
+                return None
+        before, most = logits, num_rows
+        if most >= READING and time.perf_counter() - began > PATIENCE_S:
             break
-    yield fewest, last
+    return (fewest, most) if most >= READING else None
 
 
 def _first_rows(model: PagedModel, num_rows: int) -> NDArray[np.float32]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 
 LONGEST = (4096, 2048)  # inner dimensions beyond which products are summed in parts, where they have to be
 FEW = 2  # rows of the smallest pass, for which nothing better is looked for
 FAIR = 1.1  # passes of one row that an exact one may take, to be taken unless told otherwise
-TOKEN_REPEATS = 12
+EARLY = 1.15  # how far beyond that its first estimate may be
+FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind, and seconds
 ROWS = (2, 4, 8, 16)  # of the passes that are timed
 CONTEXT = 64
 REPEATS = 5
@@ -40,7 +42,7 @@ class Compilation:
     precision: what it computes in, such as "f32" or "bf16".
     longest: inner dimension beyond which products are summed in parts; None for none.
     rows: those that passes keep to.
-    price: time of an exact pass of one token, in times of one that is not; None where there is none or nobody asked.
+    price: time of an exact pass of one token, in times of one that is not; None where nothing is exact or nobody asked.
     """
 
     exact: bool
@@ -97,54 +99,97 @@ def load_target(
     known = None if path is None else kept(path, Compilation)
     if known is not None:
         return known.load(folder, num_blocks, properties), known
-    model, found = _exact(folder, properties, max_context) if exact is not False else (None, None)
-    if found is None or not (exact or found.price is None or found.price <= FAIR):
-        model = None  # else two are in memory
-        model, fastest = _fastest(folder, properties)
-        found = replace(fastest, price=None if found is None else found.price)
-    assert model is not None
+    model: PagedModel | None = None
+    price: float | None = None
+    if exact is not False:
+        search = _Search(folder, properties, max_context, math.inf if exact else FAIR)
+        model, found = search.run()
+        price = search.price
+    if model is None:
+        model, found = _fastest(folder, properties)
+    found = replace(found, price=price)
     if path is not None:
         keep(path, found)
     model.resize(num_blocks)
     return model, found
 
 
-def _exact(
-    folder: Path, properties: Mapping[str, Any], max_context: int
-) -> tuple[PagedModel | None, Compilation | None]:
-    """The exact model that needs the fewest rows, or None.
+class _Search:
+    """Looks for the exact model that needs the fewest rows.
 
     The processor's own precision comes first. Where it is not exact, as bf16 with AMX, it is no faster either over
     compressed weights: OpenVINO quantizes no activations in it. Then kernels for long inner dimensions are avoided.
+
+    limit: the most that an exact pass may take, in times of a pass of one row. What is clearly dearer is not tried any
+        further, since that takes a large model long.
+    price: what was found to be the least; None where nothing is exact at any price.
     """
-    own, full = _precisions(properties)
-    plain_s, longest_inner = math.inf, 0
-    dearer: list[Compilation] = []
-    candidates = [Compilation(True, own)] if own != full else []
-    for candidate in (*candidates, *(Compilation(True, full, longest) for longest in (None, *LONGEST))):
-        if candidate.longest is not None and candidate.longest >= longest_inner:
-            continue
-        try:
-            model = candidate.load(folder, 1, properties)
-        except InvalidOption as error:
-            if candidate.precision == full:
-                raise
-            log.info("The properties do not go together with %s: %s", own, error)
-            continue
-        longest_inner, plain_s = model.longest_inner, min(plain_s, _token_s(model))
-        rows = find_rows(model)
-        if rows is not None and rows.fewest <= FEW and is_exact(model, max_context):
-            return model, replace(candidate, rows=rows, price=_token_s(model) / plain_s)
-        log.info("%s as %s is exact in passes of %s", folder, candidate, rows)
-        if rows is not None and rows.fewest > FEW:
-            dearer.append(replace(candidate, rows=rows))
-        del model  # else two are in memory
-    for candidate in sorted(dearer, key=lambda each: each.rows.fewest):
-        model = candidate.load(folder, 1, properties)
-        if is_exact(model, max_context):
-            return model, replace(candidate, price=_token_s(model) / plain_s)
-        del model
-    return None, None
+
+    def __init__(self, folder: Path, properties: Mapping[str, Any], max_context: int, limit: float) -> None:
+        self._folder = folder
+        self._properties = properties
+        self._max_context = max_context
+        self._limit = limit
+        self._plain_s = math.inf  # the fastest pass of one row, of all that were tried
+        self.price: float | None = None
+
+    def run(self) -> tuple[PagedModel | None, Compilation]:
+        """The model, or None, and how it is compiled."""
+        dearer: list[Compilation] = []
+        longest_inner = 0
+        for candidate in self._candidates():
+            if candidate.longest is not None and candidate.longest >= longest_inner:
+                continue
+            try:
+                model = candidate.load(self._folder, 1, self._properties)
+            except InvalidOption as error:
+                if candidate.precision == _precisions(self._properties)[1]:
+                    raise
+                log.info("The properties do not go together with %s: %s", candidate.precision, error)
+                continue
+            longest_inner = model.longest_inner
+            rows = find_rows(model, partial(self._is_affordable, model))
+            log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
+            if rows is not None and rows.fewest > FEW:
+                dearer.append(replace(candidate, rows=rows))
+            elif rows is not None and self._is_taken(model, rows):
+                return model, replace(candidate, rows=rows)
+            del model  # else two are in memory
+        for candidate in sorted(dearer, key=lambda each: each.rows.fewest):
+            model = candidate.load(self._folder, 1, self._properties)
+            if self._is_taken(model, candidate.rows):
+                return model, candidate
+            del model
+        return None, Compilation(False, PROPERTIES[PRECISION])
+
+    def _candidates(self) -> Iterator[Compilation]:
+        own, full = _precisions(self._properties)
+        if own != full:
+            yield Compilation(True, own)
+        for longest in (None, *LONGEST):
+            yield Compilation(True, full, longest)
+
+    def _is_affordable(self, model: PagedModel, fewest: int) -> bool:
+        return self._costs(model, Rows(fewest)) <= EARLY * self._limit
+
+    def _is_taken(self, model: PagedModel, rows: Rows) -> bool:
+        return is_exact(model, self._max_context) and self._costs(model, rows) <= self._limit
+
+    def _costs(self, model: PagedModel, rows: Rows) -> float:
+        """The price of passes of so many rows."""
+        rows = Rows(rows.fewest, fewest_projected=rows.fewest_projected)  # one token fills none to the most
+        kept, times = model.rows, {ANY_ROWS: math.inf, rows: math.inf}
+        until, num_run = time.perf_counter() + PRICED_S, 0
+        while num_run < FEWEST_PRICED or (num_run < MOST_PRICED and time.perf_counter() < until):
+            for each in times:
+                model.rows = each
+                times[each] = min(times[each], _pass_s(model, range(1), 1))
+            num_run += 1
+        model.rows = kept
+        self._plain_s = min(self._plain_s, times[ANY_ROWS])
+        price = times[rows] / self._plain_s
+        self.price = price if self.price is None else min(self.price, price)
+        return price
 
 
 def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, Compilation]:
@@ -169,11 +214,6 @@ def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, C
 def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:
     """The processor's own, and the full one, unless the properties name another."""
     return properties.get(PRECISION, fastest_precision()), properties.get(PRECISION, PROPERTIES[PRECISION])
-
-
-def _token_s(model: PagedModel) -> float:
-    """The time of a pass of one token, filled up as the model's rows say."""
-    return min(_pass_s(model, range(1), 1) for _ in range(1 + TOKEN_REPEATS))
 
 
 def _relative(took_s: Sequence[float], own_s: Sequence[float]) -> float:

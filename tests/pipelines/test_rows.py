@@ -65,6 +65,15 @@ def test_the_longest_range_of_rows_is_found_that_begins_with_the_fewest(kernels,
         assert is_exact(model)
 
 
+@pytest.mark.parametrize(("dearest", "expected"), [(2, None), (4, None), (5, Rows(5, 80, 1))])
+def test_what_is_too_dear_is_not_tried_any_further(dearest, expected):
+    model = Kernels(in_classes(2, 5, 81))
+    longest = []
+    model.before_pass = lambda windows: longest.append(sum(len(window.tokens) for window in windows))
+    assert find_rows(model, lambda fewest: fewest <= dearest) == expected
+    assert expected is not None or max(longest[2 * exactness.MOST_FILLED :]) == 5
+
+
 def test_larger_passes_are_tried_for_a_limited_time_only(monkeypatch):
     monkeypatch.setattr(exactness, "PATIENCE_S", 0.0)
     assert find_rows(Kernels(in_classes())) == Rows(1, exactness.READING, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,11 @@ class Clock:
                 took = next(took for trait, took in clock.takes.items() if trait in self.traits)
                 clock.now += took * (filled if self.rows.fewest > 1 else 1.0)
 
-        def find_rows(model: Model) -> Rows | None:
-            if inexact in model.traits:
+        def find_rows(model: Model, is_affordable: Callable[[int], bool]) -> Rows | None:
+            least = max(fewest.get(trait, 1) for trait in model.traits) if fewest else 1
+            if inexact in model.traits or not is_affordable(least):
                 return None
-            model.rows = Rows(max(fewest.get(trait, 1) for trait in model.traits) if fewest else 1)
+            model.rows = Rows(least)
             return model.rows
 
         monkeypatch.setattr(tuning, "PagedModel", Model)
@@ -121,7 +123,7 @@ def test_long_products_are_summed_in_parts_where_passes_need_fewer_rows_then(
 
 @pytest.mark.parametrize(
     ("filled", "exact", "expected"),
-    [(1.09, None, True), (1.2, None, False), (1.2, True, True), (1.0, False, False)],
+    [(1.09, None, True), (1.2, None, False), (2.0, None, False), (1.2, True, True), (1.0, False, False)],
 )
 def test_exactness_is_kept_where_it_costs_little_unless_told_otherwise(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, filled: float, exact: bool | None, expected: bool
