@@ -83,7 +83,8 @@ def export_pair(
             "round_trip": tried,
         }
         pair_folder.write(staging.path, {**metadata, "checks": checks})
-        announce(f"The same answer in each: {', '.join(mode for mode in tried if mode != 'new_tokens')}")
+        modes = ", ".join(name for name, report in tried.items() if isinstance(report, dict))
+        announce(f"The same answer in each: {modes}" if tried["exact"] else f"Answered in each: {modes}")
         gc.collect()  # compiled models map the files that are renamed now
         staging.publish()
     return staging.out

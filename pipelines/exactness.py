@@ -15,6 +15,8 @@ from .paged_model import ANY_ROWS, BLOCK_SIZE, PagedModel, Rows, Window
 # Numbers of rows that are tried: all small ones, then those by which kernels take rows, and some behind them.
 TRIED = (*range(1, 10), 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 192, 256, 512)
 MOST_FILLED = 8  # rows of the smallest pass, at most
+FILLED = (2, 5, 8)  # rows of the smallest pass that are tried where the check finds what probing has not
+PROBED = 16  # tokens whose logits are compared
 READING = 16  # rows that passes must be able to have, so that prompts are read at a fair speed
 PATIENCE_S = 10.0  # for how long larger numbers of rows are tried, once there are enough
 
@@ -25,6 +27,27 @@ CHECKED_TOKENS = 2048  # of context, at most
 SIZES = (1, 1, 1, 2, 3, 5, 8, 24)  # of windows
 BEHIND = 8  # tokens that are fed behind a long context
 SEED = 0
+
+
+def exact_rows(
+    model: PagedModel, max_context: int = CHECKED_TOKENS, is_affordable: Callable[[int], bool] = lambda fewest: True
+) -> Rows | None:
+    """How many rows passes of this model may have, so that they all give the same bits, found and checked.
+
+    None where there is no such range that reaches READING rows and begins with so few that `is_affordable` holds. The
+    model keeps to these rows from now on, or to none; its cache is what the check has left.
+    """
+    found = find_rows(model, is_affordable)
+    if found is None:
+        return None
+    for fewest in (found.fewest, *(more for more in FILLED if more > found.fewest)):
+        model.rows = Rows(fewest, found.most, max(fewest, found.fewest_projected))
+        if not is_affordable(fewest):
+            break
+        if is_exact(model, max_context):
+            return model.rows
+    model.rows = ANY_ROWS
+    return None
 
 
 def find_rows(model: PagedModel, is_affordable: Callable[[int], bool] = lambda fewest: True) -> Rows | None:
@@ -45,41 +68,51 @@ def find_rows(model: PagedModel, is_affordable: Callable[[int], bool] = lambda f
 def is_exact(model: PagedModel, max_context: int = CHECKED_TOKENS) -> bool:
     """Whether logits are bitwise the same however tokens are cut into passes that keep to the model's rows.
 
-    Does what the engine does: feeds texts alone and in long passes, and again several at once, in windows of all sizes,
-    in scattered blocks, with rejected drafts that are written over, with a beginning that another has computed, and
-    behind a long context. Takes the cache, which must be nobody's.
+    Does what the engine does: feeds texts alone, in long passes and token by token, and again several at once, in
+    windows of all sizes, in scattered blocks, with rejected drafts that are written over, with a beginning that another
+    has computed, and behind a long context. Takes the cache, which must be nobody's.
     """
     longest = min(max_context, CHECKED_TOKENS)
     lengths = [min(length, longest) for length in LENGTHS]
     model.resize(max(sum(_blocks_for(length + MOST_REJECTED) for length in lengths), _blocks_for(longest)) + 1)
     rng = random.Random(SEED)
-    texts = [[rng.randrange(model.vocabulary_size) for _ in range(length)] for length in lengths]
+    tokens = [[rng.randrange(model.vocabulary_size) for _ in range(length)] for length in lengths]
     if longest > SHARED:
-        texts[-1][:SHARED] = texts[0][:SHARED]
-    return _is_cut_alike(model, texts, rng) and _is_context_alike(model, longest, rng)
+        tokens[-1][:SHARED] = tokens[0][:SHARED]
+    expected = [_read(model, each) for each in tokens]
+    free = rng.sample(range(model.num_blocks), model.num_blocks)
+    texts = [
+        _Text(each, logits, [free.pop() for _ in range(_blocks_for(len(each) + MOST_REJECTED))])
+        for each, logits in zip(tokens, expected, strict=True)
+    ]
+    return (
+        _is_alike_one_by_one(model, texts[0])
+        and _is_alike_together(model, texts, rng)
+        and _is_alike_behind(model, longest, rng)
+    )
 
 
 def _fewest_projected(model: PagedModel) -> int:
-    """Of how many rows on the projection gives the same bits, whatever their number, as far as twice MOST_FILLED."""
-    tokens, most = _tokens(model, 2 * MOST_FILLED), 2 * MOST_FILLED
-    expected = _projected(model, tokens, most)
-    alike = [bool(np.array_equal(_projected(model, tokens, n), expected)) for n in range(1, most)]
-    return next(n for n in range(1, most + 1) if all(alike[n - 1 :]))
+    """Of how many rows on the projection gives the same bits, whatever their number, as far as PROBED."""
+    tokens = _tokens(model, PROBED)
+    expected = _projected(model, tokens, PROBED)
+    fewest = PROBED
+    while fewest > 1 and np.array_equal(_projected(model, tokens, fewest - 1), expected[1 - fewest :]):
+        fewest -= 1
+    return fewest
 
 
 def _projected(model: PagedModel, tokens: Sequence[int], num_rows: int) -> NDArray[np.float32]:
-    (logits,) = model.forward([Window(tokens, 0, range(_blocks_for(len(tokens))), num_rows)])
-    return logits[-1].copy()
+    return model.forward([Window(tokens, 0, range(_blocks_for(len(tokens))), num_rows)])[0].copy()
 
 
 def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool]) -> tuple[int, int] | None:
     """The first range of TRIED numbers of rows that reaches READING and whose passes give the same logits."""
     began, fewest, most = time.perf_counter(), TRIED[0], TRIED[0]
-    before = _first_rows(model, fewest)
+    before = _probed(model, fewest)
     for num_rows in TRIED[1:]:
-        logits = _first_rows(model, num_rows)
-        common = min(len(before), len(logits))
-        if not np.array_equal(before[:common], logits[:common]):
+        logits = _probed(model, num_rows)
+        if not np.array_equal(before, logits):
             if most >= READING:
                 break
             fewest = num_rows
@@ -91,16 +124,17 @@ def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool]) -> tup
     return (fewest, most) if most >= READING else None
 
 
-def _first_rows(model: PagedModel, num_rows: int) -> NDArray[np.float32]:
-    """The logits of the first tokens of a text in a pass of so many rows, all of them projected. The others are another
-    sequence's."""
+def _probed(model: PagedModel, num_rows: int) -> NDArray[np.float32]:
+    """The logits of the first PROBED tokens of a text in passes of so many rows, all of them projected. Rows that are
+    not theirs are another sequence's. Several tokens are needed, as not every row shows what kernel it went through."""
     tokens = _tokens(model, TRIED[-1])
-    first = min(num_rows, MOST_FILLED)
-    windows = [Window(tokens[:first], 0, [0], first)]
-    if num_rows > first:
-        others = tokens[first:num_rows]
-        windows.append(Window(others, 0, range(1, 1 + _blocks_for(len(others))), len(others)))
-    return model.forward(windows)[0].copy()
+    logits = []
+    for at in range(0, PROBED, num_rows):
+        windows = [Window(tokens[at : min(at + num_rows, PROBED)], at, [0], min(num_rows, PROBED - at))]
+        if others := tokens[PROBED : PROBED + num_rows - windows[0].num_rows]:
+            windows.append(Window(others, 0, range(1, 1 + _blocks_for(len(others))), len(others)))
+        logits.append(model.forward(windows)[0].copy())
+    return np.concatenate(logits)
 
 
 def _read(model: PagedModel, text: Sequence[int]) -> NDArray[np.float32]:
@@ -125,18 +159,18 @@ class _Text:
         return self.end < len(self.tokens)
 
 
-def _is_cut_alike(model: PagedModel, texts: Sequence[Sequence[int]], rng: random.Random) -> bool:
-    """Feeds texts together, cut at random, once each has been read alone."""
-    free = rng.sample(range(model.num_blocks), model.num_blocks)
-    expected = [_read(model, tokens) for tokens in texts]
-    fed = [
-        _Text(tokens, logits, [free.pop() for _ in range(_blocks_for(len(tokens) + MOST_REJECTED))])
-        for tokens, logits in zip(texts, expected, strict=True)
-    ]
-    first, last = fed[0], fed[-1]
+def _is_alike_one_by_one(model: PagedModel, text: _Text) -> bool:
+    """Feeds a text alone, token by token, as plain decoding does."""
+    windows = (Window([token], at, text.blocks) for at, token in enumerate(text.tokens))
+    return all(np.array_equal(model.forward([each])[0][0], text.expected[each.start]) for each in windows)
+
+
+def _is_alike_together(model: PagedModel, texts: Sequence[_Text], rng: random.Random) -> bool:
+    """Feeds texts together, cut at random."""
+    first, last = texts[0], texts[-1]
     if first.tokens[:SHARED] == last.tokens[:SHARED]:
         last.blocks[0], last.end = first.blocks[0], SHARED
-    while due := [text for text in fed if text.is_due and (text is not last or first.end >= last.end)]:
+    while due := [text for text in texts if text.is_due and (text is not last or first.end >= last.end)]:
         windows: list[tuple[_Text, int, Window]] = []
         room = model.rows.most
         for text in rng.sample(due, rng.randint(1, len(due))):
@@ -144,7 +178,7 @@ def _is_cut_alike(model: PagedModel, texts: Sequence[Sequence[int]], rng: random
             rejected = [rng.randrange(model.vocabulary_size) for _ in range(rng.choice((0, 0, 1, MOST_REJECTED)))]
             tokens = [*text.tokens[text.end : text.end + size], *rejected]
             if len(tokens) <= room:
-                num_rows = rng.choice((len(tokens), 1 + len(rejected)))
+                num_rows = rng.choice((len(tokens), 1 + len(rejected)))  # as of a draft and of a prompt
                 windows.append((text, size, Window(tokens, text.end, text.blocks, num_rows)))
                 room -= len(tokens)
         for (text, size, window), logits in zip(windows, model.forward([each for *_, each in windows]), strict=True):
@@ -155,7 +189,7 @@ def _is_cut_alike(model: PagedModel, texts: Sequence[Sequence[int]], rng: random
     return True
 
 
-def _is_context_alike(model: PagedModel, longest: int, rng: random.Random) -> bool:
+def _is_alike_behind(model: PagedModel, longest: int, rng: random.Random) -> bool:
     """Feeds a few tokens behind a long context, whatever that holds: all at once, in parts, and beside another text."""
     if longest <= 2 * BEHIND:
         return True

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InvalidOption
-from .exactness import CHECKED_TOKENS, find_rows, is_exact
+from .exactness import CHECKED_TOKENS, exact_rows, is_exact
 from .paged_model import ANY_ROWS, BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Rows, Window
 from .processor import GROUP_SIZE, fastest_precision
 from .profile import keep, kept
@@ -148,16 +148,16 @@ class _Search:
                 log.info("The properties do not go together with %s: %s", candidate.precision, error)
                 continue
             longest_inner = model.longest_inner
-            rows = find_rows(model, partial(self._is_affordable, model))
+            rows = exact_rows(model, self._max_context, partial(self._is_affordable, model))
             log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
             if rows is not None and rows.fewest > FEW:
                 dearer.append(replace(candidate, rows=rows))
-            elif rows is not None and self._is_taken(model, rows):
+            elif rows is not None and self._costs(model, rows) <= self._limit:
                 return model, replace(candidate, rows=rows)
             del model  # else two are in memory
         for candidate in sorted(dearer, key=lambda each: each.rows.fewest):
             model = candidate.load(self._folder, 1, self._properties)
-            if self._is_taken(model, candidate.rows):
+            if self._costs(model, candidate.rows) <= self._limit:
                 return model, candidate
             del model
         return None, Compilation(False, PROPERTIES[PRECISION])
@@ -171,9 +171,6 @@ class _Search:
 
     def _is_affordable(self, model: PagedModel, fewest: int) -> bool:
         return self._costs(model, Rows(fewest)) <= EARLY * self._limit
-
-    def _is_taken(self, model: PagedModel, rows: Rows) -> bool:
-        return is_exact(model, self._max_context) and self._costs(model, rows) <= self._limit
 
     def _costs(self, model: PagedModel, rows: Rows) -> float:
         """The price of passes of so many rows."""

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from outrider.app import doctor
-from outrider.pipelines import tuning
+from outrider.pipelines import exactness, tuning
 from outrider.pipelines.cost import CostModel
 from outrider.pipelines.timing import NoMeasurement
 
@@ -35,7 +35,7 @@ def test_the_gain_is_that_of_a_simulation_of_every_draft_length(acceptance: floa
 
 def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) -> None:
     console = Console(file=StringIO(), width=100)
-    assert doctor.examine(embedded_pair, console, again=True)
+    assert doctor.examine(embedded_pair, console, again=True, exact=True)
     shown = console.file.getvalue()
     for finding in (
         "exactness", "the same text in every mode", "id for id", "4,096 tokens", "of weights", "CPU", "33",
@@ -56,7 +56,7 @@ def test_a_machine_that_cannot_be_measured_is_said_so(embedded_pair, monkeypatch
 
 def test_a_device_that_breaks_the_promise_is_found_out(embedded_pair, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(tuning, "is_exact", lambda model, *context: False)
+    monkeypatch.setattr(exactness, "is_exact", lambda model, *context: False)
     for exact in (None, True):
         console = Console(file=StringIO(), width=100)
         assert doctor.examine(embedded_pair, console, exact=exact) == (exact is None)

@@ -9,9 +9,9 @@ import pytest
 from outrider.export.checkpoint import Checkpoint, find_checkpoint
 from outrider.export.compression import Compression
 from outrider.export.convert import compress, convert, precisions
-from outrider.pipelines.exactness import is_exact
-from outrider.pipelines.paged_model import PRECISION, PagedModel, Window, fastest_precision
-from outrider.pipelines.speculation import EXACTNESS_TOKENS
+from outrider.pipelines.paged_model import PRECISION, PagedModel, Window
+from outrider.pipelines.processor import GROUP_SIZE, fastest_precision
+from outrider.pipelines.tuning import load_target
 
 MANY = 50_000  # weights; the target's embedding, which int4 leaves at int8, has 38,400
 
@@ -36,8 +36,9 @@ def compressed(converted: Path, folder: Path, compression: Compression) -> Path:
 
 
 def logits_of(model: PagedModel, tokens: list[int]) -> np.ndarray:
-    (logits,) = model.forward([Window(tokens, 0, range(4), num_rows=len(tokens))])
-    return logits.copy()
+    parts = [(at, tokens[at : at + model.rows.most]) for at in range(0, len(tokens), model.rows.most)]
+    windows = [Window(part, at, range(4), num_rows=len(part)) for at, part in parts]
+    return np.concatenate([model.forward([window])[0].copy() for window in windows])
 
 
 @pytest.mark.parametrize(
@@ -83,8 +84,8 @@ def test_int4_models_give_the_same_logits_for_tokens_one_by_one_as_for_all_at_on
     tokens = np.random.default_rng(0).integers(3, 300, 100).tolist()
     exact = []
     for precision in {"f32", fastest_precision()}:
-        model = PagedModel(folder, 4, {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group_size, PRECISION: precision})
-        if not is_exact(model, range(4), EXACTNESS_TOKENS):
+        model, compilation = load_target(folder, 4, {GROUP_SIZE: group_size, PRECISION: precision}, exact=True)
+        if not compilation.exact:
             continue
         exact.append(precision)
         whole = logits_of(model, tokens)

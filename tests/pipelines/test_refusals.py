@@ -129,7 +129,7 @@ def test_one_answer_only_can_be_followed(pipeline: LLMPipeline):
 
 
 def test_a_small_cache_refuses_what_it_cannot_hold_and_serves_the_rest(embedded_pair, pipeline: LLMPipeline, caplog):
-    small = LLMPipeline(embedded_pair, cache_tokens=128)
+    small = LLMPipeline(embedded_pair, cache_tokens=128, exact=True)
     with caplog.at_level(logging.WARNING):
         small.warm_up()
     assert small.exact

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from outrider.pipelines import LLMPipeline, tuning
+from outrider.pipelines import LLMPipeline, exactness
 from outrider.pipelines import speculation as speculation_module
 from outrider.pipelines.cost import CostModel
 from outrider.pipelines.paged_model import Window
@@ -21,7 +21,7 @@ RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return w
 def promise(monkeypatch, tmp_path):
     """Says instead of the check whether a model keeps the promise; what comes out is remembered for this test alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return lambda is_exact: monkeypatch.setattr(tuning, "is_exact", is_exact)
+    return lambda is_exact: monkeypatch.setattr(exactness, "is_exact", is_exact)
 
 
 @pytest.mark.parametrize("is_exact_in_few_bits", [True, False])

@@ -54,7 +54,7 @@ class Clock:
                 took = next(took for trait, took in clock.takes.items() if trait in self.traits)
                 clock.now += took * (filled if self.rows.fewest > 1 else 1.0)
 
-        def find_rows(model: Model, is_affordable: Callable[[int], bool]) -> Rows | None:
+        def exact_rows(model: Model, max_context: int, is_affordable: Callable[[int], bool]) -> Rows | None:
             least = max(fewest.get(trait, 1) for trait in model.traits) if fewest else 1
             if inexact in model.traits or not is_affordable(least):
                 return None
@@ -64,7 +64,7 @@ class Clock:
         monkeypatch.setattr(tuning, "PagedModel", Model)
         monkeypatch.setattr(tuning, "fastest_precision", lambda: "bf16")
         monkeypatch.setattr(tuning.time, "perf_counter", lambda: self.now)
-        monkeypatch.setattr(tuning, "find_rows", find_rows)
+        monkeypatch.setattr(tuning, "exact_rows", exact_rows)
         monkeypatch.setattr(tuning, "is_exact", lambda model, *context: inexact not in model.traits)
 
 

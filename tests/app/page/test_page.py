@@ -88,7 +88,7 @@ def test_a_device_without_exact_results_is_said_on_the_page(serve, pipeline, ope
     pipeline.warm.set()
     page = opened(serve(pipeline), open_context())
     expect(page.locator("#status")).to_contain_text("the drafting mode can change the text")
-    expect(page.locator("#small-print")).to_contain_text("may change the text")
+    expect(page.locator("#small-print")).to_contain_text("the drafting mode can change the text")
 
 
 def test_a_device_without_drafts_offers_none_and_promises_nothing(serve, pipeline, open_context) -> None:

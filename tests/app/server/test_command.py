@@ -49,7 +49,7 @@ def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT and SIGTERM for a single process")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_says_where_it_is_and_ends_cleanly_when_told_to(number: signal.Signals) -> None:
-    with serving() as (process, url, lines):
+    with serving("--exact") as (process, url, lines):
         assert lines[0] == "Loading pyscout on CPU\n"
         assert f"{url}/v1" in lines[1]
         assert "this machine only" in lines[1]
