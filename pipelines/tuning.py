@@ -7,12 +7,11 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from .errors import InvalidOption
-from .exactness import CHECKED_TOKENS, exact_rows, is_exact
+from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
 from .paged_model import ANY_ROWS, BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Rows, Window
 from .processor import GROUP_SIZE, fastest_precision
 from .profile import keep, kept
@@ -21,7 +20,6 @@ from .profile import keep, kept
 # are coarser and faster; none is larger than a usual group of int4 weights.
 CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 128})
 LONGEST = (4096, 2048)  # inner dimensions beyond which products are summed in parts, where they have to be
-FEW = 2  # rows of the smallest pass, for which nothing better is looked for
 FAIR = 1.1  # passes of one row that an exact one may take, to be taken unless told otherwise
 EARLY = 1.15  # how far beyond that its first estimate may be
 FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind, and seconds
@@ -115,14 +113,14 @@ def load_target(
 
 
 class _Search:
-    """Looks for the exact model that needs the fewest rows.
+    """Looks for the exact model whose passes need the fewest rows.
 
     The processor's own precision comes first. Where it is not exact, as bf16 with AMX, it is no faster either over
     compressed weights: OpenVINO quantizes no activations in it. Then kernels for long inner dimensions are avoided.
 
     limit: the most that an exact pass may take, in times of a pass of one row. What is clearly dearer is not tried any
         further, since that takes a large model long.
-    price: what was found to be the least; None where nothing is exact at any price.
+    price: the least that was found, the first estimates included; None where nothing is exact at any price.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, Any], max_context: int, limit: float) -> None:
@@ -130,36 +128,23 @@ class _Search:
         self._properties = properties
         self._max_context = max_context
         self._limit = limit
+        self._longest_inner = 0  # of the model, once it was loaded
         self._plain_s = math.inf  # the fastest pass of one row, of all that were tried
+        self._refused: dict[Compilation, int] = {}  # fewest rows with which each of them might do
         self.price: float | None = None
 
     def run(self) -> tuple[PagedModel | None, Compilation]:
         """The model, or None, and how it is compiled."""
-        dearer: list[Compilation] = []
-        longest_inner = 0
-        for candidate in self._candidates():
-            if candidate.longest is not None and candidate.longest >= longest_inner:
-                continue
-            try:
-                model = candidate.load(self._folder, 1, self._properties)
-            except InvalidOption as error:
-                if candidate.precision == _precisions(self._properties)[1]:
-                    raise
-                log.info("The properties do not go together with %s: %s", candidate.precision, error)
-                continue
-            longest_inner = model.longest_inner
-            rows = exact_rows(model, self._max_context, partial(self._is_affordable, model))
-            log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
-            if rows is not None and rows.fewest > FEW:
-                dearer.append(replace(candidate, rows=rows))
-            elif rows is not None and self._costs(model, rows) <= self._limit:
-                return model, replace(candidate, rows=rows)
-            del model  # else two are in memory
-        for candidate in sorted(dearer, key=lambda each: each.rows.fewest):
-            model = candidate.load(self._folder, 1, self._properties)
-            if self._costs(model, candidate.rows) <= self._limit:
-                return model, candidate
-            del model
+        candidates = list(self._candidates())
+        for few in FILLED:
+            for candidate in candidates:
+                if self._refused.get(candidate, 0) > few:
+                    continue
+                model, found = self._tried(candidate, few)
+                if found is not None:
+                    return model, found
+                model = None  # else two are in memory
+            candidates = [each for each in candidates if each in self._refused]
         return None, Compilation(False, PROPERTIES[PRECISION])
 
     def _candidates(self) -> Iterator[Compilation]:
@@ -169,8 +154,35 @@ class _Search:
         for longest in (None, *LONGEST):
             yield Compilation(True, full, longest)
 
-    def _is_affordable(self, model: PagedModel, fewest: int) -> bool:
-        return self._costs(model, Rows(fewest)) <= EARLY * self._limit
+    def _tried(self, candidate: Compilation, few: int) -> tuple[PagedModel | None, Compilation | None]:
+        """The model, if it is exact in passes of so few rows, and these are not too dear."""
+        self._refused.pop(candidate, None)
+        if candidate.longest is not None and not candidate.longest < self._longest_inner:
+            return None, None
+        try:
+            model = candidate.load(self._folder, 1, self._properties)
+        except InvalidOption as error:
+            if candidate.precision == _precisions(self._properties)[1]:
+                raise
+            log.info("The properties do not go together with %s: %s", candidate.precision, error)
+            return None, None
+        self._longest_inner = model.longest_inner
+
+        def is_affordable(fewest: int) -> bool:
+            price = self._costs(model, Rows(fewest))
+            if price > EARLY * self._limit:
+                self._longest_inner = 0 if fewest <= FILLED[0] else self._longest_inner  # parts need as many rows
+            elif fewest > few:
+                self._refused[candidate] = fewest
+            else:
+                return True
+            return False
+
+        rows = exact_rows(model, self._max_context, is_affordable)
+        log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
+        if rows is None or self._costs(model, rows) > self._limit:
+            return None, None
+        return model, replace(candidate, rows=rows, price=self.price)
 
     def _costs(self, model: PagedModel, rows: Rows) -> float:
         """The price of passes of so many rows."""
@@ -180,6 +192,7 @@ class _Search:
         while num_run < FEWEST_PRICED or (num_run < MOST_PRICED and time.perf_counter() < until):
             for each in times:
                 model.rows = each
+                _pass_s(model, range(1), 1)  # the first behind one of another size takes longer
                 times[each] = min(times[each], _pass_s(model, range(1), 1))
             num_run += 1
         model.rows = kept

@@ -108,7 +108,7 @@ def test_where_exactness_counts_the_processors_own_precision_is_taken_if_it_is_e
         ({"bf16": 5, None: 5}, 4096, 1),
         ({"bf16": 5, None: 2}, None, 2),
         ({"bf16": 5, None: 5, 4096: 5}, 2048, 1),
-        ({"bf16": 6, None: 5, 4096: 4, 2048: 7}, 4096, 4),
+        ({"bf16": 6, None: 8, 4096: 4, 2048: 7}, 4096, 4),
     ],
 )
 def test_long_products_are_summed_in_parts_where_passes_need_fewer_rows_then(
