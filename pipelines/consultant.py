@@ -110,14 +110,16 @@ class Consultant:
         aheads: SequenceOf[SequenceOf[int]],
     ) -> SequenceOf[Answer | None]:
         """What the draft model answers for each turn, with so much ahead of its text. Each bears its share of the time
-        that this should take; what it takes is learnt from where there is an answer for all."""
+        that this should take, together no more than was reserved, since this pass may have shown that the model is
+        slower than was thought then. What it takes is learnt from where there is an answer for all."""
         cost = coming.cost
-        expected_ms = cost.draft_pass_ms(len(turns))
-        for turn, ahead in zip(turns, aheads, strict=True):
-            feeding_ms = self._feeding_ms(cost, turn, ahead)
-            coming.charge(turn, feeding_ms + cost.draft_pass_ms(len(turns)) / len(turns))
+        share_ms = cost.draft_pass_ms(len(turns)) / len(turns)
+        shares_ms = [share_ms + self._feeding_ms(cost, *each) for each in zip(turns, aheads, strict=True)]
+        expected_ms = sum(shares_ms)
+        reserved_ms = sum(turn.reserved_ms for turn in turns)
+        for turn, turn_ms in zip(turns, shares_ms, strict=True):
             coming.release(turn)
-            expected_ms += feeding_ms
+            coming.charge(turn, turn_ms * min(1.0, reserved_ms / expected_ms) if expected_ms else 0.0)
         began = self._drafting.model_s
         answers = ask(turns)
         for turn, answer in zip(turns, answers, strict=True):
@@ -139,7 +141,7 @@ class Consultant:
         those who may share its passes. The draft is made ready for that: dropped where the model is to write in its
         place, and as long as the texts offer where it is to be read, outside the pass until then."""
         worth, behind, length = self._worth(coming, rate), self._drafting.num_behind(turn), len(turn.draft)
-        rows_ms = sum(turn.prices_ms)
+        rows_ms = coming.draft_ms(turn)
 
         def time_ms(use: str) -> float:
             """What feeding the model and its first pass take."""

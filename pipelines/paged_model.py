@@ -16,7 +16,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from .errors import BrokenPair, InvalidOption, UnsupportedModel
 from .partial_sums import longest_inner, split_products
-from .processor import limited_properties
+from .processor import PRECISION, limited_properties
 from .projections import join_projections
 
 BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
@@ -31,7 +31,6 @@ FED_INPUTS = {
 
 ANYTHING = (58, 63)  # bytes of which numbers of any type, the cache's scales included, are neither huge nor denormal
 
-PRECISION = "INFERENCE_PRECISION_HINT"
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
     PRECISION: "f32",  # not bf16, with which some int4 models are not exact

@@ -12,6 +12,7 @@ import os
 
 import openvino as ov
 
+PRECISION = "INFERENCE_PRECISION_HINT"
 GROUP_SIZE = "DYNAMIC_QUANTIZATION_GROUP_SIZE"  # activations that share a scale; 0: they are not quantized
 WITHOUT_VNNI = frozenset({"AVX2"})
 WITHOUT_BF16 = frozenset({"AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI"})
@@ -23,9 +24,11 @@ def instruction_limit() -> str | None:
     return limit if limit not in ("", "ALL", "DEFAULT") else None
 
 
-def limited_properties() -> dict[str, int]:
-    """Properties that a model needs to run at all within the limit."""
-    return {GROUP_SIZE: 0} if instruction_limit() in WITHOUT_VNNI else {}
+def limited_properties() -> dict[str, str | int]:
+    """Properties that a model needs to run at all within the limit. A processor that has no more ignores others."""
+    limit = instruction_limit()
+    precision: dict[str, str | int] = {PRECISION: "f32"} if limit in WITHOUT_BF16 else {}
+    return precision | ({GROUP_SIZE: 0} if limit in WITHOUT_VNNI else {})
 
 
 def fastest_precision() -> str:

@@ -25,10 +25,10 @@ from .drafters.suffix import Suffix
 from .drafting import Drafting
 from .engine import Engine
 from .measuring import CONTEXTS, ROWS
-from .paged_model import BLOCK_SIZE, PRECISION, PagedModel, Window
+from .paged_model import BLOCK_SIZE, PagedModel, Window
 from .pair import Pair, context_length
 from .planner import LONGEST, Planner
-from .processor import GROUP_SIZE
+from .processor import GROUP_SIZE, PRECISION
 from .profile import cache_folder, measured_cost, profile_path
 from .reference import Reference
 from .text import Tokenizer

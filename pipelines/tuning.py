@@ -12,8 +12,8 @@ from typing import Any
 
 from .errors import InvalidOption
 from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
-from .paged_model import ANY_ROWS, BLOCK_SIZE, PRECISION, PROPERTIES, PagedModel, Rows, Window
-from .processor import GROUP_SIZE, fastest_precision
+from .paged_model import ANY_ROWS, BLOCK_SIZE, PROPERTIES, PagedModel, Rows, Window
+from .processor import GROUP_SIZE, PRECISION, fastest_precision
 from .profile import keep, kept
 
 # How many activations share a scale where the weights are int8 or int4. The plugin's own choice is 32. Larger groups

@@ -126,6 +126,11 @@ class Pass:
             self.rows -= 1
             self.spent_ms -= self.row_ms(turn)
 
+    def draft_ms(self, turn: Turn) -> float:
+        """What the pass would take less without the draft of a turn. Rows of others would move up."""
+        sizes = ((self.rows - i, turn.rows - i) for i in range(1, turn.rows))
+        return sum(self.cost.row_ms(*size, turn.context) + self.python_row_ms for size in sizes)
+
     def cut_to_best(self, turn: Turn, rate: float) -> None:
         """Keep of a draft as much as brings most, at a `rate` of tokens for a millisecond."""
         self.cut(turn, best_prefix(turn.survivals, turn.prices_ms, rate)[0])

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from outrider.pipelines import BrokenPair, LLMPipeline, Pair, tuning
-from outrider.pipelines.paged_model import PRECISION, Rows
+from outrider.pipelines.paged_model import Rows
+from outrider.pipelines.processor import PRECISION
 
 GROUP_SIZE = tuning.GROUP_SIZE
 
