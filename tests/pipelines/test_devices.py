@@ -17,6 +17,7 @@ from outrider.pipelines import (
     UnsupportedDevice,
     devices,
 )
+from outrider.pipelines.processor import limited_properties
 
 from .elsewhere import Elsewhere
 
@@ -28,8 +29,9 @@ from pathlib import Path
 from outrider.pipelines import GenerationConfig
 from outrider.pipelines.devices import load
 from outrider.pipelines.genai_engine import GenaiEngine
+from outrider.pipelines.processor import limited_properties
 from outrider.pipelines.sequence import Sequence
-engine = GenaiEngine(*load(Path(sys.argv[1]), "CPU", 2048))
+engine = GenaiEngine(*load(Path(sys.argv[1]), "CPU", 2048, properties=limited_properties()))
 sequence = Sequence([5, 6, 7], GenerationConfig(), 2000)
 engine.add(sequence)
 engine.step()
@@ -132,7 +134,7 @@ def test_another_attention_of_genai_can_be_chosen(embedded_pair):
 
 
 def test_a_cache_serves_one_request_after_the_other_to_its_last_slot(embedded_pair):
-    model, room = devices.load(embedded_pair / "target", "CPU", 2048, 64)
+    model, room = devices.load(embedded_pair / "target", "CPU", 2048, 64, properties=limited_properties())
     assert room.tokens == 64
     config = openvino_genai.GenerationConfig(max_new_tokens=60, ignore_eos=True)
     for _ in range(3):

@@ -63,7 +63,8 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
         return generate(self, inputs, **options)
 
     monkeypatch.setattr(LLMPipeline, "generate", broken)
-    done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, "--mode", "lookup", "--exact"])
+    chosen = ["--mode", "lookup", "--family", "own", "--exact"]
+    done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, *chosen])
     assert done.exit_code == 1
     assert "DIFFERENT TEXT: own, mode lookup: 1 of 1 prompts" in done.stdout
     assert "1 answers were not those of plain decoding" in done.stderr
