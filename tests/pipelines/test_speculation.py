@@ -12,7 +12,7 @@ from outrider.pipelines import speculation as speculation_module
 from outrider.pipelines.cost import CostModel
 from outrider.pipelines.paged_model import Window
 from outrider.pipelines.planner import LONGEST
-from outrider.pipelines.processor import fastest_precision
+from outrider.pipelines.processor import PRECISION, fastest_precision
 
 RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return width * height\n"
 
@@ -125,7 +125,7 @@ def test_a_pass_of_each_size_that_a_draft_can_lead_to_is_run_while_there_is_time
         {"KV_CACHE_PRECISION": "u8"},
         {"KV_CACHE_PRECISION": "f16"},
         {"KV_CACHE_PRECISION": "f32"},
-        *([{"KV_CACHE_PRECISION": "bf16", "INFERENCE_PRECISION_HINT": "bf16"}] if fastest_precision() == "bf16" else ()),
+        *([{"KV_CACHE_PRECISION": "bf16", PRECISION: "bf16"}] if fastest_precision() == "bf16" else ()),
     ],
 )
 def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeypatch, properties):
