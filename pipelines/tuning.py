@@ -120,7 +120,7 @@ class _Search:
 
     limit: the most that an exact pass may take, in times of a pass of one row. What is clearly dearer is not tried any
         further, since that takes a large model long.
-    price: the least that was found, the first estimates included; None where nothing is exact at any price.
+    price: of what was tried last, where that was exact or too dear to find out.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, Any], max_context: int, limit: float) -> None:
@@ -129,7 +129,7 @@ class _Search:
         self._max_context = max_context
         self._limit = limit
         self._longest_inner = 0  # of the model, once it was loaded
-        self._plain_s = math.inf  # the fastest pass of one row, of all that were tried
+        self._plain_s: dict[Compilation, float] = {}  # passes of one row, of each that was tried
         self._refused: dict[Compilation, int] = {}  # fewest rows with which each of them might do
         self.price: float | None = None
 
@@ -166,11 +166,12 @@ class _Search:
                 raise
             log.info("The properties do not go together with %s: %s", candidate.precision, error)
             return None, None
-        self._longest_inner = model.longest_inner
+        self._longest_inner, self.price = model.longest_inner, None
 
         def is_affordable(fewest: int) -> bool:
-            price = self._costs(model, Rows(fewest))
+            price = self._costs(candidate, model, Rows(fewest))
             if price > EARLY * self._limit:
+                self.price = price
                 self._longest_inner = 0 if fewest <= FILLED[0] else self._longest_inner  # parts need as many rows
             elif fewest > few:
                 self._refused[candidate] = fewest
@@ -180,12 +181,14 @@ class _Search:
 
         rows = exact_rows(model, self._max_context, is_affordable)
         log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
-        if rows is None or self._costs(model, rows) > self._limit:
+        if rows is None:
             return None, None
-        return model, replace(candidate, rows=rows, price=self.price)
+        self.price = self._costs(candidate, model, rows)
+        return (None, None) if self.price > self._limit else (model, replace(candidate, rows=rows))
 
-    def _costs(self, model: PagedModel, rows: Rows) -> float:
-        """The price of passes of so many rows."""
+    def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> float:
+        """The price of passes of so many rows, in passes of one row now, or in those of another candidate where these
+        were faster: how fast the machine is changes from minute to minute."""
         rows = Rows(rows.fewest, fewest_projected=rows.fewest_projected)  # one token fills none to the most
         kept, times = model.rows, {ANY_ROWS: math.inf, rows: math.inf}
         until, num_run = time.perf_counter() + PRICED_S, 0
@@ -196,10 +199,9 @@ class _Search:
                 times[each] = min(times[each], _pass_s(model, range(1), 1))
             num_run += 1
         model.rows = kept
-        self._plain_s = min(self._plain_s, times[ANY_ROWS])
-        price = times[rows] / self._plain_s
-        self.price = price if self.price is None else min(self.price, price)
-        return price
+        plain_s = min([times[ANY_ROWS], *(s for other, s in self._plain_s.items() if other != candidate)])
+        self._plain_s[candidate] = min(times[ANY_ROWS], self._plain_s.get(candidate, math.inf))
+        return max(1.0, times[rows] / plain_s)
 
 
 def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, Compilation]:
