@@ -140,6 +140,22 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms
         planner.observe(turns, kept, None)
 
 
+def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_take():
+    """Where its own first row was dear, that price falls on the row of another now."""
+    cost, turns = cost_of([10, 12, 12.05, 12.1, 12.15, 12.5], draft_ms=1.5), [turn_of(), turn_of()]
+    text = Offering("suffix", {turns[0].sequence: [0.6] * 8, turns[1].sequence: [0.5]})
+    model = Writing("draft_model", {turns[0].sequence: [0.99] * 32, turns[1].sequence: []})
+    planner = planner_of(cost, text, model)
+    planner._consultant.expected = 0.99
+    for turn in turns:
+        account = planner._account(turn, 10.0)
+        account.lost_ms += account.spare_ms - 2.5
+    planner.draft(turns)
+    rows, draft_ms = sum(turn.rows for turn in turns), sum(turn.draft_ms for turn in turns)
+    assert rows > len(turns)
+    assert cost.pass_ms([(rows, 0)]) - 10 + draft_ms <= 2.5 + 1e-9
+
+
 def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
     """And so does one that comes when the others have drafted for long."""
     cost = cost_of([10, 11, 12, 14, 17, 40], draft_ms=2.0)
