@@ -174,7 +174,7 @@ def _is_alike_together(model: PagedModel, texts: Sequence[_Text], rng: random.Ra
         windows: list[tuple[_Text, int, Window]] = []
         room = model.rows.most
         for text in rng.sample(due, rng.randint(1, len(due))):
-            size = min(rng.choice(SIZES), len(text.tokens) - text.end)
+            size = min(rng.choice(SIZES), len(text.tokens) - text.end, model.rows.most - MOST_REJECTED)
             rejected = [rng.randrange(model.vocabulary_size) for _ in range(rng.choice((0, 0, 1, MOST_REJECTED)))]
             tokens = [*text.tokens[text.end : text.end + size], *rejected]
             if len(tokens) <= room:
