@@ -18,8 +18,10 @@ from .turn import Pass, Turn
 from .worth import Worth
 
 LEAST_READ = 0.1  # a draft is read as far as it is that likely to stand
-FORGET = 0.05  # weight of the newest proposal in what is expected of a model's next one
-RECOVER = 0.0005  # how fast that goes back to even odds while the model is not asked
+HOPED = 0.8  # what is expected of a model's next proposal before it was asked: what pays is found out by asking only
+DOUBTED = 4  # proposals that this counts for
+FORGET = 0.05  # weight of the newest proposal in what is expected of the next one, at least
+RECOVER = 0.0003  # how fast that goes back to what was hoped for while the model is not asked
 
 READ, WRITE_BEHIND, WRITE_INSTEAD = "read", "write behind", "write instead"
 
@@ -58,7 +60,8 @@ class Consultant:
     def __init__(self, drafting: Drafting, calibration: Calibration) -> None:
         self._drafting = drafting
         self._calibration = calibration
-        self.expected = 0.5
+        self.expected = HOPED
+        self._num_expected = DOUBTED  # proposals that this rests on
         self._waits: dict[Sequence, _Wait] = {}  # for room in the model's cache
         self._missed: dict[Sequence, float] = {}  # tokens that it would have brought since it was fed, had it been
 
@@ -82,7 +85,7 @@ class Consultant:
         reading = [turn for turn, use in zip(asking, uses, strict=True) if use == READ]
         writing = [turn for turn, use in zip(asking, uses, strict=True) if use in (WRITE_BEHIND, WRITE_INSTEAD)]
         if not reading and not writing:
-            self._expect(0.5, RECOVER)
+            self.expected += RECOVER * (HOPED - self.expected)
             coming.cost.forget_draft()
             return
         if reading:
@@ -154,9 +157,11 @@ class Consultant:
         uses: dict[str, float] = {}
         if coming.can_afford(time_ms(WRITE_BEHIND)):
             feeding_ms = worth.feeding_ms(behind, length)
-            uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, feeding_ms, num_sharing)
+            uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, feeding_ms, num_sharing, coming.left_ms)
         if length and turn.sequence.config.mode == AUTO and coming.can_afford(time_ms(WRITE_INSTEAD) - rows_ms):
-            uses[WRITE_INSTEAD] = worth.of_writing(turn, 0, bare, worth.feeding_ms(behind, 0), num_sharing) - mine
+            feeding_ms = worth.feeding_ms(behind, 0)
+            written = worth.of_writing(turn, 0, bare, feeding_ms, num_sharing, coming.left_ms + rows_ms)
+            uses[WRITE_INSTEAD] = written - mine
             self._take_all_offers(turn)
             of_reading, turn.num_read = worth.of_reading(turn, length, bare, behind, num_sharing)
             if coming.can_afford(time_ms(READ) - rows_ms):
@@ -234,7 +239,8 @@ class Consultant:
         """Whether the model is to go on behind the draft, of which it may have read a part. Its time is reserved."""
         feeding_ms = self._feeding_ms(coming.cost, turn, turn.tokens)
         price_ms = feeding_ms + _share_ms(coming.cost, is_shared)
-        worth = self._worth(coming, rate).of_writing(turn, len(turn.draft), coming.rows, feeding_ms, num_sharing)
+        length = len(turn.draft)
+        worth = self._worth(coming, rate).of_writing(turn, length, coming.rows, feeding_ms, num_sharing, coming.left_ms)
         if worth <= 0 or not coming.can_take(turn, coming.row_ms(turn) + price_ms):
             return False
         coming.reserve(turn, price_ms)
@@ -247,7 +253,9 @@ class Consultant:
         for turn, proposal in zip(writing, proposals, strict=True):
             if proposal is None:
                 continue
-            self._expect(self._calibration.estimate(proposal.evidence), FORGET)
+            self._num_expected += 1
+            weight = max(FORGET, 1 / self._num_expected)
+            self.expected += weight * (self._calibration.estimate(proposal.evidence) - self.expected)
             is_taken = self._take(coming, rate, turn, proposal)
             if is_taken and self._is_worth_writing(coming, rate, turn, len(writing), bool(goes_on)):
                 goes_on.append(turn)
@@ -256,9 +264,6 @@ class Consultant:
     def _feeding_ms(self, cost: CostModel, turn: Turn, ahead: SequenceOf[int]) -> float:
         """The time in which the draft model is fed what it missed of a text, and what is ahead of that."""
         return cost.feeding_ms(self._drafting.num_behind(turn, ahead) - 1)
-
-    def _expect(self, estimate: float, weight: float) -> None:
-        self.expected += weight * (estimate - self.expected)
 
 
 def _share_ms(cost: CostModel, is_shared: bool) -> float:

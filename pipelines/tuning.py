@@ -23,10 +23,11 @@ LONGEST = (4096, 2048)  # inner dimensions beyond which products are summed in p
 FAIR = 1.1  # passes of one row that an exact one may take, to be taken unless told otherwise
 EARLY = 1.15  # how far beyond that its first estimate may be
 FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind, and seconds
-ROWS = (2, 4, 8, 16)  # of the passes that are timed
+ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
 CONTEXT = 64
 REPEATS = 5
 WORTH_IT = 0.95  # how much of the time of the plugin's own choice another may take, to be taken
+AS_FAST = 1.03  # of the same for passes of one row, where only those of more are to gain
 NUM_TOKENS = 128
 
 log = logging.getLogger(__name__)
@@ -205,22 +206,37 @@ class _Search:
 
 
 def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, Compilation]:
-    """The model in the precision in which passes are fastest, whatever becomes of the bits."""
+    """The model as its passes are fastest, whatever becomes of the bits: in the processor's own precision or the full
+    one, and with long products in parts, where that gains enough and passes of one row are no slower for it."""
     own, full = (Compilation(False, precision) for precision in _precisions(properties))
-    if own == full:
-        return full.load(folder, NUM_TOKENS // BLOCK_SIZE, properties), full
-    try:
-        model = own.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
-    except InvalidOption as error:
-        log.info("The properties do not go together with %s: %s", own.precision, error)
-        return full.load(folder, NUM_TOKENS // BLOCK_SIZE, properties), full
-    own_s = _fastest_s(model)
-    del model  # else two are in memory
-    model = full.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
-    if _relative(_fastest_s(model), own_s) < 1:
-        return model, full
-    del model
-    return own.load(folder, NUM_TOKENS // BLOCK_SIZE, properties), own
+    model: PagedModel | None = None
+    times: dict[Compilation, list[float]] = {}
+
+    def timed(candidate: Compilation) -> PagedModel:
+        loaded = candidate.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
+        times[candidate] = _fastest_s(loaded)
+        return loaded
+
+    for candidate in dict.fromkeys((own, full)):
+        model = None  # else two are in memory
+        try:
+            model = timed(candidate)
+        except InvalidOption as error:
+            if candidate == full:
+                raise
+            log.info("The properties do not go together with %s: %s", own.precision, error)
+    chosen = own if own in times and _relative(times[full], times[own]) >= 1 else full
+    parts = replace(chosen, longest=LONGEST[0])
+    if model is not None and model.longest_inner > LONGEST[0]:
+        model = None
+        model = timed(parts)
+        is_as_fast_alone = times[parts][0] <= AS_FAST * times[chosen][0]
+        if is_as_fast_alone and _relative(times[parts], times[chosen]) < WORTH_IT:
+            chosen = parts
+    if model is None or chosen != [*times][-1]:
+        model = None
+        model = chosen.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
+    return model, chosen
 
 
 def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:

@@ -105,9 +105,14 @@ class Pass:
         """What one more row costs where it costs least."""
         return self.cost.least_row_ms + self.python_row_ms
 
+    @property
+    def left_ms(self) -> float:
+        """What the drafts may take besides."""
+        return self.spare_ms - self.spent_ms
+
     def can_afford(self, price_ms: float) -> bool:
         """Whether the drafts may take so much time more."""
-        return not price_ms or self.spent_ms + price_ms <= self.spare_ms
+        return not price_ms or price_ms <= self.left_ms
 
     def can_take(self, turn: Turn, price_ms: float) -> bool:
         """Whether there is room for one more row of a turn, at this price."""

@@ -40,8 +40,11 @@ class Worth:
             rows += 1
         return worth
 
-    def of_writing(self, turn: Turn, length: int, rows: int, feeding_ms: float, num_sharing: int) -> float:
-        """Of what the draft model would write behind the first `length` tokens of a draft.
+    def of_writing(
+        self, turn: Turn, length: int, rows: int, feeding_ms: float, num_sharing: int, most_ms: float = math.inf
+    ) -> float:
+        """Of what the draft model would write behind the first `length` tokens of a draft, as far as that takes
+        `most_ms`, rows included.
 
         Feeding it what it lacks takes `feeding_ms`, and `num_sharing` sequences share its passes.
         """
@@ -54,8 +57,11 @@ class Worth:
             reached *= self.expected
             if reached < self.rate * least_ms:  # nor do those behind it
                 break
-            survivals.append(reached)
             row_ms = self.cost.row_ms(rows + len(prices_ms), window, turn.context) + self.python_row_ms
+            most_ms -= row_ms + draft_ms
+            if most_ms < feeding_ms:
+                break
+            survivals.append(reached)
             prices_ms.append(row_ms + draft_ms)
         return best_prefix(survivals, prices_ms, self.rate)[1] - self.rate * feeding_ms
 

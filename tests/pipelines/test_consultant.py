@@ -7,6 +7,7 @@ import math
 import pytest
 
 from outrider.pipelines.account import TOLERANCE
+from outrider.pipelines.cost import CostModel
 from outrider.pipelines.turn import Turn
 
 from .fakes import request
@@ -146,7 +147,9 @@ def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
     model = Reading("draft_model", {turn.sequence: [0.9] * 10})
     cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
     cost.draft_row_ms = draft_row_ms
-    planner_of(cost, text, model).draft([turn])
+    planner = planner_of(cost, text, model)
+    planner._consultant.expected = 0.5
+    planner.draft([turn])
     assert model.lengths == [num_read]
     assert turn.sources[:10] == ["suffix"] * 10
 
@@ -179,6 +182,40 @@ def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, d
     planner.draft([turn])
     assert turn.tokens == [7] * 3
     assert set(turn.sources) == {"suffix"}
+
+
+def dear_first() -> CostModel:
+    """Of passes in which the second row takes as long as the first, and the next ones little."""
+    return CostModel((1, 2, 3, 4, 6, 33), (10.0, 20.0, 21.0, 22.0, 24.0, 50.0), (0.0,) * 6, draft_ms=1.0)
+
+
+@pytest.mark.parametrize("missed", [0, 20])
+def test_a_draft_model_is_not_asked_where_no_draft_of_it_can_be_afforded(missed):
+    """The first row of a draft takes nearly a pass, and what may be lost is less, though the model itself is cheap."""
+    turn = turn_of()
+    cost = dear_first()
+    cost.draft_row_ms = 0.1
+    model = Behind("draft_model", {turn.sequence: [0.95] * 32}, missed)
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}), model)
+    account = planner._account(turn, 10.0)
+    account.lost_ms += account.spare_ms - 9.0
+    planner.draft([turn])
+    assert model.num_passes == 0
+    assert turn.draft_ms == 0.0
+    account.lost_ms -= 100.0
+    planner.draft([turn])
+    assert len(turn.draft) > 3
+
+
+@pytest.mark.parametrize("estimate", [0.8, 0.9, 0.99])
+def test_a_draft_model_that_pays_only_if_it_is_good_is_found_out(estimate):
+    """With even odds it would not: a draft of any length takes the time of more tokens than it would bring."""
+    turn = turn_of()
+    model = Writing("draft_model", {turn.sequence: [estimate] * 32})
+    planner = planner_of(dear_first(), Offering("suffix", {turn.sequence: []}), model)
+    for _ in range(20):
+        answer(planner, turn)
+    assert model.num_passes > 20
 
 
 class Full(Writing):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from outrider.pipelines import BrokenPair, LLMPipeline, Pair, tuning
-from outrider.pipelines.paged_model import Rows
+from outrider.pipelines.paged_model import Rows, Window
 from outrider.pipelines.processor import PRECISION
 
 GROUP_SIZE = tuning.GROUP_SIZE
@@ -19,6 +19,7 @@ class Clock:
     """Models whose passes take what `takes` says for a trait: a group size, a precision, parts of products. With an
     `inexact` trait, no number of rows keeps the bits; with others, passes have at least as many as `fewest` says.
 
+    relative: for numbers of parts, what passes of one row and of more take in times of that.
     loaded: what was loaded, as precision and parts; exact ones, since others are not tried.
     """
 
@@ -32,6 +33,7 @@ class Clock:
     ) -> None:
         self.now = 0.0
         self.takes = takes
+        self.relative: dict[object, tuple[float, float]] = {}
         self.loaded: list[tuple[str, int | None]] = []
         clock = self
 
@@ -51,8 +53,10 @@ class Clock:
             def resize(self, num_blocks: int) -> None:
                 self.num_blocks = num_blocks
 
-            def forward(self, windows: object) -> None:
+            def forward(self, windows: list[Window]) -> None:
                 took = next(took for trait, took in clock.takes.items() if trait in self.traits)
+                alone, together = clock.relative.get(self.traits[-1], (1.0, 1.0))
+                took *= alone if sum(len(each.tokens) for each in windows) == 1 else together
                 clock.now += took * (filled if self.rows.fewest > 1 else 1.0)
 
         def exact_rows(model: Model, max_context: int, is_affordable: Callable[[int], bool]) -> Rows | None:
@@ -156,6 +160,20 @@ def test_where_exactness_does_not_count_the_faster_precision_is_taken_and_rememb
     model, compilation = tuning.load_target(Path(), 4, {}, False, path=tmp_path / "kept")
     assert (model.precision, compilation.exact) == (expected, False)
     assert clock.loaded == [(expected, None)]
+
+
+@pytest.mark.parametrize(
+    ("alone", "together", "longest"), [(1.0, 0.8, 4096), (1.0, 0.98, None), (1.2, 0.5, None), (0.9, 0.9, 4096)]
+)
+def test_where_exactness_does_not_count_long_products_are_summed_in_parts_if_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch, alone: float, together: float, longest: int | None
+) -> None:
+    """For several rows together, and no slower for a row alone."""
+    clock = Clock(monkeypatch, {4096: 1.0, "f32": 1.0})
+    clock.relative = {4096: (alone, together)}
+    model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, False)
+    assert compilation == tuning.Compilation(False, "f32", longest)
+    assert (model.precision, model.num_blocks, model.traits[-1]) == ("f32", 4, longest)
 
 
 def test_a_precision_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
