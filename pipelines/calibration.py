@@ -8,8 +8,8 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-BIAS_VARIANCE, WEIGHT_VARIANCE = 0.2, 0.01  # how far from its prior a weight may be expected to lie, squared
-LEAST_VARIANCE = 0.01  # what a weight stays free to move by, so that the estimates follow a change of text
+BIAS_VARIANCE, WEIGHT_VARIANCE = 0.5, 0.03  # how far from its prior a weight may be expected to lie, squared
+LEAST_VARIANCE = 0.02  # what a weight stays free to move by, so that the estimates follow a change of text
 UNKNOWN_VARIANCE = 1.0  # for kinds without a prior
 FLATTEST = 15.0  # log-odds are cut here
 
