@@ -37,7 +37,7 @@ def exact_rows(
     None where there is no such range that reaches READING rows and begins with so few that `is_affordable` holds. The
     model keeps to these rows from now on, or to none; its cache is what the check has left.
     """
-    found = find_rows(model, is_affordable)
+    found = find_rows(model, is_affordable, max_context)
     if found is None:
         return None
     for fewest in (found.fewest, *(more for more in FILLED if more > found.fewest)):
@@ -50,8 +50,13 @@ def exact_rows(
     return None
 
 
-def find_rows(model: PagedModel, is_affordable: Callable[[int], bool] = lambda fewest: True) -> Rows | None:
-    """How many rows a pass of this model may have, so that all passes give the same bits, for the least filling.
+def find_rows(
+    model: PagedModel,
+    is_affordable: Callable[[int], bool] = lambda fewest: True,
+    max_context: int = CHECKED_TOKENS,
+) -> Rows | None:
+    """How many rows a pass of this model may have, so that all passes give the same bits, for the least filling. No
+    text that is fed is longer than `max_context`, for which a model may have positions.
 
     None where no such range reaches READING rows, or begins with so few that `is_affordable` holds. Leaves the model
     with these rows, or with none to keep to, and with a cache of its own.
@@ -60,7 +65,7 @@ def find_rows(model: PagedModel, is_affordable: Callable[[int], bool] = lambda f
     model.rows = ANY_ROWS
     fewest_projected = _fewest_projected(model)
     model.rows = Rows(fewest_projected=fewest_projected)
-    found = _range_alike(model, is_affordable)
+    found = _range_alike(model, is_affordable, max(BLOCK_SIZE, min(max_context, TRIED[-1])))
     model.rows = ANY_ROWS if found is None else Rows(*found, fewest_projected)
     return None if found is None else model.rows
 
@@ -73,11 +78,11 @@ def is_exact(model: PagedModel, max_context: int = CHECKED_TOKENS) -> bool:
     has computed, and behind a long context. Takes the cache, which must be nobody's.
     """
     longest = min(max_context, CHECKED_TOKENS)
-    lengths = [min(length, longest) for length in LENGTHS]
+    lengths = [max(1, min(length, longest - MOST_REJECTED)) for length in LENGTHS]
     model.resize(max(sum(_blocks_for(length + MOST_REJECTED) for length in lengths), _blocks_for(longest)) + 1)
     rng = random.Random(SEED)
     tokens = [[rng.randrange(model.vocabulary_size) for _ in range(length)] for length in lengths]
-    if longest > SHARED:
+    if lengths[-1] > SHARED:
         tokens[-1][:SHARED] = tokens[0][:SHARED]
     expected = [_read(model, each) for each in tokens]
     free = rng.sample(range(model.num_blocks), model.num_blocks)
@@ -106,12 +111,12 @@ def _projected(model: PagedModel, tokens: Sequence[int], num_rows: int) -> NDArr
     return model.forward([Window(tokens, 0, range(_blocks_for(len(tokens))), num_rows)])[0].copy()
 
 
-def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool]) -> tuple[int, int] | None:
+def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool], longest: int) -> tuple[int, int] | None:
     """The first range of TRIED numbers of rows that reaches READING and whose passes give the same logits."""
     began, fewest, most = time.perf_counter(), TRIED[0], TRIED[0]
-    before = _probed(model, fewest)
+    before = _probed(model, fewest, longest)
     for num_rows in TRIED[1:]:
-        logits = _probed(model, num_rows)
+        logits = _probed(model, num_rows, longest)
         if not np.array_equal(before, logits):
             if most >= READING:
                 break
@@ -124,15 +129,19 @@ def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool]) -> tup
     return (fewest, most) if most >= READING else None
 
 
-def _probed(model: PagedModel, num_rows: int) -> NDArray[np.float32]:
+def _probed(model: PagedModel, num_rows: int, longest: int) -> NDArray[np.float32]:
     """The logits of the first PROBED tokens of a text in passes of so many rows, all of them projected. Rows that are
-    not theirs are another sequence's. Several tokens are needed, as not every row shows what kernel it went through."""
-    tokens = _tokens(model, TRIED[-1])
+    not theirs are those of other sequences, each of `longest` tokens at most. Several tokens are needed, as not every
+    row shows what kernel it went through."""
+    tokens, length = _tokens(model, TRIED[-1]), longest - longest % BLOCK_SIZE
     logits = []
     for at in range(0, PROBED, num_rows):
         windows = [Window(tokens[at : min(at + num_rows, PROBED)], at, [0], min(num_rows, PROBED - at))]
-        if others := tokens[PROBED : PROBED + num_rows - windows[0].num_rows]:
-            windows.append(Window(others, 0, range(1, 1 + _blocks_for(len(others))), len(others)))
+        others = tokens[PROBED : PROBED + num_rows - windows[0].num_rows]
+        for begin in range(0, len(others), length):
+            other = others[begin : begin + length]
+            first_block = 1 + begin // BLOCK_SIZE
+            windows.append(Window(other, 0, range(first_block, first_block + _blocks_for(len(other))), len(other)))
         logits.append(model.forward(windows)[0].copy())
     return np.concatenate(logits)
 

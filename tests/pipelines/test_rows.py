@@ -76,6 +76,17 @@ def test_what_is_too_dear_is_not_tried_any_further(dearest, expected):
     assert expected is not None or longest[-1] <= 5
 
 
+@pytest.mark.parametrize("max_context", [32, 100, 200, 512, 4096])
+@pytest.mark.parametrize("kernels", [in_classes(2, 81), in_classes(5)])
+def test_no_text_is_fed_beyond_the_context_of_the_model(kernels, max_context):
+    """A table of positions has no more rows than that; passes of more rows are of several sequences."""
+    model, ends = Kernels(kernels), []
+    model.before_pass = lambda windows: ends.extend(window.start + len(window.tokens) for window in windows)
+    assert find_rows(model, max_context=max_context) == find_rows(Kernels(kernels))
+    assert exact_rows(model, max_context) is not None
+    assert max(ends) <= max_context
+
+
 def test_larger_passes_are_tried_for_a_limited_time_only(monkeypatch):
     monkeypatch.setattr(exactness, "PATIENCE_S", 0.0)
     assert find_rows(Kernels(in_classes())) == Rows(1, exactness.READING, 1)
