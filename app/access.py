@@ -76,12 +76,8 @@ class Access:
         """Raises Denied where a request names another machine, or a web page sends it that may not."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._is_ours(_name(host).lower()):
-            raise Denied(
-                "The Host header does not name this machine: ask for http://127.0.0.1."
-                if self.is_local
-                else "The Host header does not name this machine: ask for its address, or start it with --allowed-host.",
-                "host",
-            )
+            advice = "http://127.0.0.1." if self.is_local else "its address, or start it with --allowed-host."
+            raise Denied(f"The Host header does not name this machine: ask for {advice}", "host")
         if origin is not None and not {origin, "*"}.intersection(self.origins) and origin != f"{self.scheme}://{host}":
             raise Denied("Web pages of this origin may not use the server: start it with --cors-origin.", "origin")
 

@@ -73,7 +73,7 @@ class PageGate:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    headers[name] = value
+                    headers.setdefault(name, value)
             await send(message)
 
         scope = {**scope, "headers": [(name, value) for name, value in scope["headers"] if not _is_relayed(name)]}
@@ -122,8 +122,10 @@ def _is_own(headers: Headers, method: str) -> bool:
     """
     if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
         return True
-    return method in READING and headers.get("sec-fetch-mode") == "navigate" and (
-        headers.get("sec-fetch-dest") == "document"
+    return (
+        method in READING
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
     )
 
 

@@ -17,7 +17,8 @@ PATH = "/login"
 MOST_BROWSERS = 200  # that are let in at a time; with one more the first has to log in again
 MOST_BYTES = 4096  # of the form
 STYLE = """
-body { font: 16px system-ui, sans-serif; max-width: 22rem; margin: 20vh auto; padding: 0 1rem; color-scheme: light dark }
+body { font: 16px system-ui, sans-serif; max-width: 22rem; margin: 20vh auto; padding: 0 1rem }
+:root { color-scheme: light dark }
 input, button { font: inherit; width: 100%; box-sizing: border-box; margin-top: .5rem; padding: .5rem }
 """
 
@@ -79,4 +80,5 @@ def _form(request: Request, is_wrong: bool = False) -> Response:
 <button>{escape(words("login"))}</button>
 </form></main></body></html>
 """
-    return HTMLResponse(page, 401, {"Cache-Control": "no-store"})
+    # With "no-referrer" browsers send a form with the origin "null", as if it came from another page.
+    return HTMLResponse(page, 401, {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"})
