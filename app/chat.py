@@ -11,10 +11,15 @@ from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.devices import CPU
 from outrider.pipelines.pair import name_of
 
+from .access import Access
 from .assistant import Assistant
 from .history import History, history_path
 from .page import Page
+from .page.served import GatedApp
 from .page.theme import HEAD, STYLE_SHEET, theme
+from .page.uploads import UploadLimits, Uploads, upload_folder
+from .server.address import url_of
+from .tls import Certificate
 from .wording import TRANSLATIONS
 
 
@@ -31,11 +36,15 @@ def serve(
     reference: Path | None = None,
     exact: bool | None = None,
     pairs: Path | None = None,
+    keys: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
+    certificate: Certificate | None = None,
 ) -> None:
     """Load the pair and serve its page until interrupted; the page offers the pairs in the folder `pairs`, too.
 
-    Raises AddressTaken, InvalidOption for a folder of pairs that is none, and what LLMPipeline raises.
+    Raises AddressTaken, UnsafeServer, InvalidOption for a folder of pairs that is none, and what LLMPipeline raises.
     """
+    access = _access(host, keys, names, certificate)
     _check_address(host, port)
     if pairs is not None and not pairs.is_dir():
         raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that holds pairs.")
@@ -45,9 +54,8 @@ def serve(
 
     pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
     assistant = Assistant(pipeline, name_of(pair), load, pairs or pairs_folder(), (pair,))
-    page = open_page(assistant, History(history_path()), host, port, open_browser)
-    address = f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
-    print(f"Outrider is at {address} (Ctrl-C ends it)", flush=True)
+    page = open_page(assistant, History(history_path()), host, port, open_browser, keys, names, certificate)
+    print(f"Outrider is at {url_of(host, port, access.scheme)} (Ctrl-C ends it)", flush=True)
     try:
         while True:
             time.sleep(3600)  # Gradio's own way to wait comments on the interrupt
@@ -59,12 +67,34 @@ def serve(
         page.history.close()
 
 
-def open_page(assistant: Assistant, history: History, host: str, port: int, open_browser: bool = False) -> Page:
-    """Start serving an assistant's page in the background, and warm the model up meanwhile."""
+def open_page(
+    assistant: Assistant,
+    history: History,
+    host: str,
+    port: int,
+    open_browser: bool = False,
+    keys: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
+    certificate: Certificate | None = None,
+    limits: UploadLimits | None = None,
+) -> Page:
+    """Start serving an assistant's page in the background, and warm the model up meanwhile.
+
+    keys, names: see `Access`. With a key, the page asks for it.
+    Raises UnsafeServer where `host` lets other machines in and there is no key.
+    """
+    access = _access(host, keys, names, certificate)
+    uploads = Uploads(upload_folder(), limits or UploadLimits())
     page = Page(assistant, history)
     page.blocks.launch(
-        server_name=host,
+        _app=GatedApp(access, uploads),
+        server_name=f"[{host}]" if ":" in host else host,
         server_port=port,
+        ssl_certfile=None if certificate is None else str(certificate.chain),
+        ssl_keyfile=None if certificate is None else str(certificate.key),
+        ssl_verify=False,  # Gradio's own look at its start; the certificate need not name this address
+        max_file_size=uploads.limits.one,
+        num_workers=0,  # they would listen on ports of their own, without the gate
         inbrowser=open_browser,
         prevent_thread_lock=True,
         quiet=True,
@@ -82,6 +112,10 @@ def open_page(assistant: Assistant, history: History, host: str, port: int, open
     )
     assistant.warm_up_in_background()
     return page
+
+
+def _access(host: str, keys: tuple[str, ...], names: tuple[str, ...], certificate: Certificate | None) -> Access:
+    return Access(host, keys, names=names, scheme="http" if certificate is None else "https")
 
 
 def _check_address(host: str, port: int) -> None:

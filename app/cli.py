@@ -53,6 +53,18 @@ Exact = Annotated[
 
 Port = Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)]
 
+KeyFile = Annotated[
+    Path | None, typer.Option("--api-key-file", help="A file of keys, one a line; whoever asks then has to know one.")
+]
+
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-host", help="A name that this machine is called by in addresses; can be repeated."),
+]
+
+TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="A certificate in PEM, to be asked over https.")]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key, in PEM.")]
+
 LOCAL = "127.0.0.1"
 Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
 
@@ -76,8 +88,12 @@ def outrider(
 def chat(
     pair: PairFolder = None,
     device: Device = "CPU",
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = LOCAL,
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a key.")] = LOCAL,
     port: Port = 7860,
+    api_key_file: KeyFile = None,
+    allowed_host: AllowedHost = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
     reference: Reference = None,
     exact: Exact = None,
@@ -88,9 +104,14 @@ def chat(
 ) -> None:
     """Chat in the browser. Nothing leaves this machine."""
     keep_private()
+    from .access import read_keys
     from .chat import serve
+    from .tls import certificate_of
 
-    serve(pair or _embedded_pair(), device, host, port, open_browser, reference, exact, pairs)
+    keys, certificate = read_keys(api_key_file), certificate_of(tls_cert, tls_key)
+    names = tuple(allowed_host or ())
+    pair = pair or _embedded_pair()
+    serve(pair, device, host, port, open_browser, reference, exact, pairs, keys, names, certificate)
 
 
 @app.command()
@@ -99,9 +120,10 @@ def serve(
     device: Device = "CPU",
     host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a key.")] = LOCAL,
     port: Port = 8000,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help="A file of keys, one a line; each request then has to carry one of them.")
-    ] = None,
+    api_key_file: KeyFile = None,
+    allowed_host: AllowedHost = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     cors_origin: Annotated[
         list[str] | None, typer.Option(help="A web page's origin that may ask, or *; can be repeated.")
     ] = None,
@@ -113,14 +135,16 @@ def serve(
 ) -> None:
     """Serve OpenAI's API to programs on this machine."""
     keep_private()
-    from .server.access import Access, read_keys
+    from .access import Access, read_keys
     from .server.command import serve as run_server
     from .server.limits import MIB, Limits
+    from .tls import certificate_of
 
-    keys = () if api_key_file is None else read_keys(api_key_file)
-    access = Access(host, keys, tuple(cors_origin or ()))
+    certificate = certificate_of(tls_cert, tls_key)
+    scheme = "http" if certificate is None else "https"
+    access = Access(host, read_keys(api_key_file), tuple(cors_origin or ()), tuple(allowed_host or ()), scheme)
     limits = Limits(max_answers, max_body_mib * MIB, request_s=request_seconds)
-    run_server(pair or _embedded_pair(), device, reference, exact, access, port, limits)
+    run_server(pair or _embedded_pair(), device, reference, exact, access, port, limits, certificate)
 
 
 @app.command()

@@ -162,6 +162,10 @@ ENGLISH = {
     "state_failed": "failed to start: {reason}",
     "state_device": "ready on {device}",
     "state_ready": "ready",
+    "login": "Log in",
+    "login_key": "Key",
+    "login_wrong": "This is not the key. It is one of the lines of the file that Outrider was started with.",
+    "failed": "Something went wrong; what Outrider printed says more.",
     "state_inexact": "ready; on this device, the drafting mode can change the text",
 }
 CHINESE = {
@@ -313,6 +317,10 @@ CHINESE = {
     "state_failed": "启动失败：{reason}",
     "state_device": "已在 {device} 上就绪",
     "state_ready": "就绪",
+    "login": "登录",
+    "login_key": "密钥",
+    "login_wrong": "密钥不对。它是启动 Outrider 时所给文件中的一行。",
+    "failed": "出错了；Outrider 的输出中有更多说明。",
     "state_inexact": "就绪，但在此设备上不精确",
 }
 CATALOGUES = {"en": ENGLISH, "zh": CHINESE}

@@ -35,10 +35,10 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def url_of(host: str, port: int) -> str:
+def url_of(host: str, port: int, scheme: str = "http") -> str:
     """How programs on this machine reach the server."""
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-    return f"http://{_shown(everywhere.get(host, host))}:{port}"
+    return f"{scheme}://{_shown(everywhere.get(host, host))}:{port}"
 
 
 def _shown(host: str) -> str:

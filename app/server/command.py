@@ -11,6 +11,7 @@ import uvicorn
 
 from outrider.pipelines import LLMPipeline, OutriderError, Pair
 
+from ..tls import Certificate
 from .access import Access
 from .address import bound_socket, url_of
 from .api import Server, create_api
@@ -32,6 +33,7 @@ def serve(
     access: Access,
     port: int,
     limits: Limits,
+    certificate: Certificate | None = None,
 ) -> None:
     """Serve until SIGINT or SIGTERM. Raises CannotListen, FailedToStart, and what LLMPipeline raises."""
     began = time.perf_counter()
@@ -40,10 +42,10 @@ def serve(
         _say(f"Loading {name} on {device}")
         pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
         server = Server.of(pipeline, name, limits)
-        web = _Web(create_api(server, access), server.worker)
+        web = _Web(create_api(server, access), server.worker, certificate)
         for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens, and when it raises them again
             signal.signal(number, web.end)
-        url = url_of(access.host, port)
+        url = url_of(access.host, port, access.scheme)
         _say(f"Serving OpenAI's API at {url}/v1 ({_who(access)})")
         _say("Warming up: answers take longer until then" if device == "CPU" else "Warming up")
 
@@ -65,7 +67,7 @@ def serve(
 class _Web(uvicorn.Server):
     """Ends the answers with itself, so that streams come to an end that clients understand."""
 
-    def __init__(self, api: object, worker: Worker) -> None:
+    def __init__(self, api: object, worker: Worker, certificate: Certificate | None) -> None:
         super().__init__(
             uvicorn.Config(
                 api,  # type: ignore[arg-type]
@@ -77,6 +79,8 @@ class _Web(uvicorn.Server):
                 lifespan="on",
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=GRACE_S,
+                ssl_certfile=None if certificate is None else certificate.chain,
+                ssl_keyfile=None if certificate is None else certificate.key,
             )
         )
         self._worker = worker
