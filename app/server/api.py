@@ -112,7 +112,8 @@ class Server:
         reply: Reply,
         prompt_field: str,
     ) -> Response:
-        answers = await self.worker.open(inputs, options, reply.num_answers, prompt_field)
+        num_bytes = len(await request.body())
+        answers = await self.worker.open(inputs, options, reply.num_answers, prompt_field, num_bytes)
         if asked.stream:
             return EventStream(_chunks(reply, answers), answers.close)
         try:

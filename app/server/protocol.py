@@ -36,7 +36,7 @@ class Protocol(H11Protocol):
             transport.abort()
             return
         if len(self.connections) > most:
-            self.app = _refusal(most)  # type: ignore[assignment]
+            self.app = _refusal(most)
         self._arriving = self._later(self._limits.head_s, self._end_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -101,7 +101,7 @@ class Protocol(H11Protocol):
 def config_of(api: ASGIApp, limits: Limits) -> uvicorn.Config:
     """How uvicorn serves the application."""
     return uvicorn.Config(
-        api,  # type: ignore[arg-type]
+        api,
         http=partial(Protocol, limits=limits),  # type: ignore[arg-type]
         log_level="warning",
         access_log=False,

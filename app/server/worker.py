@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
@@ -15,6 +15,7 @@ from outrider.pipelines import LLMPipeline, Piece, Stream
 from outrider.pipelines.prompt import Inputs
 
 from .errors import ApiError, as_api_error
+from .intake import Intake
 from .limits import Limits
 from .metrics import CANCELLED, COMPLETED, FAILED, TIMED_OUT, Metrics
 
@@ -66,8 +67,7 @@ class Answers:
 class Worker:
     """Begins answers for an asyncio loop, steps the pipeline's backend in a thread and hands over what it wrote.
 
-    All requests share that thread, and another one that tokenizes prompts. `num_open` answers are waiting or being
-    written.
+    All requests share that thread, and those of the intake. `num_open` answers are waiting or being written.
     """
 
     def __init__(self, pipeline: LLMPipeline, limits: Limits, metrics: Metrics) -> None:
@@ -81,7 +81,7 @@ class Worker:
         self._metrics = metrics
         self._arrived: SimpleQueue[Answers | None] = SimpleQueue()  # None: come to an end
         self._ending = False
-        self._intake = ThreadPoolExecutor(1, "intake")
+        self._intake = Intake(limits)
         self._thread = Thread(target=self._run, name="worker", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -97,12 +97,14 @@ class Worker:
     def close(self) -> None:
         """End, and wait for the pass that is on: a process must not exit in the middle of one."""
         self.end_answers()
-        self._intake.shutdown()
+        self._intake.close()
         self._arrived.put(None)
         self._thread.join()
 
-    async def open(self, inputs: Inputs, options: dict[str, Any], num_answers: int, prompt_field: str) -> Answers:
-        """Begin the answers to a request. Raises ApiError where it cannot be served, or not now."""
+    async def open(
+        self, inputs: Inputs, options: dict[str, Any], num_answers: int, prompt_field: str, num_bytes: int = 0
+    ) -> Answers:
+        """Begin the answers to a request of so many bytes. Raises ApiError where it cannot be served, or not now."""
         if self._ending:
             raise _shutting_down()
         if num_answers > self.limits.answers:
@@ -119,8 +121,8 @@ class Worker:
         answers = Answers(self, num_answers, prompt_field)
         self.num_open += num_answers
         try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._intake, self._begin, answers, inputs, options)
+            begin = partial(self._begin, answers, inputs, options)
+            await self._intake.read(begin, "structured_output_config" in options, num_bytes)
         except BaseException as error:
             answers.close()
             if not isinstance(error, Exception):
