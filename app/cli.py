@@ -130,6 +130,7 @@ def serve(
     reference: Reference = None,
     exact: Exact = None,
     max_answers: Annotated[int, typer.Option(help="Answers waiting or being written at a time.", min=1)] = 256,
+    max_connections: Annotated[int, typer.Option(help="Connections that are open at a time.", min=1)] = 512,
     max_body_mib: Annotated[int, typer.Option(help="The largest request that is read.", min=1)] = 8,
     request_seconds: Annotated[float, typer.Option(help="An answer that takes longer is ended.", min=1)] = 600,
 ) -> None:
@@ -143,7 +144,7 @@ def serve(
     certificate = certificate_of(tls_cert, tls_key)
     scheme = "http" if certificate is None else "https"
     access = Access(host, read_keys(api_key_file), tuple(cors_origin or ()), tuple(allowed_host or ()), scheme)
-    limits = Limits(max_answers, max_body_mib * MIB, request_s=request_seconds)
+    limits = Limits(max_answers, max_body_mib * MIB, max_connections, request_s=request_seconds)
     run_server(pair or _embedded_pair(), device, reference, exact, access, port, limits, certificate)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from math import lcm
 from threading import Lock
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
@@ -17,7 +19,11 @@ EXPECTED = {
     "regex": "a regular expression in the syntax of Rust's regex, without look-around and back references",
     "grammar": "a context-free grammar in Lark's notation or in GBNF",
 }
-MOST_SHOWN = 200  # characters of a form in an error
+MOST_SHOWN = 200  # characters of a form, or of llguidance's reason, in an error
+# llguidance keeps a state for each remainder that a number can have, of all divisors of a schema together; those of 2
+# and 5 it does without. For a million it takes some 10 s and half a gigabyte, and has no limit of its own.
+DIVISOR = re.compile(r'"multipleOf"\s*:\s*([0-9]+)(?:\.([0-9]+))?')
+MOST_REMAINDERS = 100_000
 ANCHOR = "\x02"  # is part of no longer token
 # What printers of JSON put between its parts. An unsure model would go on with blank lines for ever, given leave.
 WHITE_SPACE = r" |\n[ \t]{0,40}"
@@ -43,6 +49,7 @@ class Grammars:
                 self._vocabulary = _Vocabulary(self._tokenizer)
         name, text = config.structured_output_config.form
         try:
+            _check_divisors(text)
             grammar = _written(name, text)
         except ValueError as error:
             raise _impossible(name, text, str(error)) from error
@@ -67,11 +74,29 @@ def _written(name: str, text: str) -> str:
     return grammar_from("regex" if name == "regex" else "grammar", text)
 
 
+def _check_divisors(text: str) -> None:
+    """Raises ValueError for numbers that would take too long to be told apart."""
+    together = 1
+    for whole, fraction in DIVISOR.findall(text):
+        digits = f"{whole}{fraction}".strip("0")  # a power of ten more or less makes no difference
+        divisor = int(digits[:20] or 1)
+        for factor in (2, 5):
+            while divisor % factor == 0:
+                divisor //= factor
+        together = lcm(together, divisor)
+        if together > MOST_REMAINDERS or len(digits) > 20:
+            raise ValueError("the numbers of multipleOf are too large, or too many different ones")
+
+
 def _impossible(name: str, text: str, reason: str) -> InvalidOption:
-    shown = text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+    told = _shortened(reason.partition("\n<")[0].strip())  # what follows is for the authors of llguidance
     return InvalidOption(
-        f"structured_output_config.{name}={shown!r} is not possible: give {EXPECTED[name]}. ({reason.strip()})"
+        f"structured_output_config.{name}={_shortened(text)!r} is not possible: give {EXPECTED[name]}. ({told})"
     )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 class _Vocabulary:

@@ -112,7 +112,8 @@ class Server:
         reply: Reply,
         prompt_field: str,
     ) -> Response:
-        answers = await self.worker.open(inputs, options, reply.num_answers, prompt_field)
+        num_bytes = len(await request.body())
+        answers = await self.worker.open(inputs, options, reply.num_answers, prompt_field, num_bytes)
         if asked.stream:
             return EventStream(_chunks(reply, answers), answers.close)
         try:
@@ -178,9 +179,11 @@ def create_api(server: Server, access: Access) -> FastAPI:
 
     @api.get("/health", response_model=Health, responses={503: {"model": Health}, "4XX": {"model": ErrorBody}})
     async def health() -> JSONResponse:
-        """Whether the model is warmed up, and whether drafting can change its text."""
-        state = "failed" if worker.failure else "ok" if worker.ready else "warming up"
-        return JSONResponse({"status": state, "exact": worker.exact}, 200 if worker.ready else 503)
+        """Whether an answer can be written, and whether drafting can change its text."""
+        trouble = await worker.trouble()
+        state = "failed" if trouble else "ok" if worker.ready else "warming up"
+        told = {"status": state, "exact": worker.exact} | ({"reason": trouble} if trouble else {})
+        return JSONResponse(told, 200 if state == "ok" else 503)
 
     return api
 

@@ -16,6 +16,7 @@ from .access import Access
 from .address import bound_socket, url_of
 from .api import Server, create_api
 from .limits import Limits
+from .protocol import config_of
 from .worker import Worker
 
 GRACE_S = 10  # for clients to take the end of their streams
@@ -42,7 +43,7 @@ def serve(
         _say(f"Loading {name} on {device}")
         pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
         server = Server.of(pipeline, name, limits)
-        web = _Web(create_api(server, access), server.worker, certificate)
+        web = _Web(config_of(create_api(server, access), limits), server.worker, certificate)
         for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens, and when it raises them again
             signal.signal(number, web.end)
         url = url_of(access.host, port, access.scheme)
@@ -67,22 +68,11 @@ def serve(
 class _Web(uvicorn.Server):
     """Ends the answers with itself, so that streams come to an end that clients understand."""
 
-    def __init__(self, api: object, worker: Worker, certificate: Certificate | None) -> None:
-        super().__init__(
-            uvicorn.Config(
-                api,  # type: ignore[arg-type]
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                proxy_headers=False,
-                ws="none",
-                lifespan="on",
-                timeout_keep_alive=30,
-                timeout_graceful_shutdown=GRACE_S,
-                ssl_certfile=None if certificate is None else certificate.chain,
-                ssl_keyfile=None if certificate is None else certificate.key,
-            )
-        )
+    def __init__(self, config: uvicorn.Config, worker: Worker, certificate: Certificate | None) -> None:
+        config.timeout_graceful_shutdown = GRACE_S
+        if certificate is not None:
+            config.ssl_certfile, config.ssl_keyfile = certificate.chain, certificate.key
+        super().__init__(config)
         self._worker = worker
 
     def end(self, sig: int, frame: FrameType | None) -> None:

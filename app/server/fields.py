@@ -6,8 +6,11 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
+MOST_LEVELS = 100  # of objects and lists within each other
+MOST_MEMBERS = 2000  # of all objects within one: templates take long for many
 MOST_BIASES = 1024  # each is added once for every token that is written
 MOST_PROMPTS = 128
+MOST_TOOLS = 128
 MOST_STOPS = 64  # each is looked for behind every token
 
 
@@ -25,6 +28,22 @@ def _few(biases: Any) -> Any:
     return biases
 
 
+def modest(value: Any) -> Any:
+    """The value. Raises ValueError where it is so deep or so large that walking through it may come to no end."""
+    level, num_members = [value], 0
+    for _ in range(MOST_LEVELS + 1):
+        objects = [each for each in level if isinstance(each, dict)]
+        num_members += sum(map(len, objects))
+        if num_members > MOST_MEMBERS:
+            raise ValueError(f"it has too many members: {MOST_MEMBERS} are the most, of all objects together")
+        inner = [each.values() for each in objects] + [each for each in level if isinstance(each, list)]
+        level = [each for several in inner for each in several]
+        if not level:
+            return value
+    raise ValueError(f"it is nested too deeply: {MOST_LEVELS} levels are the most")
+
+
+JsonObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(modest)]
 Text: TypeAlias = Annotated[str, AfterValidator(_encodable)]
 Stop: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_encodable)]
 Stops: TypeAlias = Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS, fail_fast=True)]

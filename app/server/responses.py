@@ -166,3 +166,4 @@ class ModelList(BaseModel):
 class Health(BaseModel):
     status: Literal["ok", "warming up", "failed"]
     exact: bool  # the same seed gives the same text, whatever drafts
+    reason: str | None = None  # where it failed

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from .fields import Biases, Prompts, Stops, Strict, Text
+from .fields import MOST_TOOLS, Biases, JsonObject, Prompts, Stops, Strict, Text, modest
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
 Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
@@ -70,8 +70,11 @@ class FunctionCall(Strict):
 
     @property
     def parsed(self) -> dict[str, Any]:
-        """Raises ValueError where the arguments are no JSON object."""
-        arguments = json.loads(self.arguments)
+        """Raises ValueError where the arguments are no JSON object, or one that is too deep or too large."""
+        try:
+            arguments = modest(json.loads(self.arguments))
+        except RecursionError as error:
+            raise ValueError("nested too deeply") from error
         if not isinstance(arguments, dict):
             raise ValueError("no object")
         return arguments
@@ -128,7 +131,7 @@ Message: TypeAlias = Annotated[
 class Function(Strict):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
-    parameters: dict[str, Any] | None = None
+    parameters: JsonObject | None = None
     strict: bool | None = Field(None, description="True only with a tool_choice that makes a call certain.")
 
 
@@ -159,7 +162,7 @@ class JsonSchema(Strict):
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
-    schema_: dict[str, Any] = Field(alias="schema")
+    schema_: JsonObject = Field(alias="schema")
     strict: bool | None = None
 
 
@@ -176,7 +179,7 @@ class ChatRequest(GenerationRequest):
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: int | None = Field(None, ge=1)
-    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: Literal[True] | None = None
     store: Literal[False] | None = None

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
@@ -15,10 +16,15 @@ from outrider.pipelines import LLMPipeline, Piece, Stream
 from outrider.pipelines.prompt import Inputs
 
 from .errors import ApiError, as_api_error
+from .intake import Intake
 from .limits import Limits
 from .metrics import CANCELLED, COMPLETED, FAILED, TIMED_OUT, Metrics
 
 log = logging.getLogger(__name__)
+
+TRIAL_S = 30.0  # that one token may take
+TRIAL_EVERY_S = 5.0
+TRIAL: dict[str, Any] = {"max_new_tokens": 1, "apply_chat_template": False, "mode": "off", "do_sample": False}
 
 Event: TypeAlias = "tuple[int, Piece] | ApiError"  # which of the answers goes on, or why all of them end
 
@@ -66,8 +72,7 @@ class Answers:
 class Worker:
     """Begins answers for an asyncio loop, steps the pipeline's backend in a thread and hands over what it wrote.
 
-    All requests share that thread, and another one that tokenizes prompts. `num_open` answers are waiting or being
-    written.
+    All requests share that thread, and those of the intake. `num_open` answers are waiting or being written.
     """
 
     def __init__(self, pipeline: LLMPipeline, limits: Limits, metrics: Metrics) -> None:
@@ -81,7 +86,11 @@ class Worker:
         self._metrics = metrics
         self._arrived: SimpleQueue[Answers | None] = SimpleQueue()  # None: come to an end
         self._ending = False
-        self._intake = ThreadPoolExecutor(1, "intake")
+        self._died = False
+        self._is_in_doubt = False  # whether the latest answer failed, and for no reason of its request
+        self._next_trial = 0.0
+        self._pass_began: float | None = None
+        self._intake = Intake(limits)
         self._thread = Thread(target=self._run, name="worker", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -97,12 +106,14 @@ class Worker:
     def close(self) -> None:
         """End, and wait for the pass that is on: a process must not exit in the middle of one."""
         self.end_answers()
-        self._intake.shutdown()
+        self._intake.close()
         self._arrived.put(None)
         self._thread.join()
 
-    async def open(self, inputs: Inputs, options: dict[str, Any], num_answers: int, prompt_field: str) -> Answers:
-        """Begin the answers to a request. Raises ApiError where it cannot be served, or not now."""
+    async def open(
+        self, inputs: Inputs, options: dict[str, Any], num_answers: int, prompt_field: str, num_bytes: int = 0
+    ) -> Answers:
+        """Begin the answers to a request of so many bytes. Raises ApiError where it cannot be served, or not now."""
         if self._ending:
             raise _shutting_down()
         if num_answers > self.limits.answers:
@@ -119,8 +130,8 @@ class Worker:
         answers = Answers(self, num_answers, prompt_field)
         self.num_open += num_answers
         try:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._intake, self._begin, answers, inputs, options)
+            begin = partial(self._begin, answers, inputs, options)
+            await self._intake.read(begin, "structured_output_config" in options, num_bytes)
         except BaseException as error:
             answers.close()
             if not isinstance(error, Exception):
@@ -136,6 +147,35 @@ class Worker:
             answers.streams = self._pipeline.streams(inputs, **options)
             self._arrived.put(answers)
 
+    async def trouble(self) -> str | None:
+        """Why no answer can be written, if that is so. Where the latest one failed, a token is written to find out."""
+        if self.failure is not None:
+            return "The model failed to start; the server's own output says how."
+        if self._died:
+            return "What runs the model has ended; the server's own output says how. Restart the server."
+        if self._ending:
+            return "The server is shutting down."
+        if (began := self._pass_began) is not None and time.monotonic() - began > self.limits.request_s:
+            return f"A pass of the model has taken longer than {self.limits.request_s:g} s. Restart the server."
+        if self._is_in_doubt and time.monotonic() >= self._next_trial:
+            self._next_trial = time.monotonic() + TRIAL_EVERY_S
+            await self._try()
+        return "Answers fail; the server's own output says how." if self._is_in_doubt else None
+
+    async def _try(self) -> None:
+        """Write a token, which tells how it went as every answer does."""
+
+        async def write() -> None:
+            answers = await self.open("def", TRIAL, 1, "prompt")
+            try:
+                async for _ in answers:
+                    pass
+            finally:
+                answers.close()
+
+        with suppress(ApiError, asyncio.TimeoutError):
+            await asyncio.wait_for(write(), TRIAL_S)
+
     def _run(self) -> None:
         try:
             self._pipeline.warm_up()
@@ -146,21 +186,41 @@ class Worker:
             self._ending = True
         self.on_warm()
         serving: list[Answers] = []
+        try:
+            self._serve(serving)
+        except BaseException:  # whatever it was, nobody is to wait for an answer that does not come
+            log.exception("What runs the model has ended")
+            self._died = self._ending = True
+        for answers in serving:
+            self._end_last(answers)
+        while self._died and (late := self._arrived.get()) is not None:  # until it is closed
+            self._end_last(late)
+
+    def _serve(self, serving: list[Answers]) -> None:
+        """Serve until the end; those who are left in `serving` are to be told of it."""
         while self._take_arrived(serving):
-            serving = [answers for answers in serving if not self._ends(answers)]
+            serving[:] = [answers for answers in serving if not self._ends(answers)]
             if not serving:
                 continue
             try:
+                self._pass_began = time.monotonic()
                 self._pipeline.backend.step()
             except Exception as error:  # of the backend itself: a request's own error waits in its stream
                 for answers in serving:
                     self._fail(answers, error)
-                serving = []
+                serving.clear()
                 continue
+            finally:
+                self._pass_began = None
             self._hand_over([event for answers in serving for event in self._written(answers)])
-            serving = [answers for answers in serving if answers.streams]
-        for answers in serving:
+            serving[:] = [answers for answers in serving if answers.streams]
+
+    def _end_last(self, answers: Answers) -> None:
+        try:
             self._end(answers, FAILED, _shutting_down())
+        except Exception:  # of a backend that is in pieces
+            log.exception("An answer cannot be ended")
+            self._hand_over([(answers, _shutting_down())])
 
     def _take_arrived(self, serving: list[Answers]) -> bool:
         """Take new requests in, waiting for one where there is nothing to do; False when the worker is to end."""
@@ -191,6 +251,7 @@ class Worker:
         try:
             for index, stream in enumerate(answers.streams):
                 if (piece := stream.take()) is not None:
+                    self._is_in_doubt = False
                     events.append((answers, (index, piece)))
                     if piece.stats is not None:
                         self._metrics.observe(piece.stats)
@@ -226,6 +287,7 @@ class Worker:
     def _told(self, error: Exception, prompt_field: str) -> ApiError:
         told = as_api_error(error, prompt_field)
         if told.status_code >= 500 and told is not error:
+            self._is_in_doubt = True
             log.error("A request failed", exc_info=error)
         return told
 

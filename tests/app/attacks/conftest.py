@@ -1,4 +1,4 @@
-"""A page that is served as `outrider chat` serves it, to be attacked over HTTP."""
+"""A page and a server as the commands serve them, to be attacked over HTTP."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from outrider.app.assistant import Assistant
 from outrider.app.chat import open_page
 from outrider.app.history import History
 from outrider.app.tls import Certificate
+from outrider.pipelines import LLMPipeline
 
 from ..conftest import free_port
 from ..scripted import ScriptedPipeline
+from ..server.serving import MODEL
+from ..server.tools import pair_with_tools
 
 PATIENCE_S = 60
 
@@ -91,3 +94,11 @@ def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], C
         return Certificate(chain, key)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def pipeline(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> LLMPipeline:
+    """The server's, loaded once; its chat template knows tools."""
+    pipeline = LLMPipeline(pair_with_tools(embedded_pair, tmp_path_factory.mktemp("tools") / MODEL), exact=True)
+    pipeline.warm_up()
+    return pipeline

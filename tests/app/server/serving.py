@@ -17,6 +17,7 @@ from outrider.app.server.access import Access
 from outrider.app.server.address import bound_socket
 from outrider.app.server.api import Server, create_api
 from outrider.app.server.limits import Limits
+from outrider.app.server.protocol import config_of
 from outrider.pipelines import LLMPipeline
 
 MODEL = "pyscout"
@@ -38,6 +39,10 @@ class Served:
     @property
     def pool(self) -> Any:
         return self.pipeline.speculation._pool
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rpartition(":")[2])
 
     def client(self, **options: Any) -> openai.OpenAI:
         """OpenAI's own client; it does not try again, so that a test sees every refusal."""
@@ -65,9 +70,9 @@ def running(
     pipeline: Any, limits: Limits | None = None, access: Access | None = None, name: str = MODEL
 ) -> Iterator[Served]:
     """Serve a pipeline until the end of the block."""
-    server = Server.of(pipeline, name, limits or Limits())
-    api = create_api(server, access or Access(LOCAL))
-    web = uvicorn.Server(uvicorn.Config(api, log_level="warning", lifespan="on", ws="none"))
+    limits = limits or Limits()
+    server = Server.of(pipeline, name, limits)
+    web = uvicorn.Server(config_of(create_api(server, access or Access(LOCAL)), limits))
     with bound_socket(LOCAL, 0) as bound:
         thread = threading.Thread(target=web.run, args=([bound],))
         thread.start()

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import html
 import json
 import random
-import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +15,7 @@ from outrider.app.server.tools import BareReader, Reader, TaggedReader, TextRead
 from outrider.pipelines import LLMPipeline
 
 from .serving import MODEL, Served, running, user
+from .tools import TEMPLATE, pair_with_tools
 
 CALL = '<tool_call>\n{"name": "area", "arguments": {"width": 3, "unit": "é"}}\n</tool_call>'
 PARSED = ("area", {"width": 3, "unit": "é"})
@@ -33,15 +31,6 @@ WRITTEN = {
     "": ("", []),
 }
 
-# The template of the embedded pair, and before it the tools and among the messages the calls, in Hermes' form.
-TEMPLATE = (
-    "{%- if tools %}{{- '<|system|>' -}}{%- for tool in tools %}{{- tool | tojson -}}{%- endfor -%}"
-    "{{- 'Answer with <tool_call></tool_call><|end|>' -}}{%- endif -%}"
-    "{%- for message in messages -%}{{- '<|' + message['role'] + '|>' + message['content'] -}}"
-    "{%- for call in message['tool_calls'] or [] -%}{{- '<tool_call>' -}}{{- call['function'] | tojson -}}"
-    "{{- '</tool_call>' -}}{%- endfor -%}{{- '<|end|>' -}}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
-)
 AREA_TOOL = {
     "type": "function",
     "function": {"name": "area", "parameters": {"type": "object", "properties": {}}},
@@ -107,15 +96,7 @@ def test_the_chat_template_tells_how_calls_are_written() -> None:
 @pytest.fixture(scope="module")
 def with_tools(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The embedded pair with a chat template that knows tools; the model copies a call when it is told to."""
-    pair = tmp_path_factory.mktemp("tools") / "pair"
-    shutil.copytree(embedded_pair, pair)
-    tokenizer = pair / "target" / "openvino_tokenizer.xml"
-    text, count = re.subn(
-        r'<chat_template value="[^"]*"', lambda _: f'<chat_template value="{html.escape(TEMPLATE)}"',
-        tokenizer.read_text(encoding="utf-8"),
-    )  # fmt: skip
-    assert count == 1
-    tokenizer.write_text(text, encoding="utf-8")
+    pair = pair_with_tools(embedded_pair, tmp_path_factory.mktemp("tools") / "pair")
     with running(LLMPipeline(pair)) as served:
         yield served
 

@@ -260,25 +260,6 @@ def test_metrics_count_what_was_answered(served: Served) -> None:
     wait_until(lambda: served.metric("outrider_cache_used_ratio") == 0)
 
 
-def health(served: Served) -> tuple[int, dict[str, object]]:
-    answer = served.get("/health")
-    return answer.status_code, answer.json()
-
-
-def test_health_tells_when_the_model_is_ready(pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    with running(pipeline) as served:
-        assert health(served) == (200, {"status": "ok", "exact": pipeline.exact})
-        monkeypatch.setattr(served.server.worker, "ready", False)
-        assert health(served) == (503, {"status": "warming up", "exact": pipeline.exact})
-
-
-def test_a_model_that_fails_to_start_is_told(pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "warm_up", lambda: 1 / 0)
-    with running(pipeline) as served:
-        assert health(served) == (503, {"status": "failed", "exact": pipeline.exact})
-        assert served.post("/v1/completions", {"model": MODEL, "prompt": "x"}).status_code == 503
-
-
 def test_models_are_listed_as_openais_client_expects(served: Served) -> None:
     with served.client() as client:
         (model,) = client.models.list().data

@@ -1,0 +1,124 @@
+"""Protocol: HTTP over one connection, which nobody keeps who does not use it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import h11
+import uvicorn
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from .errors import ApiError
+from .limits import Limits
+
+KEEP_ALIVE_S = 30
+MOST_TOLD = 128  # connections beyond the limit that are told so; further ones are just closed
+
+
+class Protocol(H11Protocol):
+    """Ends connections whose request does not arrive, and those that take nothing of what they are sent."""
+
+    def __init__(self, *arguments: Any, limits: Limits, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._limits = limits
+        self._arriving: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # to learn of the first byte that is not taken
+        most = self._limits.connections
+        if len(self.connections) > most + MOST_TOLD:
+            transport.abort()
+            return
+        if len(self.connections) > most:
+            self.app = _refusal(most)
+        self._arriving = self._later(self._limits.head_s, self._end_late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        self._took_all()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        is_answered = self.cycle is not None and self.cycle.response_complete
+        if self.conn.their_state is not h11.IDLE and not is_answered:
+            self._stop_waiting()  # for the rest of the body the application waits
+        elif self._arriving is None and not self.transport.is_closing():
+            self._arriving = self._later(self._limits.head_s, self._end_late)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch(self.transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._took_all()
+        super().resume_writing()
+
+    def _later(self, seconds: float, do: Any, *arguments: Any) -> asyncio.TimerHandle:
+        return self.loop.call_later(seconds, do, *arguments)
+
+    def _stop_waiting(self) -> None:
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
+
+    def _took_all(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def _watch(self, num_left: int) -> None:
+        self._took_all()
+        self._stalled = self._later(self._limits.stall_s, self._end_stalled, num_left)
+
+    def _end_stalled(self, num_left: int) -> None:
+        """A client that takes little by little is slow, but there."""
+        if (now_left := self.transport.get_write_buffer_size()) < num_left:
+            self._watch(now_left)
+        else:
+            self.transport.abort()
+
+    def _end_late(self) -> None:
+        if self.conn.our_state is h11.IDLE and self.conn.trailing_data[0]:
+            error = ApiError(408, f"The head of the request did not arrive within {self._limits.head_s:g} s.")
+            body = error.text.encode()
+            headers = {"Content-Type": "application/json", "Content-Length": str(len(body)), "Connection": "close"}
+            events = (
+                h11.Response(status_code=408, headers=list(headers.items()), reason=b"Request Timeout"),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            )
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
+        self.transport.close()
+
+
+def config_of(api: ASGIApp, limits: Limits) -> uvicorn.Config:
+    """How uvicorn serves the application."""
+    return uvicorn.Config(
+        api,
+        http=partial(Protocol, limits=limits),  # type: ignore[arg-type]
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        ws="none",
+        lifespan="on",
+        timeout_keep_alive=KEEP_ALIVE_S,
+    )
+
+
+def _refusal(most: int) -> ASGIApp:
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        error = ApiError(
+            503, f"{most} connections are open, and no more are served: close some, or try again.",
+            code="too_many_connections", headers={"Retry-After": "1", "Connection": "close"},
+        )  # fmt: skip
+        await JSONResponse(error.body, error.status_code, error.headers)(scope, receive, send)
+
+    return refuse

@@ -1,0 +1,160 @@
+"""Clients that keep connections without using them: each is ended in time, and others are served meanwhile."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from outrider.app.server.limits import Limits
+from outrider.pipelines import LLMPipeline
+
+from ..server.serving import LOCAL, MODEL, Served, running, wait_until
+
+ASKED = {"model": MODEL, "prompt": "x", "max_tokens": 2}
+POST = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json\r\n"
+HEAD = f"GET /health HTTP/1.1\r\nHost: {LOCAL}\r\n"
+
+
+@pytest.fixture(scope="module")
+def _hasty(pipeline: LLMPipeline) -> Iterator[Served]:
+    with running(pipeline, Limits(connections=4, head_s=0.3, stall_s=0.3)) as served:
+        yield served
+
+
+@pytest.fixture
+def hasty(_hasty: Served) -> Iterator[Served]:
+    yield _hasty
+    wait_until(lambda: answers(_hasty))
+
+
+def connected(served: Served) -> socket.socket:
+    return socket.create_connection((LOCAL, served.port), timeout=30)
+
+
+def dripped(connection: socket.socket, data: bytes) -> bytes:
+    """What comes back where one byte is sent after the other for ever, until the connection is closed."""
+    connection.settimeout(0.02)
+    answer = b""
+    began = time.monotonic()
+    while time.monotonic() - began < 30:
+        try:
+            connection.sendall(data)
+            if not (received := connection.recv(65536)):
+                return answer
+            answer += received
+        except TimeoutError:
+            continue
+        except OSError:
+            return answer
+    raise AssertionError("the connection is still open")
+
+
+def healthy(connection: socket.socket) -> bool:
+    """Whether the answer that comes is that of /health, which is read to its end."""
+    answer = b""
+    while not answer.endswith(b"}"):
+        answer += connection.recv(65536)
+    return answer.startswith(b"HTTP/1.1 200 ")
+
+
+def answers(served: Served) -> bool:
+    try:
+        return served.post("/v1/completions", ASKED).status_code == 200
+    except httpx.TransportError:  # too many connections to be told so
+        return False
+
+
+def test_half_a_head_is_not_waited_for(hasty: Served) -> None:
+    with connected(hasty) as connection:
+        connection.sendall(HEAD.encode())
+        answer = dripped(connection, b"x").decode()
+    assert answer.startswith("HTTP/1.1 408 ")
+    assert "0.3 s" in json.loads(answer.partition("\r\n\r\n")[2])["error"]["message"]
+    assert answers(hasty)
+
+
+def test_a_head_that_comes_slowly_behind_an_answer_is_not_waited_for(hasty: Served) -> None:
+    with connected(hasty) as connection:
+        connection.sendall(f"{HEAD}\r\n".encode())
+        assert healthy(connection)
+        assert dripped(connection, b"G").startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_connection_that_asks_nothing_is_closed(hasty: Served) -> None:
+    with connected(hasty) as connection:
+        assert connection.recv(1) == b""
+
+
+def test_a_body_that_nobody_waits_for_keeps_no_connection(hasty: Served) -> None:
+    with connected(hasty) as connection:
+        connection.sendall(f"POST /nowhere HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Length: 1000000\r\n\r\n".encode())
+        assert dripped(connection, b"x").startswith(b"HTTP/1.1 404 ")
+
+
+def test_a_head_in_several_parts_is_answered(hasty: Served) -> None:
+    with connected(hasty) as connection:
+        for _ in range(3):
+            for part in (HEAD[:9], HEAD[9:], "\r\n"):
+                connection.sendall(part.encode())
+                time.sleep(0.02)
+            assert healthy(connection)
+
+
+def test_a_long_answer_is_not_taken_for_a_slow_head(hasty: Served) -> None:
+    asked = {"model": MODEL, "prompt": "x = [", "max_tokens": 250, "temperature": 0, "speculation": "off"}
+    assert hasty.post("/v1/completions", asked).status_code == 200
+
+
+def test_who_stops_reading_a_stream_is_dropped_and_the_answer_ends(
+    hasty: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event is made large, so that the buffers of the system fill up within one answer."""
+    from outrider.app.server import events
+
+    json_of = events.BaseModel.model_dump_json
+    monkeypatch.setattr(events.BaseModel, "model_dump_json", lambda model, **o: json_of(model, **o) + " " * (1 << 20))
+    asked = {"model": MODEL, "prompt": 'return f"{self.__class__.__name__}(' * 3, "max_tokens": 1900, "temperature": 0,
+             "speculation": "off", "stream": True}  # fmt: skip
+    body = json.dumps(asked)
+    with connected(hasty) as connection:
+        connection.sendall(f"{POST}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        connection.recv(1)
+        assert hasty.pool.num_free < hasty.pool.num_blocks
+        wait_until(lambda: hasty.server.worker.num_open == 0)
+        wait_until(lambda: hasty.pool.num_free == hasty.pool.num_blocks)
+        wait_until(lambda: hasty.metric('outrider_requests_total{outcome="cancelled"}') == 1)
+    monkeypatch.undo()
+    assert answers(hasty)
+
+
+def test_more_connections_than_allowed_are_told_so_and_served_again_later(hasty: Served) -> None:
+    with ExitStack() as opened:
+        for _ in range(4):
+            connection = opened.enter_context(connected(hasty))
+            connection.sendall(f"{HEAD}\r\n".encode())
+            assert healthy(connection)
+        refused = httpx.post(f"{hasty.url}/v1/completions", json=ASKED, timeout=30)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        error = refused.json()["error"]
+        assert error["code"] == "too_many_connections"
+        assert "4 connections" in error["message"]
+    wait_until(lambda: answers(hasty))
+
+
+def test_a_flood_of_connections_is_bounded_and_over_when_it_ends(hasty: Served) -> None:
+    with ExitStack() as opened:
+        flood = [opened.enter_context(connected(hasty)) for _ in range(200)]
+        ended = 0
+        for connection in flood[140:]:
+            try:
+                ended += connection.recv(1) == b""
+            except ConnectionResetError:
+                ended += 1
+        assert ended == 60
+        wait_until(lambda: answers(hasty))
