@@ -32,7 +32,7 @@ class ChatList:
             with gr.Row(elem_id="chat-buttons"):
                 self.rename = gr.Button(translate("rename"), size="sm", min_width=80)
                 self.delete = gr.Button(translate("delete"), size="sm", min_width=80, elem_id="delete")
-                self.keep = gr.Button(translate("keep"), size="sm", visible=AWAY, min_width=80)
+                self.keep = gr.Button(translate("keep"), size="sm", visible=AWAY, min_width=80, elem_id="keep")
                 self.sure = gr.Button(
                     translate("delete_sure"), variant="stop", size="sm", visible=AWAY, min_width=80, elem_id="sure"
                 )

@@ -231,6 +231,14 @@ def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str
     return f'<meter min="0" max="{context}" high="{context * 0.8:.0f}" value="{used}">{line}</meter><span>{line}</span>'
 
 
+def words_html(words: Words) -> str:
+    """For the page's script: the language, and names of what only screen readers name."""
+    names = {"chats": "chats", "settings": "settings", "examples": "examples", "log": "tab_chat"}
+    names |= {"user": "prompt", "bot": "answer"}
+    said = "".join(f' data-{name}="{escape(words(key))}"' for name, key in names.items())
+    return f'<p hidden data-lang="{words.language}"{said}></p>'
+
+
 def notice_html(notice: Reason | None, words: Words = IN_ENGLISH) -> str:
     """What was wrong with the history file, where something was."""
     return f'<p role="alert">{escape(words.reason(notice))}</p>' if notice else ""
