@@ -30,6 +30,9 @@ ENGLISH = {
     "colour": "Colour by origin",
     "mode": "Who drafts",
     "prompt": "Prompt",
+    "answer": "Answer",
+    "examples": "Examples",
+    "settings": "Settings",
     "chats": "Conversations",
     "new": "New",
     "search": "Search titles and texts",
@@ -187,6 +190,9 @@ CHINESE = {
     "colour": "按来源着色",
     "mode": "由谁起草",
     "prompt": "提示",
+    "answer": "答案",
+    "examples": "示例",
+    "settings": "设置",
     "chats": "对话",
     "new": "新对话",
     "search": "搜索标题和内容",
@@ -351,6 +357,7 @@ class Words:
     """The sentences of one language: `words("seed", seed=7)`."""
 
     def __init__(self, language: str) -> None:
+        self.language = language
         self._catalogue = CATALOGUES[language]
         self._reasons = REASONS_IN_CHINESE if language == "zh" else {}
 

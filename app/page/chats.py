@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -31,7 +32,7 @@ class ChatList:
             with gr.Row(elem_id="chat-buttons"):
                 self.rename = gr.Button(translate("rename"), size="sm", min_width=80)
                 self.delete = gr.Button(translate("delete"), size="sm", min_width=80, elem_id="delete")
-                self.keep = gr.Button(translate("keep"), size="sm", visible=AWAY, min_width=80)
+                self.keep = gr.Button(translate("keep"), size="sm", visible=AWAY, min_width=80, elem_id="keep")
                 self.sure = gr.Button(
                     translate("delete_sure"), variant="stop", size="sm", visible=AWAY, min_width=80, elem_id="sure"
                 )
@@ -73,7 +74,7 @@ class ChatList:
         with told(request):
             exchange = read_exchange(content)
             chat = self._history.insert(exchange.title, exchange.turns, exchange.tip)
-            gr.Info(words_of(request)("imported", title=exchange.title))
+            gr.Info(escape(words_of(request)("imported", title=exchange.title), quote=False))
             return View(chat, self._history.path(chat))
 
     def _rename(self, view: View, search: str, title: str, request: gr.Request) -> tuple[gr.Radio, gr.Textbox]:

@@ -21,6 +21,7 @@ from .insight import InsightPanel
 from .panel import SettingsPanel
 from .race import Race
 from .talk import Talk
+from .theme import SCRIPT
 from .view import View
 
 BUSY_S, IDLE_S = 0.5, 4  # how often the state of the model is looked at
@@ -51,6 +52,7 @@ class Page:
         self.width = gr.Number(visible=False)  # of the window, which the browser tells
         self.settings = SettingsPanel(self.assistant, self.history)
         self.acts = gr.HTML(elem_id="acts", js_on_load=LISTENER)
+        self.words = gr.HTML(elem_id="words", js_on_load=SCRIPT.read_text(encoding="utf-8"))
         self.outbox = Outbox()
         cards: list[Any] = list(example_cards())
         with gr.Tabs(elem_id="tabs"):
@@ -63,6 +65,7 @@ class Page:
                     height="100%",
                     layout="panel",
                     buttons=[],
+                    autoscroll=False,  # it pulls back whoever scrolls up; the page's script follows instead
                     latex_delimiters=[],
                     placeholder=translate("empty"),
                     examples=cards,
@@ -135,7 +138,7 @@ class Page:
         replayed = self.acts.submit(talk.receipt, seen, shown, concurrency_id="answer", concurrency_limit=8, **queued)
         replayed.then(talk.rest, seen, [self.chat, *buttons], **quick).then(**refresh)
 
-        texts = [self.title, self.notice, self.chats.heading]
+        texts = [self.title, self.notice, self.chats.heading, self.words]
         deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
         deleted = deleted.then(self.chats.delete_shown, self.view, self.view, **queued)
         imported = self.chats.upload.upload(talk.leave_chat, None, None, **queued)
@@ -165,7 +168,7 @@ class Page:
         words, modes = words_of(request), self.assistant.pipeline.modes
         title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
         heading = f"<h2>{words('chats')}</h2>"
-        return title, rendering.notice_html(self.history.notice, words), heading
+        return title, rendering.notice_html(self.history.notice, words), heading, rendering.words_html(words)
 
     def _cards(self, request: gr.Request) -> gr.Chatbot:
         cards: list[Any] = list(example_cards(words_of(request)))

@@ -1,4 +1,4 @@
-"""Turns as the HTML and Markdown that the chat shows. Everything a person or a model wrote is escaped."""
+"""Turns as the HTML that the chat shows. Everything a person or a model wrote is escaped, or rendered by `markdown`."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..reading import Reading
 from ..reason import Reason
 from ..receipt import Receipt
 from ..wording import IN_ENGLISH, Words
+from .markdown import code_html, markdown_html, verbatim
 
 SOURCES = ("target", "prompt_lookup", "suffix", "earlier_turn", "reference", "draft_model", "grammar")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
@@ -51,11 +52,11 @@ def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: 
     if not turn.complete and not turn.spans:
         dots = "<span>.</span><span>.</span><span>.</span>"
         return f'<div class="waiting" role="status">{note or words("thinking")}{dots}</div>'
-    body = coloured_html(turn.spans) if coloured else answer_markdown(turn.text)
+    body = coloured_html(turn.spans) if coloured else answer_html(turn.text)
     if not turn.complete:
         return body
     line = f'<p class="receipt" role="status">{note}</p>' if note else receipt_html(turn.receipt, words)
-    return f"{body}\n\n{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
+    return f"{body}{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
 
 
 def prompt_acts_html(node: Node, words: Words) -> str:
@@ -90,18 +91,18 @@ def coloured_html(spans: Iterable[Span]) -> str:
     for span in spans:
         for part in re.split(r"(\n[ \t]*)", span.text):
             indent = part[: len(part) - len(part.lstrip(" \t\n"))] if in_indent or part.startswith("\n") else ""
-            html.append(_verbatim(indent))
+            html.append(verbatim(indent))
             if part != indent:
-                html.append(f'<span class="from-{span.source}">{_verbatim(part[len(indent) :])}</span>')
+                html.append(f'<span class="from-{escape(span.source)}">{verbatim(part[len(indent) :])}</span>')
             in_indent = part == indent if part else in_indent
     return f'<pre class="answer">{"".join(html)}</pre>'
 
 
-def answer_markdown(text: str) -> str:
-    """The answer as Markdown; bare Python becomes a code block, so that it is highlighted and can be copied."""
+def answer_html(text: str) -> str:
+    """The answer as its Markdown says; bare Python becomes a code block, so that it is highlighted."""
     if "```" in text or not is_python(text):
-        return text
-    return f"```python\n{text.strip(chr(10))}\n```"
+        return markdown_html(text)
+    return f'<div class="answer-text">{code_html(text.strip(chr(10)), "python")}</div>'
 
 
 def is_python(text: str) -> bool:
@@ -110,7 +111,7 @@ def is_python(text: str) -> bool:
         return True
     try:
         body = ast.parse(text).body
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for brackets in brackets
         return False
     return any(not isinstance(node, ast.Expr) for node in body)
 
@@ -126,7 +127,7 @@ def prompt_html(prompt: str) -> str:
     for at, part in enumerate(parts):
         opening, closing, trimmed = code if at % 2 else said
         if part.strip():
-            html.append(f"{opening}{_verbatim(trimmed(part))}{closing}")
+            html.append(f"{opening}{verbatim(trimmed(part))}{closing}")
     return "".join(html)
 
 
@@ -230,6 +231,14 @@ def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str
     return f'<meter min="0" max="{context}" high="{context * 0.8:.0f}" value="{used}">{line}</meter><span>{line}</span>'
 
 
+def words_html(words: Words) -> str:
+    """For the page's script: the language, and names of what only screen readers name."""
+    names = {"chats": "chats", "settings": "settings", "examples": "examples", "log": "tab_chat"}
+    names |= {"user": "prompt", "bot": "answer"}
+    said = "".join(f' data-{name}="{escape(words(key))}"' for name, key in names.items())
+    return f'<p hidden data-lang="{words.language}"{said}></p>'
+
+
 def notice_html(notice: Reason | None, words: Words = IN_ENGLISH) -> str:
     """What was wrong with the history file, where something was."""
     return f'<p role="alert">{escape(words.reason(notice))}</p>' if notice else ""
@@ -242,8 +251,3 @@ def status_html(name: str, state: State, words: Words = IN_ENGLISH) -> str:
     if state.name == "warming":
         line += " " + words("seconds", seconds=f"{time.monotonic() - state.began:.0f}")
     return f'<div class="{state.name}" role="status"><i></i><b>{escape(name)}</b> {line}</div>'
-
-
-def _verbatim(text: str) -> str:
-    """Escaped for HTML inside Markdown: a blank line would end the HTML block, so line ends are spelled out."""
-    return escape(text).replace("\n", "&#10;")

@@ -7,6 +7,7 @@ from pathlib import Path
 import gradio as gr
 
 STYLE_SHEET = Path(__file__).with_name("page.css")
+SCRIPT = Path(__file__).with_name("page.js")
 TEXT_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Noto Sans", "sans-serif"]
 CODE_FONTS = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
 ICON = (

@@ -13,7 +13,7 @@ from outrider.app.bench.labels import LABELS
 from outrider.app.conversation import Turn, messages
 from outrider.app.history import Node
 from outrider.app.page.rendering import (
-    answer_markdown,
+    answer_html,
     chat_messages,
     coloured_html,
     figures_html,
@@ -96,11 +96,36 @@ def test_code_is_told_from_prose(text: str, python: bool) -> None:
     assert is_python(text) == python
 
 
-def test_bare_code_becomes_a_code_block_and_the_rest_stays() -> None:
-    assert answer_markdown("def f():\n    pass\n") == "```python\ndef f():\n    pass\n```"
-    assert answer_markdown("Some *prose*.") == "Some *prose*."
-    fenced = "Here:\n```python\nx = 1\n```\n"
-    assert answer_markdown(fenced) == fenced
+def test_bare_code_becomes_a_highlighted_block_and_prose_is_rendered() -> None:
+    assert '<code class="language-python"><span class="hl-k">def</span>' in answer_html("def f():\n    pass\n")
+    assert answer_html("Some *prose*.") == '<div class="answer-text"><p>Some <em>prose</em>.</p></div>'
+    assert text_of(answer_html("Here:\n```python\nx = 1\n\ny = 2\n```\n")) == "Here:x = 1\n\ny = 2"
+
+
+@given(st.text(alphabet="ab<>&\"' \t\n`*_#[](){}!|-~\\/:.é🙂", max_size=60))
+def test_no_tag_but_those_of_markdown_comes_out_of_an_answer(text: str) -> None:
+    rendered = answer_html(text)
+    assert "\n" not in rendered
+    allowed = "div p br hr em strong s code pre a span ul ol li blockquote h1 h2 h3 h4 h5 h6 table thead tbody tr th td"
+    assert set(re.findall(r"</?([a-z0-9]+)", rendered)) <= set(allowed.split())
+    classes = set(re.findall(r'class="([^"]*)"', rendered))
+    assert all(re.fullmatch(r"answer-text|block|address|language-python|hl-[a-z0-9]+", name) for name in classes)
+
+
+@pytest.mark.parametrize(
+    "address", ["javascript:alert(1)", "data:text/html,x", "/logout", "//other.example", "file:///x", "https:", "#x"]
+)
+def test_a_link_that_leads_nowhere_safe_stays_text(address: str) -> None:
+    rendered = answer_html(f"[click]({address}) ![see]({address})")
+    assert "<a " not in rendered
+    assert text_of(rendered) == f"[click]({address}) ![see]({address})"
+
+
+def test_a_link_says_where_it_leads_and_an_image_is_not_loaded() -> None:
+    rendered = answer_html("[docs](https://a.example/b) ![chart](https://c.example/d.png)")
+    assert 'href="https://a.example/b" target="_blank" rel="noopener noreferrer nofollow"' in rendered
+    assert "<img" not in rendered
+    assert text_of(rendered) == "docs (https://a.example/b) chart (https://c.example/d.png)"
 
 
 @pytest.mark.parametrize(

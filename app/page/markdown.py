@@ -1,0 +1,97 @@
+"""An answer's Markdown as HTML that holds nothing but text, its form, and links that say where they lead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from html import escape
+from urllib.parse import urlsplit
+
+from markdown_it import MarkdownIt
+from markdown_it.renderer import RendererHTML
+from markdown_it.token import Token
+from markdown_it.utils import EnvType, OptionsDict
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import get_lexer_by_name
+
+SCHEMES = ("http", "https", "mailto")
+LARGEST = 100_000  # characters; in longer texts some Markdown takes minutes
+LARGEST_COLOURED = 50_000  # characters of code, the same
+# Those that answers hold. Any other is shown without colours: each lexer is a lot of patterns to run on foreign text.
+LANGUAGES = frozenset(
+    """
+    bash c cpp cs css diff go html java javascript js json kotlin php py python r ruby rust sh sql swift toml ts
+    typescript xml yaml
+    """.split()  # noqa: SIM905  as a list it fills the screen
+)
+
+
+class _Renderer(RendererHTML):
+    """No class, style or other attribute comes from the text, and no blank line is in what is rendered."""
+
+    def fence(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        return code_html(tokens[index].content, tokens[index].info.strip().partition(" ")[0].lower())
+
+    def code_block(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        return code_html(tokens[index].content)
+
+    def code_inline(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        return f"<code>{verbatim(tokens[index].content)}</code>"
+
+    def text(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        return verbatim(tokens[index].content)
+
+    def link_open(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        href = verbatim(str(tokens[index].attrs["href"]))
+        return f'<a href="{href}" target="_blank" rel="noopener noreferrer nofollow">'
+
+    def link_close(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        opening = next(place for place in range(index, -1, -1) if tokens[place].type == "link_open")
+        address = str(tokens[opening].attrs["href"])
+        said = "".join(token.content for token in tokens[opening:index])
+        return "</a>" + ("" if said == address else _address_html(address))
+
+    def image(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        """What it shows and where it is: loading it would tell another machine that it was seen."""
+        return verbatim(tokens[index].content) + _address_html(str(tokens[index].attrs["src"]))
+
+
+def _leads_out(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme.lower() in SCHEMES and bool(parts.netloc or (parts.scheme.lower() == "mailto" and parts.path))
+
+
+_MARKDOWN = MarkdownIt("commonmark", {"html": False, "breaks": True}, renderer_cls=_Renderer)
+_MARKDOWN.enable(["table", "strikethrough"])
+_MARKDOWN.validateLink = _leads_out  # type: ignore[method-assign]
+_FORMATTER = HtmlFormatter(nowrap=True, classprefix="hl-")
+
+
+@lru_cache(maxsize=256)  # a chat is drawn anew for every piece of its last answer
+def markdown_html(text: str) -> str:
+    """In one line, as Gradio takes HTML for Markdown after a blank one."""
+    body = code_html(text) if len(text) > LARGEST else _MARKDOWN.render(text).replace("\n", "")
+    return f'<div class="answer-text">{body}</div>'
+
+
+def code_html(code: str, language: str = "") -> str:
+    """A block of code, highlighted where its language is one of ours."""
+    code = code.rstrip("\n")
+    if language in LANGUAGES and len(code) <= LARGEST_COLOURED:
+        lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
+        inner = highlight(code, lexer, _FORMATTER).rstrip("\n").replace("\n", "&#10;")
+        return f'<pre class="block"><code class="language-{language}">{inner}</code></pre>'
+    return f'<pre class="block"><code>{verbatim(code)}</code></pre>'
+
+
+def verbatim(text: str) -> str:
+    """Escaped for HTML inside Markdown: a blank line would end the HTML block, so line ends are spelled out."""
+    return escape(text).replace("\r", "&#13;").replace("\n", "&#10;")
+
+
+def _address_html(address: str) -> str:
+    return f' <span class="address">({verbatim(address)})</span>'

@@ -1,0 +1,122 @@
+/* What Gradio's markup leaves open: names, focus, groups, and where a growing conversation is scrolled to. */
+const PHONE = 768;  // pixels of a window that an open side bar covers whole
+const all = (selector) => [...document.querySelectorAll(selector)];
+const words = () => document.querySelector("#words [data-chats]")?.dataset ?? {};
+const set = (part, name, value) => {
+  if (value !== undefined && part && part.getAttribute(name) !== String(value)) part.setAttribute(name, value);
+};
+
+const name = () => {
+  const said = words();
+  set(document.documentElement, "lang", said.lang);
+  for (const side of ["chats", "settings"]) {
+    const bar = document.getElementById(side), open = bar?.classList.contains("open");
+    const handle = bar?.querySelector(".toggle-button"), content = bar?.querySelector(".sidebar-content");
+    if (!content) continue;
+    content.id ||= `${side}-content`;
+    content.inert = !open;
+    set(handle, "aria-label", said[side]);
+    set(handle, "aria-expanded", open);
+    set(handle, "aria-controls", content.id);
+    set(content, "role", "region");
+    set(content, "aria-label", said[side]);
+  }
+  for (const group of all("#listing, #mode")) {  // radios of one name are one stop, and arrows go through them
+    for (const radio of group.querySelectorAll("input[type=radio]")) radio.name = group.id;
+  }
+  for (const list of all("#chat .examples")) {
+    set(list, "role", "group");
+    set(list, "aria-label", said.examples);
+  }
+  for (const start of all("#chat .placeholder-content")) set(start, "role", "presentation");
+  for (const [role, label] of [["user", said.user], ["bot", said.bot]]) {
+    for (const message of all(`#chat [data-testid="${role}"]`)) {
+      set(message, "role", "group");
+      set(message, "aria-label", label);
+    }
+  }
+  for (const log of all("#chat [role=log]")) {
+    set(log, "aria-label", said.log);
+    set(log, "tabindex", 0);
+  }
+  for (const panel of all("#tabs > .tabitem")) {
+    if (panel.id) set(panel, "aria-labelledby", `${panel.id}-button`);
+    set(panel, "tabindex", panel.id === "insight-tab" ? 0 : -1);
+  }
+  for (const block of all("#chat pre, #lanes pre")) set(block, "tabindex", block.scrollWidth > block.clientWidth ? 0 : -1);
+  for (const icon of all("#chat .message-buttons button, #chat .icon-button")) set(icon, "title", icon.ariaLabel ?? undefined);
+};
+
+// Focus: what vanishes hands it on, or the next Tab begins at the top of the page.
+let focused = null;
+const usable = (part) => part?.isConnected && part.getClientRects().length && !part.disabled;
+const hand_on = () => {
+  if (document.activeElement !== document.body || !focused || usable(focused)) return;
+  const here = (selector) => all(selector).find(usable);
+  const act = [...focused.classList].filter((name) => /^(act|turn)-/.test(name)).map((name) => "." + name).join("");
+  const next = focused.closest("#chats") || focused.dataset.side === "chats"
+    ? here("#chats.open #keep") ?? here("#chats.open #delete") ?? here("#chats.open #new")
+    : focused.dataset.side && ((act && here("#chat button" + act)) ?? here("#prompt textarea") ?? here("#race-prompt textarea"));
+  focused = null;
+  next?.focus({preventScroll: true});
+};
+document.addEventListener("focusin", (event) => {
+  focused = event.target;
+  const side = focused.closest("#chats, #chat, #composer, #race");
+  if (side) focused.dataset.side = side.id;
+});
+document.addEventListener("pointerdown", (event) => {
+  if (!event.target.closest("button, input, textarea, label, a, [tabindex]")) focused = null;  // meant to be left
+});
+
+// A growing conversation is followed, until someone scrolls up in it, and again from its end.
+let follows = true, rows = 0, log = null;
+const rest = () => log.scrollHeight - log.clientHeight - log.scrollTop;
+const follow = () => {
+  const now = document.querySelector("#chat [role=log]");
+  if (now && now !== log) {
+    log = now;
+    let last = log.scrollTop;
+    log.addEventListener("scroll", () => {
+      if (rest() < 8) follows = true;
+      else if (log.scrollTop < last) follows = false;
+      last = log.scrollTop;
+    });
+    log.addEventListener("wheel", (event) => { if (event.deltaY < 0) follows = false; }, {passive: true});
+  }
+  if (!log) return;
+  const count = log.querySelectorAll(".user-row").length;
+  if (count !== rows) [follows, rows] = [true, count];
+  if (follows && count && rest() > 0) log.scrollTop = log.scrollHeight;
+};
+
+// A window too low for the composer and a conversation scrolls as a whole.
+const low = matchMedia("(max-height: 660px)");
+const measure = () => document.documentElement.toggleAttribute("data-low", low.matches);
+low.addEventListener("change", measure);
+measure();
+
+// On a phone, the side bar covers what was chosen in it.
+const shut = () => {
+  if (innerWidth <= PHONE) document.querySelector("#chats.open .toggle-button")?.click();
+};
+document.addEventListener("change", (event) => {
+  if (event.target.closest("#listing")) shut();
+});
+document.addEventListener("click", (event) => {
+  if (event.target.closest("#new")) shut();
+});
+
+let due = false;
+const mend = () => {
+  due = false;
+  name();
+  hand_on();
+  follow();
+};
+new MutationObserver(() => {
+  if (due) return;
+  due = true;
+  requestAnimationFrame(mend);
+}).observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ["class"]});
+mend();
