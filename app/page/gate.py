@@ -22,7 +22,9 @@ READING = ("GET", "HEAD")
 API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 # What the page sends. Gradio has more, which runs programs on recordings or edits the app's own code.
-SENDING = (f"{API}/queue/join", f"{API}/run/", f"{API}/cancel", f"{API}/reset", f"{API}/component_server", UPLOAD, LOGIN)
+SENDING = (
+    *(f"{API}/{path}" for path in ("queue/join", "run/", "cancel", "reset", "component_server")), UPLOAD, LOGIN
+)  # fmt: skip
 OPEN = (f"{API}/startup-events",)  # Gradio asks for it while it starts; it tells whether it has
 
 # Gradio has scripts and styles in the page itself, and compiles the listeners that a page brings along.
