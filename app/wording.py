@@ -43,6 +43,10 @@ ENGLISH = {
     "import": "Import",
     "imported": "Imported “{title}”.",
     "nothing_open": "No conversation is open: choose one from the list first.",
+    "undone": "Taken back into the box. The answer is kept: send to begin another branch beside it, or open the "
+    "conversation again.",
+    "same_again": "Without sampling the same text comes back. For another one, raise the temperature.",
+    "unreadable": "This turn can no longer be read: only its text is left.",
     "no_title": "A title needs at least one letter.",
     "still_writing": "An answer is still being written: stop it first.",
     "thinking": "Thinking",
@@ -196,6 +200,9 @@ CHINESE = {
     "import": "导入",
     "imported": "已导入“{title}”。",
     "nothing_open": "没有打开的对话：请先从列表中选择一个。",
+    "undone": "已放回输入框。答案仍然保留：发送会另起一个分支，或重新打开此对话。",
+    "same_again": "不采样时会得到相同的文字。想要不同的文字，请提高温度。",
+    "unreadable": "此轮已无法读取，只剩下文字。",
     "no_title": "标题至少需要一个字。",
     "still_writing": "答案仍在书写：请先停止。",
     "thinking": "思考中",
@@ -335,6 +342,7 @@ REASONS_IN_CHINESE = {
     "BadImport": "此文件无法导入：请选择由 Outrider 导出的文件。",
     "BadRecord": "其中有无法读取的记录。",
     "HistoryDamaged": "对话记录文件已损坏。原文件已改名保留，并新建了一个。",
+    "HistoryNewer": "对话记录由更新版本的 Outrider 写成，因此原样保留：请更新 Outrider。现在的对话在 Outrider 结束后就会丢失。",
     "HistoryNotKept": "对话无法保存，Outrider 结束后就会丢失。",
 }
 
