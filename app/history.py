@@ -204,7 +204,7 @@ class History:
         siblings: dict[int | None, tuple[int, ...]] = {}
         for node, parent, *_ in rows:
             siblings[parent] = (*siblings.get(parent, ()), node)
-        return [_node(*row, siblings[row[1]]) for row in rows]
+        return [_node(row, siblings[row[1]]) for row in rows]
 
     def path(self, chat: int) -> tuple[Node, ...]:
         """The turns from the first to the tip. Raises NoSuchChat."""
@@ -382,9 +382,8 @@ def _loaded(record: str) -> Any:
         raise BadRecord("It is no JSON.") from error
 
 
-def _node(
-    node: int, parent: int | None, record: str, finish_reason: str | None, text: str, siblings: tuple[int, ...]
-) -> Node:
+def _node(row: tuple[Any, ...], siblings: tuple[int, ...]) -> Node:
+    node, parent, record, finish_reason, text = row
     try:
         loaded = _loaded(record)
         if isinstance(loaded, dict):

@@ -14,7 +14,7 @@ from outrider.pipelines.trace import TARGET
 from .conversation import File, Turn
 from .history import Node, title_of
 from .record import turn_of, turn_record
-from .values import sound, storable
+from .values import sound
 
 FORMAT = "outrider-chat"
 VERSION = 1

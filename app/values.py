@@ -9,6 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
+from outrider.pipelines import InvalidOption
+
 DEEPEST = 16  # levels of lists and objects; a conversation has six
 NAME = r"[a-z_]{1,40}"  # of a drafter or an end, which becomes a class in the page
 LARGEST_WHOLE = 2**64 - 1
@@ -17,6 +19,13 @@ LARGEST_WHOLE = 2**64 - 1
 def storable(text: str) -> str:
     """The text without lone surrogates, which UTF-8 does not have, and so neither a file nor a page."""
     return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def text_of(value: object) -> str:
+    """What a field for text holds. Raises InvalidOption for anything else."""
+    if not isinstance(value, str):
+        raise InvalidOption("This is no text: type some.")
+    return storable(value)
 
 
 def sound(value: Any, depth: int = DEEPEST) -> Any:

@@ -97,6 +97,7 @@ ENGLISH = {
     "min_p": "Min-p",
     "repetition_penalty": "Repetition penalty",
     "seed_label": "Seed",
+    "seed_hint": "0 or more; leave it empty for a new one with every answer",
     "max_new_tokens": "Answer tokens",
     "draft_tokens": "Draft tokens (0: as many as pay)",
     "editing": "You are changing an earlier prompt. Sending it begins a branch.",
@@ -111,6 +112,7 @@ ENGLISH = {
     "preset_hint": "Choose one, or type a name to keep these settings under",
     "keep_preset": "Keep as preset",
     "drop_preset": "Delete preset",
+    "preset_kept": "Saved as “{name}”.",
     "no_preset_name": "Type a name for the preset first.",
     "context": "Context: {used} of {all} tokens used",
     "context_unknown": "Context: {all} tokens",
@@ -253,6 +255,7 @@ CHINESE = {
     "min_p": "Min-p",
     "repetition_penalty": "重复惩罚",
     "seed_label": "种子",
+    "seed_hint": "0 或更大；留空则每个答案使用新的种子",
     "max_new_tokens": "答案词元数",
     "draft_tokens": "草稿词元数（0：划算即可）",
     "editing": "您正在修改之前的提示。发送后会另起一个分支。",
@@ -267,6 +270,7 @@ CHINESE = {
     "preset_hint": "选择一个，或输入名称以保存当前设置",
     "keep_preset": "保存为预设",
     "drop_preset": "删除预设",
+    "preset_kept": "已保存为“{name}”。",
     "no_preset_name": "请先输入预设的名称。",
     "context": "上下文：已用 {used} / {all} 个词元",
     "context_unknown": "上下文：{all} 个词元",
@@ -342,7 +346,8 @@ REASONS_IN_CHINESE = {
     "BadImport": "此文件无法导入：请选择由 Outrider 导出的文件。",
     "BadRecord": "其中有无法读取的记录。",
     "HistoryDamaged": "对话记录文件已损坏。原文件已改名保留，并新建了一个。",
-    "HistoryNewer": "对话记录由更新版本的 Outrider 写成，因此原样保留：请更新 Outrider。现在的对话在 Outrider 结束后就会丢失。",
+    "HistoryNewer": "对话记录由更新版本的 Outrider 写成，因此原样保留：请更新 Outrider。"
+    "现在的对话在 Outrider 结束后就会丢失。",
     "HistoryNotKept": "对话无法保存，Outrider 结束后就会丢失。",
 }
 
