@@ -220,10 +220,11 @@ class Assistant:
             return None
         return len(tokenizer.encode(tokenizer.apply_chat_template(said, False), add_special_tokens=False))
 
-    def stop(self, visitor: str) -> None:
-        """Complete the visitor's answers with what there is of them."""
-        for answering in self._of(visitor):
+    def stop(self, visitor: str) -> bool:
+        """Complete the visitor's answers with what there is of them. False where none is being written."""
+        for answering in (now := self._of(visitor)):
             answering.stopped = True
+        return bool(now)
 
     def drop(self, visitor: str, patience_s: float = 0) -> None:
         """End the visitor's answers without completing them, and wait so long for that to have happened."""

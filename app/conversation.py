@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Annotated
+
+from pydantic import AfterValidator
 
 from outrider.pipelines import Piece, Span, Statistics
 
 from .receipt import Receipt
 from .saving import Saving
 from .settings import Settings
+from .values import NAME, Name
 
 CANCELLED = "cancelled"  # how an answer ended that was stopped, or that the program did not live to finish
 
@@ -20,6 +25,18 @@ class File:
 
     name: str
     text: str
+
+
+def _from_a_source(span: Span) -> Span:
+    if not re.fullmatch(NAME, span.source):
+        raise ValueError("the source of a part of the answer is no name")
+    return span
+
+
+def _of_the_same(saving: Saving) -> Saving:
+    if saving.plain_passes.keys() != saving.took_ms.keys():
+        raise ValueError("plain_passes and took_ms are of other drafters")
+    return saving
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +50,11 @@ class Turn:
     settings: Settings = field(default_factory=Settings)
     files: tuple[File, ...] = ()
     model: str = ""
-    spans: tuple[Span, ...] = ()
+    spans: tuple[Annotated[Span, AfterValidator(_from_a_source)], ...] = ()
     token_ids: tuple[int, ...] = ()
-    finish_reason: str | None = None
+    finish_reason: Name | None = None
     stats: Statistics | None = None
-    saving: Saving | None = None
+    saving: Annotated[Saving, AfterValidator(_of_the_same)] | None = None
     receipt: Receipt | None = None
 
     @property

@@ -2,29 +2,95 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Annotated, Any, ClassVar
 
-from outrider.pipelines import AUTO, InvalidOption
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+
+from outrider.pipelines import AUTO, MODES, InvalidOption
+
+from .values import LARGEST_WHOLE, Number, Whole, sound
+
+NEW_SEEDS = 2**31  # every device takes these, and so does a number field
+
+
+def _known(mode: str) -> str:
+    if mode not in MODES:
+        raise ValueError
+    return mode
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What the controls show, and the system prompt.
 
-    A top-k of 0 is no limit, a temperature of 0 takes the likeliest token every time, 0 draft tokens as many as pay.
+    A top-k of 0 is no limit, a temperature of 0 takes the likeliest token every time, 0 draft tokens as many as pay. No
+    seed is a new one for every answer. The constraints are those of `Settings.read`.
     """
 
-    mode: str = AUTO
-    temperature: float = 0.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = 0  # None when the field was emptied
-    max_new_tokens: int = 512
-    draft_tokens: int = 0
-    system: str = ""
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    mode: Annotated[str, AfterValidator(_known), Field(title="Mode", description=f"one of {', '.join(MODES)}")] = AUTO
+    temperature: Annotated[Number, Field(ge=0, le=100, title="Temperature", description="a number from 0 to 100")] = 0.0
+    top_k: Annotated[Whole, Field(ge=0, le=10**6, title="Top-k", description="a whole number from 0 up")] = 0
+    top_p: Annotated[Number, Field(gt=0, le=1, title="Top-p", description="above 0 and at most 1")] = 1.0
+    min_p: Annotated[Number, Field(ge=0, lt=1, title="Min-p", description="from 0 up and below 1")] = 0.0
+    repetition_penalty: Annotated[
+        Number, Field(ge=0.01, le=100, title="Repetition penalty", description="a number from 0.01 to 100")
+    ] = 1.0
+    seed: Annotated[
+        Whole | None,
+        Field(
+            ge=0,
+            le=LARGEST_WHOLE,
+            title="Seed",
+            description="0 or more, up to 2^64 - 1; left empty, every answer gets a new one",
+        ),
+    ] = 0
+    max_new_tokens: Annotated[
+        Whole, Field(ge=1, le=10**6, title="The number of answer tokens", description="a whole number from 1 up")
+    ] = 512
+    draft_tokens: Annotated[
+        Whole, Field(ge=0, le=32, title="The number of draft tokens", description="a whole number from 0 to 32")
+    ] = 0
+    system: Annotated[str, Field(max_length=10**6, title="The system prompt", description="a text")] = ""
+
+    @classmethod
+    def read(cls, record: Mapping[str, Any]) -> Settings:
+        """Settings by name, from wherever they come; what is not named keeps its default. Raises InvalidOption."""
+        if not isinstance(record, Mapping):
+            raise InvalidOption("These are no settings: give an object.")
+        values = {}
+        for name, value in record.items():
+            try:
+                values[str(name)] = sound(value)
+            except ValueError as error:
+                raise InvalidOption(_refusal(str(name))) from error
+        try:
+            return _adapter().validate_json(json.dumps(values), strict=True)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+            raise InvalidOption(_refusal(str(first["loc"][0]))) from error
+
+    @classmethod
+    def of(cls, *values: Any) -> Settings:
+        """Settings from the values of all fields, in their order. Raises InvalidOption."""
+        names = [field.name for field in fields(cls)]
+        if len(values) != len(names):
+            raise InvalidOption("These are no settings: a value is missing.")
+        return cls.read(dict(zip(names, values, strict=True)))
+
+    @property
+    def samples(self) -> bool:
+        return self.temperature > 0
+
+    def seeded(self, anew: bool = False) -> Settings:
+        """These with a seed, which is a new one where there was none or `anew` asks for it."""
+        return replace(self, seed=secrets.randbelow(NEW_SEEDS)) if anew or self.seed is None else self
 
     def options(self) -> dict[str, Any]:
         """The same as options of `LLMPipeline.stream`. Raises InvalidOption."""
@@ -32,7 +98,7 @@ class Settings:
             raise InvalidOption("The seed is empty: give a whole number from 0 up.")
         return {
             "mode": self.mode,
-            "do_sample": self.temperature > 0,
+            "do_sample": self.samples,
             "temperature": float(self.temperature),
             "top_k": int(self.top_k) or None,
             "top_p": float(self.top_p),
@@ -42,3 +108,16 @@ class Settings:
             "max_new_tokens": int(self.max_new_tokens),
             "num_assistant_tokens": int(self.draft_tokens) or None,
         }
+
+
+@cache
+def _adapter() -> TypeAdapter[Settings]:
+    return TypeAdapter(Settings)
+
+
+def _refusal(name: str) -> str:
+    """What the value of this name has to be."""
+    properties = _adapter().json_schema()["properties"]
+    if name not in properties:
+        return f"There is no setting {name[:40]!r}."
+    return f"{properties[name]['title']} must be {properties[name]['description']}."

@@ -14,10 +14,13 @@ from outrider.pipelines.trace import TARGET
 from .conversation import File, Turn
 from .history import Node, title_of
 from .record import turn_of, turn_record
+from .values import sound
 
 FORMAT = "outrider-chat"
 VERSION = 1
 LARGEST_IMPORT = 64_000_000  # bytes
+MOST_TURNS = 10_000
+MOST_FILES = 1_000  # of one prompt
 
 _MARK = re.compile(r"^(\\*)(#{1,2} .*<!-- (title|prompt|file|answer) -->)[ \t]*$")
 
@@ -72,30 +75,44 @@ def read_exchange(content: bytes) -> Exchange:
 
 def _from_json(text: str) -> Exchange:
     try:
-        whole: Any = json.loads(text)
+        whole: Any = sound(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise BadImport(f"The file is no JSON ({error}): choose one that Outrider exported.") from error
+        raise BadImport(f"The file is no JSON ({_reason(error)}): choose one that Outrider exported.") from error
     if whole.get("format") != FORMAT or whole.get("version") != VERSION:
         raise BadImport(
-            f"The file is no conversation that Outrider exported (format {FORMAT!r}, version {VERSION}): it says "
-            f"format={whole.get('format')!r}, version={whole.get('version')!r}."
+            f"The file is no conversation that Outrider exported (format {FORMAT!r}, version {VERSION}): choose "
+            "another one, or update Outrider."
         )
     title, tip, records = whole.get("title"), whole.get("tip"), whole.get("turns")
     if not isinstance(title, str) or not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
         raise BadImport("The file lacks the title or the turns: choose one that Outrider exported.")
+    _check_count(len(records))
     turns = []
     for place, record in enumerate(records):
         parent = record.pop("parent", None)
         if parent is not None and not (type(parent) is int and 0 <= parent < place):
-            raise BadImport(f"Turn {place} has parent={parent!r}: give the place of an earlier turn, or null.")
+            raise BadImport(f"Turn {place} has a parent that is none: give the place of an earlier turn, or null.")
+        files = record.get("files")
+        if isinstance(files, list) and len(files) > MOST_FILES:
+            raise BadImport(f"Turn {place} has {len(files):,} files, and {MOST_FILES:,} can be imported.")
         turns.append((parent, turn_of(record)))
     if tip is not None and not (type(tip) is int and 0 <= tip < len(turns)):
-        raise BadImport(f"tip={tip!r} is no turn: give a place in the list, or null.")
+        raise BadImport("The tip is no turn: give a place in the list, or null.")
     return Exchange(title, tuple(turns), tip)
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_TURNS:
+        raise BadImport(f"The conversation has {count:,} turns, and {MOST_TURNS:,} can be imported.")
 
 
 def _from_markdown(text: str) -> Exchange:
     title, sections = "", _sections(text)
+    _check_count(len(sections) // 2)  # a turn has two marks, and more only with files
     turns: list[Turn] = []
     for kind, heading, body in sections:
         if kind == "title":

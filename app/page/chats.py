@@ -21,6 +21,7 @@ class ChatList:
 
     def __init__(self, history: History) -> None:
         self._history = history
+        self.doomed = gr.State(None)  # the conversation that is asked about, whichever is open by the answer
         with gr.Sidebar(position="left", width=290, open=False, elem_id="chats") as self.sidebar:
             self.heading = gr.HTML(elem_id="chats-heading")
             self.new = gr.Button(translate("new"), variant="primary", elem_id="new", size="sm")
@@ -52,10 +53,16 @@ class ChatList:
         asked, listed = [view, self.search], [self.listing, self.title]
         self.search.change(self.listed, asked, listed, **queued)
         gr.on([self.rename.click, self.title.submit], self._rename, [*asked, self.title], listed, **queued)
-        self.delete.click(self._ask_sure, view, [self.delete, self.sure, self.keep], **queued)
-        gr.on([self.keep.click, self.sure.click], self._not_sure, None, [self.delete, self.sure, self.keep], **queued)
+        asking = [self.doomed, self.delete, self.sure, self.keep]
+        self.delete.click(self._ask_sure, view, asking, **queued)
+        self.keep.click(self._not_sure, None, asking, **queued)
         outbox.deliver(self.json.click(self._to_json, view, outbox.box, **queued))
         outbox.deliver(self.markdown.click(self._to_markdown, view, outbox.box, **queued))
+
+    def spare_on(self, events: list[gr.events.Dependency], queued: dict[str, Any]) -> None:
+        """Who turns to another conversation does not mean that one."""
+        for event in events:
+            event.then(self._not_sure, None, [self.doomed, self.delete, self.sure, self.keep], **queued)
 
     def listed(self, view: View, search: str) -> tuple[gr.Radio, gr.Textbox]:
         """The list, the shown conversation marked in it, and that one's title."""
@@ -65,17 +72,17 @@ class ChatList:
         choices = [(chat.title or "…", chat.id) for chat in chats]
         return gr.Radio(choices=choices, value=shown), gr.Textbox(value=title, interactive=view.chat is not None)
 
-    def delete_shown(self, view: View) -> View:
-        if view.chat is not None:
-            self._history.delete(view.chat)
-        return View()
+    def delete_doomed(self, view: View, doomed: int | None) -> View:
+        if doomed is not None:
+            self._history.delete(doomed)
+        return View() if view.chat == doomed else view
 
     def imported(self, content: bytes, request: gr.Request) -> View:
         with told(request):
             exchange = read_exchange(content)
             chat = self._history.insert(exchange.title, exchange.turns, exchange.tip)
-            gr.Info(escape(words_of(request)("imported", title=exchange.title), quote=False))
-            return View(chat, self._history.path(chat))
+            gr.Info(escape(words_of(request)("imported", title=self._history.title(chat)), quote=False))
+            return View(chat, self._history.resume(chat))
 
     def _rename(self, view: View, search: str, title: str, request: gr.Request) -> tuple[gr.Radio, gr.Textbox]:
         with told(request):
@@ -96,12 +103,11 @@ class ChatList:
             title = self._history.title(_open_chat(view, request))
             return saved(f"{title}.md", to_markdown(title, view.conversation))
 
-    def _ask_sure(self, view: View, request: gr.Request) -> tuple[gr.Button, ...]:
-        _open_chat(view, request)
-        return toggled(False, True, True)
+    def _ask_sure(self, view: View, request: gr.Request) -> tuple[Any, ...]:
+        return _open_chat(view, request), *toggled(False, True, True)
 
-    def _not_sure(self) -> tuple[gr.Button, ...]:
-        return toggled(True, False, False)
+    def _not_sure(self) -> tuple[Any, ...]:
+        return None, *toggled(True, False, False)
 
 
 def _open_chat(view: View, request: gr.Request) -> int:

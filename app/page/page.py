@@ -105,18 +105,18 @@ class Page:
             "fn": self._refresh, "inputs": [self.view, self.chats.search], **queued,
             "outputs": [*listed, self.meter, self.legend, self.insight.tables],
         }  # fmt: skip
-        asked = [composer.box, composer.entry]
+        asked, settings = [composer.box, composer.entry], [self.mode, *self.settings.values]
         for ask, begin, inputs in (
             (composer.box.submit, talk.ask, asked),
             (composer.send.click, talk.ask, asked),
             (self.chat.example_select, talk.ask_example, []),
             (self.chat.retry, talk.retry, []),
         ):
-            begun = ask(begin, [*inputs, *seen], [*entry, *shown], **queued)
+            begun = ask(begin, [*inputs, *seen, *settings], [*entry, *shown], preprocess=False, **queued)
             begun.success(**refresh)
             answer = begun.success(
                 talk.answer,
-                [*seen, self.mode, *self.settings.values],
+                seen,
                 [self.view, self.chat, *entry],
                 concurrency_id="answer",
                 concurrency_limit=8,
@@ -124,7 +124,7 @@ class Page:
             )
             rested = answer.then(talk.rest, seen, [self.chat, *buttons], **quick)
             rested.then(**refresh)
-        composer.stop.click(talk.stop, None, None, **quick)
+        composer.stop.click(talk.stop, seen, shown, **quick)
         self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
         anew = self.chats.new.click(talk.begin_anew, None, [*entry, *shown], **quick)
         anew.then(**refresh)
@@ -139,22 +139,24 @@ class Page:
         replayed.then(talk.rest, seen, [self.chat, *buttons], **quick).then(**refresh)
 
         texts = [self.title, self.notice, self.chats.heading, self.words]
-        deleted = self.chats.sure.click(talk.leave_chat, None, None, **queued)
-        deleted = deleted.then(self.chats.delete_shown, self.view, self.view, **queued)
+        deleted = self.chats.sure.click(talk.leave_doomed, [self.view, self.chats.doomed], None, **queued)
+        deleted = deleted.then(self.chats.delete_doomed, [self.view, self.chats.doomed], self.view, **queued)
         imported = self.chats.upload.upload(talk.leave_chat, None, None, **queued)
         imported = imported.then(self.chats.imported, self.chats.upload, self.view, **queued)
+        self.chats.spare_on([anew, opened, deleted], queued)
         for event in (deleted, imported):
             event.success(talk.rest, seen, [self.chat, *buttons], **queued).then(**refresh)
         self.chats.connect(self.view, self.outbox, queued)
         composer.connect(queued)
-        self.settings.connect(self.blocks, queued)
+        self.settings.connect(self.blocks, self.mode, queued)
         self.race.connect(self.blocks, self.mode, self.settings.values, queued)
         self.insight.connect(self.insight_tab, [self.chat_tab, self.race_tab], quick)
 
         state = [self.status, self.small_print, self.clock, self.switches]
         gr.on([self.blocks.load, self.clock.tick], self._tick, self.switches, state, **queued)
         dependent = [self.mode, *self.settings.dependent, *self.settings.model.outputs]
-        switched = self.switches.change(self._switched, [self.mode, self.settings.dependent[0]], dependent, **queued)
+        ranged = [self.mode, self.settings.dependent[0]]
+        switched = self.switches.change(self._switched, ranged, dependent, preprocess=False, **queued)
         switched.then(self._texts, None, texts, **quick).then(**refresh)
         begun = self.settings.model.connect(self.blocks, queued)
         begun.success(self._tick, self.switches, state, **queued)

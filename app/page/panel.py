@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
+from html import escape
 from typing import Any
 
 import gradio as gr
 
+from outrider.pipelines import InvalidOption
+
 from ..assistant import Assistant
 from ..history import History
 from ..settings import Settings
+from ..values import storable
 from ..wording import translate, words_of
 from .guard import refused, told
 from .models import ModelChoice
+
+LONGEST_NAME = 100
 
 
 class SettingsPanel:
     """Lays itself out where it is made. `values` are the components of the fields of `Settings` behind its mode."""
 
     def __init__(self, assistant: Assistant, history: History) -> None:
+        self._assistant = assistant
         self._history = history
+        # Encrypted by Gradio under a key that has to outlive the program; what is kept is no secret from its browser.
+        self._browser = gr.BrowserState(None, storage_key="outrider-settings", secret="outrider-settings")
         default, context = Settings(), assistant.pipeline.max_context
         drafts = len(assistant.pipeline.modes) > 1
         with gr.Sidebar(position="right", width=300, open=False, elem_id="settings"):
@@ -40,48 +49,71 @@ class SettingsPanel:
                 gr.Slider(0.05, 1, default.top_p, step=0.05, label=translate("top_p")),
                 gr.Slider(0, 0.95, default.min_p, step=0.05, label=translate("min_p")),
                 gr.Slider(0.5, 2, default.repetition_penalty, step=0.05, label=translate("repetition_penalty")),
-                gr.Number(default.seed, precision=0, minimum=0, label=translate("seed_label")),
+                gr.Number(default.seed, precision=0, label=translate("seed_label"), info=translate("seed_hint")),
                 gr.Slider(1, context, min(512, context), step=1, label=translate("max_new_tokens")),
                 gr.Slider(0, 16, default.draft_tokens, step=1, label=translate("draft_tokens"), visible=drafts),
                 system,
             ]
         self.dependent = self.values[-3:-1]  # those whose range the model decides
 
-    def ranged(self, assistant: Assistant, max_new_tokens: float) -> tuple[gr.Slider, gr.Slider]:
+    def ranged(self, assistant: Assistant, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider]:
         """The dependent ones, as the model of now has them."""
         drafts, context = len(assistant.pipeline.modes) > 1, assistant.pipeline.max_context
-        return gr.Slider(maximum=context, value=min(max_new_tokens, context)), gr.Slider(visible=drafts)
+        tokens = max_new_tokens if isinstance(max_new_tokens, (int, float)) else context
+        return gr.Slider(maximum=context, value=min(tokens, context)), gr.Slider(visible=drafts)
 
-    def connect(self, blocks: gr.Blocks, queued: dict[str, Any]) -> None:
+    def connect(self, blocks: gr.Blocks, mode: gr.Radio, queued: dict[str, Any]) -> None:
+        kept = [mode, *self.values]
+        # The browser has read what it keeps before the page is loaded, and keeps it again whenever something changes.
+        loaded = blocks.load(self._restored, [self._browser, *kept], kept, preprocess=False, **queued)
+        keep: dict[str, Any] = {"fn": None, "inputs": kept, "outputs": self._browser, "js": "(...values) => [values]"}
+        loaded.then(**keep, show_progress="hidden", api_visibility="private")
+        gr.on([value.change for value in kept], **keep, show_progress="hidden", api_visibility="private")
         blocks.load(self._listed, None, [self._presets, self._heading], **queued)
-        self._presets.select(self._apply, self._presets, self.values, **queued)
-        self._keep.click(self._kept, [self._presets, *self.values], self._presets, **queued)
-        self._drop.click(self._dropped, self._presets, self._presets, **queued)
+        self._presets.select(self._apply, [self._presets, mode], kept, preprocess=False, **queued)
+        self._keep.click(self._kept, [self._presets, *kept], self._presets, preprocess=False, **queued)
+        self._drop.click(self._dropped, self._presets, self._presets, preprocess=False, **queued)
+
+    def _restored(self, browser: Any, *now: Any) -> tuple[Any, ...]:
+        """What this browser was last left with; what the model of now cannot do, or nobody could, stays as it is."""
+        try:
+            settings = Settings.of(*browser)
+        except (InvalidOption, TypeError):  # nothing is kept yet, or by another release
+            return (gr.skip(),) * len(now)
+        return self._shown(settings, now[0])
+
+    def _shown(self, settings: Settings, mode: Any) -> tuple[Any, ...]:
+        """The values of the controls for these; a mode that this model lacks leaves the one of now."""
+        pipeline = self._assistant.pipeline
+        tokens = min(settings.max_new_tokens, pipeline.max_context)
+        offered = settings.mode if settings.mode in pipeline.modes else mode
+        return astuple(replace(settings, mode=offered, max_new_tokens=tokens))
 
     def _listed(self, request: gr.Request) -> tuple[gr.Dropdown, str]:
         return self._dropdown(None, request), f"<h2>{words_of(request)('sampling')}</h2>"
 
-    def _apply(self, name: str, request: gr.Request) -> tuple[Any, ...]:
+    def _apply(self, name: Any, mode: Any, request: gr.Request) -> tuple[Any, ...]:
         with told(request):
-            settings = self._history.presets().get(name)
-            return (gr.skip(),) * len(self.values) if settings is None else astuple(settings)[1:]
+            return self._shown(self._history.preset(_named(name, request)), mode)
 
-    def _kept(self, request: gr.Request, name: str | None, *values: Any) -> gr.Dropdown:
+    def _kept(self, request: gr.Request, name: Any, *values: Any) -> gr.Dropdown:
         with told(request):
-            self._history.keep_preset(_named(name, request), Settings(Settings().mode, *values))
-            return self._dropdown(name, request)
+            named = _named(name, request)[:LONGEST_NAME]
+            self._history.keep_preset(named, Settings.of(*values))
+            gr.Info(escape(words_of(request)("preset_kept", name=named), quote=False))
+            return self._dropdown(named, request)
 
-    def _dropped(self, name: str | None, request: gr.Request) -> gr.Dropdown:
+    def _dropped(self, name: Any, request: gr.Request) -> gr.Dropdown:
         with told(request):
             self._history.drop_preset(_named(name, request))
             return self._dropdown(None, request)
 
     def _dropdown(self, name: str | None, request: gr.Request) -> gr.Dropdown:
         with told(request):
-            return gr.Dropdown(choices=list(self._history.presets()), value=name)
+            return gr.Dropdown(choices=list(self._history.preset_names()), value=name)
 
 
-def _named(name: str | None, request: gr.Request) -> str:
-    if not (name and name.strip()):
+def _named(name: Any, request: gr.Request) -> str:
+    if not isinstance(name, str) or not name.strip():
         raise refused("no_preset_name", request)
-    return name
+    return storable(name)

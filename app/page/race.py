@@ -13,6 +13,7 @@ from ..reading import Reading
 from ..receipt import first_difference
 from ..settings import Settings
 from ..standing import Standing
+from ..values import text_of
 from ..wording import Words, translate, words_of
 from . import rendering
 from .buttons import AWAY, toggled
@@ -48,6 +49,7 @@ class Race:
             [self._lanes, *buttons],
             concurrency_id="answer",
             concurrency_limit=8,
+            preprocess=False,
             **queued,
         )
         raced.then(lambda: toggled(True, False), None, buttons, **queued)
@@ -60,11 +62,11 @@ class Race:
         self._assistant.stop(str(request.session_hash))
 
     def _run(self, request: gr.Request, prompt: str, mode: str, *values: Any) -> Iterator[tuple[Any, ...]]:
-        words, settings, redraw = words_of(request), Settings(mode, *values), Redraw()
-        if mode == "off":
-            raise refused("race_plain", request)
-        asked = Turn(prompt)
+        words, redraw = words_of(request), Redraw()
         with told(request):
+            if mode == "off":
+                raise refused("race_plain", request)
+            asked, settings = Turn(text_of(prompt)), Settings.of(mode, *values).seeded()
             yield lanes_html(Standing(asked, asked), mode, words), *toggled(False, True)
             for standing in self._assistant.race(asked, settings, str(request.session_hash)):
                 plain, drafted = standing.plain, standing.drafted

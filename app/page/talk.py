@@ -10,14 +10,15 @@ from typing import Any
 
 import gradio as gr
 
-from outrider.pipelines import OutriderError
+from outrider.pipelines import AUTO, OutriderError
 
 from ..assistant import Assistant
 from ..conversation import CANCELLED, Turn
-from ..history import History, Node, title_of
+from ..history import History, Node, NoSuchChat, title_of
 from ..reading import Reading
 from ..receipt import Receipt
 from ..settings import Settings
+from ..values import text_of
 from ..wording import words_of
 from . import rendering
 from .acts import copied
@@ -26,7 +27,9 @@ from .composer import Entry, composed, untouched
 from .guard import refusal_html, refuse_while_answering, told
 from .redraw import Redraw
 from .view import View
+from .writing import Writing
 
+STOP_S = 30  # how long the end of an answer is waited for
 KEEP_S = 2.0  # how often a growing answer is kept, should the program not live to its end
 
 log = logging.getLogger(__name__)
@@ -38,33 +41,53 @@ class Talk:
     def __init__(self, assistant: Assistant, history: History) -> None:
         self._assistant = assistant
         self._history = history
+        self._writing = Writing()
 
-    def ask(self, prompt: str, entry: Entry, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        if not prompt.strip():
-            raise gr.Error("", visible=False, print_exception=False)
-        refuse_while_answering(view, request)
+    def ask(
+        self, request: gr.Request, prompt: str, entry: Entry, view: View, coloured: bool, *values: Any
+    ) -> tuple[Any, ...]:
         with told(request):
+            prompt = text_of(prompt)
+            if not prompt.strip():
+                raise gr.Error("", visible=False, print_exception=False)
+            settings = Settings.of(*values).seeded()
+            view = self._idle(view, request)
             place = view if entry.editing is None else view.before(view.find(entry.editing))
-        begun = self._begin(Turn(prompt, files=entry.files), place, coloured, request)
+        begun = self._begin(Turn(prompt, settings, entry.files), place, coloured, request)
         return *composed("", Entry(), words_of(request)), *begun
 
-    def ask_example(self, event: gr.SelectData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        return *untouched(), *self._begin(Turn(event.value["text"]), view, coloured, request)
+    def ask_example(
+        self, request: gr.Request, event: gr.SelectData, view: View, coloured: bool, *values: Any
+    ) -> tuple[Any, ...]:
+        with told(request):
+            turn = Turn(text_of(event.value["text"]), Settings.of(*values).seeded())
+        return *untouched(), *self._begin(turn, view, coloured, request)
 
-    def retry(self, event: gr.RetryData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        refuse_while_answering(view, request)
-        again = _node_of(view, event.index)
-        turn = Turn(again.turn.prompt, files=again.turn.files)
+    def retry(
+        self, request: gr.Request, event: gr.RetryData, view: View, coloured: bool, *values: Any
+    ) -> tuple[Any, ...]:
+        """Ask again: with sampling under a new seed, as the one before would give the same text."""
+        with told(request):
+            view = self._idle(view, request)
+            again = _node_of(view, event.index)
+            settings = Settings.of(*values)
+            before = again.turn.settings
+            if settings.samples:
+                settings = settings.seeded(anew=settings.seed == before.seed)
+            elif _deciding(settings) == _deciding(before) and again.turn.model == self._assistant.model:
+                gr.Info(words_of(request)("same_again"))
+            turn = Turn(again.turn.prompt, settings.seeded(), again.turn.files)
         return *untouched(), *self._begin(turn, view.before(again), coloured, request)
 
-    def answer(
-        self, request: gr.Request, view: View, coloured: bool, mode: str, *values: Any
-    ) -> Iterator[tuple[Any, ...]]:
+    def answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
         """Draw the answer as it grows, and keep what there is of it, however it ends."""
+        visitor = str(request.session_hash)
+        if not view.is_answering or not self._writing.start(view.nodes[-1].id, visitor):
+            return  # stopped before it began
         words, asked = words_of(request), view
         redraw, kept = Redraw(), time.monotonic()
         try:
-            for seen in self._assistant.answer(view.conversation, Settings(mode, *values), str(request.session_hash)):
+            for seen in self._assistant.answer(view.conversation, view.nodes[-1].turn.settings, visitor):
                 begins = isinstance(seen, Turn) and not view.nodes[-1].turn.token_ids
                 if isinstance(seen, Turn):
                     view, notes = view.with_last(seen), {}
@@ -79,34 +102,39 @@ class Talk:
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
             gr.Warning(refusal_html(error, words))
-            failed, view = asked.nodes[-1], asked.before(asked.nodes[-1])
+            failed, place = asked.nodes[-1], len(asked.nodes) - 1
             self._history.remove(failed.id)
-            view = view if self._history.has(asked.chat) else View()
-            entry = composed(failed.turn.prompt, Entry(failed.turn.files), words)
-            yield view, rendering.chat_messages(view.nodes, coloured, words), *entry
+            view = self._resumed(asked.chat)
+            behind = view.nodes[place].id if len(view.nodes) > place else None  # what was to be retried or edited
+            entry = composed(failed.turn.prompt, Entry(failed.turn.files, behind), words)
+            yield view, self.drawn(view, coloured, request), *entry
         finally:
+            self._writing.end(asked.nodes[-1].id)
             if view.is_answering:
                 self._keep(view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED)))
 
     def rest(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        return self.drawn(view, coloured, request), *toggled(True, False)
+        return self.drawn(view, coloured, request), *toggled(not view.is_answering, view.is_answering)
 
     def drawn(self, view: View, coloured: bool, request: gr.Request) -> list[dict[str, str]]:
-        return rendering.chat_messages(view.nodes, coloured, words_of(request))
+        words = words_of(request)
+        notes = {node.id: words("unreadable") for node in view.nodes if node.unreadable}
+        return rendering.chat_messages(view.nodes, coloured, words, notes)
 
     def undo(self, event: gr.UndoData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        refuse_while_answering(view, request)
-        undone = _node_of(view, event.index)
+        """Take the last turn out of view, and its prompt into the box; it is kept as a branch."""
         with told(request):
-            assert view.chat is not None
-            view = View(view.chat, self._history.show(view.chat, undone.parent))
-            entry = composed(undone.turn.prompt, Entry(undone.turn.files), words_of(request))
+            view = self._idle(view, request)
+            undone, words = _node_of(view, event.index), words_of(request)
+            view = view.before(undone)
+            entry = composed(undone.turn.prompt, Entry(undone.turn.files), words)
+            gr.Info(words("undone"))
             return *entry, view, self.drawn(view, coloured, request)
 
     def open(self, chat: int, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         self.leave_chat(request)
         with told(request):
-            view = View(chat, self._history.path(chat))
+            view = self._current(View(chat, self._history.resume(chat)))
             return *composed("", Entry(), words_of(request)), view, *self.rest(view, coloured, request)
 
     def begin_anew(self, request: gr.Request) -> tuple[Any, ...]:
@@ -116,7 +144,7 @@ class Talk:
 
     def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         """What a button within the conversation asks for."""
-        refuse_while_answering(view, request)
+        view = self._idle(view, request)
         with told(request):
             act, node = event._data["act"], view.find(event._data["turn"])
         if act == "copy_prompt":
@@ -137,7 +165,7 @@ class Talk:
         self, event: gr.EventData, view: View, coloured: bool, request: gr.Request
     ) -> Iterator[tuple[Any, ...]]:
         """Replay an answer without drafts, and keep what that showed."""
-        refuse_while_answering(view, request)
+        view = self._idle(view, request)
         words, redraw = words_of(request), Redraw()
         buttons = toggled(False, True)
         with told(request):
@@ -160,26 +188,73 @@ class Talk:
                     chat = rendering.chat_messages(view.nodes, coloured, words, {node.id: note})
                     yield view, chat, *buttons
 
-    def stop(self, request: gr.Request) -> None:
-        self._assistant.stop(str(request.session_hash))
+    def stop(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        """End the answer that is shown, whichever window asked for it; what there is of it is kept."""
+        if self._assistant.stop(str(request.session_hash)):
+            return (gr.skip(),) * 4  # what is stopped draws its own end
+        with told(request):
+            if view.is_answering:
+                node, patience = view.nodes[-1].id, time.monotonic() + STOP_S
+                self._writing.withdraw(node)
+                while (visitor := self._writing.visitor(node)) and time.monotonic() < patience:
+                    self._assistant.stop(visitor)
+                    time.sleep(0.05)
+                view = self._current(view)
+            return view, *self.rest(view, coloured, request)
 
     def leave_chat(self, request: gr.Request) -> None:
         """End the answer that is being written; what there is of it is kept."""
-        self._assistant.drop(str(request.session_hash), patience_s=30)
+        self._writing.withdraw_all(str(request.session_hash))
+        self._assistant.drop(str(request.session_hash), patience_s=STOP_S)
+
+    def leave_doomed(self, view: View, doomed: int | None, request: gr.Request) -> None:
+        """End the answer that is being written in the conversation that is to be deleted, where that is shown."""
+        if view.chat == doomed:
+            self.leave_chat(request)
 
     def leave(self, request: gr.Request) -> None:
+        self._writing.withdraw_all(str(request.session_hash))
         self._assistant.drop(str(request.session_hash))
 
     def _begin(self, turn: Turn, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        refuse_while_answering(view, request)
+        view = self._idle(view, request)
         with told(request):
             chat = self._history.add_chat(title_of(turn.prompt)) if view.chat is None else view.chat
-            self._history.add_turn(chat, view.tip, turn)
+            self._writing.announce(self._history.add_turn(chat, view.tip, turn), str(request.session_hash))
             view = View(chat, self._history.path(chat))
         return view, self.drawn(view, coloured, request), *toggled(False, True)
 
+    def _current(self, view: View) -> View:
+        """The view with what has become of its last answer. One that nobody writes any more ends as it is."""
+        if not view.is_answering or self._writing.visitor(view.nodes[-1].id):
+            return view
+        assert view.chat is not None
+        kept = {node.id: node.turn for node in self._history.tree(view.chat)}
+        if (turn := kept.get(view.nodes[-1].id)) is None:
+            raise NoSuchChat("This part of the conversation has been deleted: open it again.")
+        if turn.complete:
+            return view.with_last(turn)
+        view = view.with_last(replace(turn, finish_reason=CANCELLED))
+        self._keep(view)
+        return view
+
+    def _idle(self, view: View, request: gr.Request) -> View:
+        """The view as it is now, in which no answer is being written."""
+        with told(request):
+            view = self._current(view)
+            refuse_while_answering(view, request)
+            return view
+
+    def _resumed(self, chat: int | None) -> View:
+        return View(chat, self._history.resume(chat)) if chat is not None and self._history.has(chat) else View()
+
     def _keep(self, view: View) -> None:
         self._history.update(view.nodes[-1].id, view.nodes[-1].turn)
+
+
+def _deciding(settings: Settings) -> Settings:
+    """What of the settings a greedy text depends on."""
+    return replace(settings, mode=AUTO, draft_tokens=0, seed=0)
 
 
 def _node_of(view: View, message: int | tuple[int, int]) -> Node:
