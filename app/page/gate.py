@@ -22,7 +22,7 @@ READING = ("GET", "HEAD")
 API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 # What the page sends. Gradio has more, which runs programs on recordings or edits the app's own code.
-SENDING = (f"{API}/queue/join", f"{API}/run/", f"{API}/cancel", f"{API}/reset", f"{API}/component_server", UPLOAD, LOGIN)
+SENDING = (*(f"{API}/{name}" for name in ("queue/join", "run/", "cancel", "reset", "component_server")), UPLOAD, LOGIN)
 OPEN = (f"{API}/startup-events",)  # asked by Gradio itself while it starts; says whether it has
 
 # Gradio has scripts and styles in the page itself, and compiles the listeners that a page brings along.
