@@ -92,7 +92,7 @@ class PageGate:
             await self._app(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        headers, method, path = request.headers, request.method, request.url.path
+        headers, method, path = request.headers, request.method, request.scope["path"]
         try:
             self._access.check(headers)
         except Denied as denied:

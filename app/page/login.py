@@ -39,7 +39,7 @@ class Login:
 
     async def answer(self, request: Request) -> Response:
         """To a request without a key: the form where a person looks, its result, or a refusal."""
-        if request.url.path == PATH and request.method == "POST":
+        if request.scope["path"] == PATH and request.method == "POST":
             return await self._log_in(request)
         if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", ""):
             return _form(request)
