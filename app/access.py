@@ -128,8 +128,9 @@ def _keys(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _name(host: str) -> str:
-    """The host of a Host header, without port and brackets."""
-    return host[1:].partition("]")[0] if host.startswith("[") else host.rpartition(":")[0] or host
+    """The host of a Host header, without port and brackets; nothing where it is none."""
+    found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:/?#@]*))(?::\d*)?", host)
+    return "" if found is None else found[1] or found[2] or ""
 
 
 def _is_address(name: str) -> bool:

@@ -271,7 +271,9 @@ class Assistant:
             self.state = State("warming", "state_warming_other", {"pair": choice.name, "device": device})
             pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it, and the pair before goes on
-            if not isinstance(error, OutriderError):
+            if isinstance(error, OutriderError):
+                log.warning("%s could not be loaded on %s: %s", choice.path, device, error)  # the page hides paths
+            else:
                 log.exception("%s could not be loaded on %s", choice.path, device)
             self._refused[choice.path, device] = reason = Reason.of(error)
             values = {"pair": choice.name, "device": device, "reason": reason}

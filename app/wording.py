@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from .reason import Reason
+from .reason import Reason, without_paths
 
 ENGLISH = {
     "drafted": "The same answer, sooner. A drafter rides ahead; the model keeps only what it would have written "
@@ -381,9 +381,9 @@ class Words:
         return self(one if number == 1 else many, count=f"{number:,}")
 
     def reason(self, reason: Reason) -> str:
-        """What went wrong, in the words that there are for its kind, and behind them the message itself."""
-        said = self._reasons.get(reason.kind)
-        return reason if said is None else f"{said}（{reason}）"
+        """What went wrong, in the words that there are for its kind, and behind them the message, without paths."""
+        said, message = self._reasons.get(reason.kind), without_paths(reason)
+        return message if said is None else f"{said}（{message}）"
 
 
 IN_ENGLISH = Words("en")

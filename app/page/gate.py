@@ -18,14 +18,13 @@ from .uploads import MIB, TooMuch, Uploads
 
 LARGEST_EVENT = 8 * MIB
 BODY_S = 120.0  # for a body to arrive
+ANOTHER_PAGE = "Another web page may not use this one."
 READING = ("GET", "HEAD")
 API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 # What the page sends. Gradio has more, which runs programs on recordings or edits the app's own code.
-SENDING = (
-    *(f"{API}/{path}" for path in ("queue/join", "run/", "cancel", "reset", "component_server")), UPLOAD, LOGIN
-)  # fmt: skip
-OPEN = (f"{API}/startup-events",)  # Gradio asks for it while it starts; it tells whether it has
+SENDING = (*(f"{API}/{name}" for name in ("queue/join", "run/", "cancel", "reset", "component_server")), UPLOAD, LOGIN)
+OPEN = (f"{API}/startup-events",)  # asked by Gradio itself while it starts; says whether it has
 
 # Gradio has scripts and styles in the page itself, and compiles the listeners that a page brings along.
 POLICY = "; ".join(
@@ -79,6 +78,8 @@ class PageGate:
             await send(message)
 
         scope = {**scope, "headers": [(name, value) for name, value in scope["headers"] if not _is_relayed(name)]}
+        if scope["method"] not in READING:
+            receive = _in_time(receive)
         request = Request(scope, receive)
         refusal = self._refusal(request)
         if refusal is None and scope["path"] not in OPEN and not self._login.admits(request):
@@ -88,16 +89,16 @@ class PageGate:
         elif scope["path"] == UPLOAD and scope["method"] == "POST":
             await self._take_files(scope, receive, send_with_headers)
         else:
-            await self._app(scope, _in_time(receive), send_with_headers)
+            await self._app(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        headers, method, path = request.headers, request.method, request.url.path
+        headers, method, path = request.headers, request.method, request.scope["path"]
         try:
             self._access.check(headers)
         except Denied as denied:
-            return PlainTextResponse(str(denied), 403)
+            return PlainTextResponse(str(denied) if denied.code == "host" else ANOTHER_PAGE, 403)
         if not _is_own(headers, method):
-            return PlainTextResponse("Another web page may not use this one.", 403)
+            return PlainTextResponse(ANOTHER_PAGE, 403)
         if method in READING:
             return None
         if method != "POST" or not path.startswith(SENDING):
@@ -112,7 +113,7 @@ class PageGate:
     async def _take_files(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with self._uploads.room_for(int(Headers(scope=scope)["content-length"])):
-                await self._app(scope, _in_time(receive), send)
+                await self._app(scope, receive, send)
         except TooMuch as error:
             await PlainTextResponse(str(error), error.status)(scope, receive, send)
 

@@ -11,7 +11,7 @@ import gradio as gr
 
 from outrider.pipelines import OutriderError
 
-from ..reason import Reason
+from ..reason import Reason, without_paths
 from ..wording import Words, words_of
 from .view import View
 
@@ -37,7 +37,11 @@ def refused(why: str, request: gr.Request) -> gr.Error:
 
 
 def refusal_html(error: Exception, words: Words) -> str:
-    """What an error says, as Gradio shows messages."""
+    """What an error says, as Gradio shows messages; of one that nobody foresaw, that the log says more."""
+    if not isinstance(error, OutriderError):
+        return words("failed")
+    if without_paths(str(error)) != str(error):
+        log.warning("%s", error)
     return escape(words.reason(Reason.of(error)), quote=False)
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from html import escape
 from urllib.parse import parse_qs
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from ..access import Access
@@ -39,7 +39,7 @@ class Login:
 
     async def answer(self, request: Request) -> Response:
         """To a request without a key: the form where a person looks, its result, or a refusal."""
-        if request.url.path == PATH and request.method == "POST":
+        if request.scope["path"] == PATH and request.method == "POST":
             return await self._log_in(request)
         if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", ""):
             return _form(request)
@@ -48,7 +48,11 @@ class Login:
     async def _log_in(self, request: Request) -> Response:
         if int(request.headers["content-length"]) > MOST_BYTES:
             return PlainTextResponse("The form is too large.", 413)
-        given = parse_qs((await request.body()).decode("latin-1")).get("key", [""])[0]
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return PlainTextResponse("The form did not arrive.", 408)
+        given = parse_qs(body.decode("latin-1")).get("key", [""])[0]
         if not self._access.has_key(given.strip().encode("utf-8", "replace")):
             return _form(request, is_wrong=True)
         token = secrets.token_urlsafe(32)

@@ -31,7 +31,7 @@ ROUTES = [
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_a_name_that_was_bound_to_this_machine_opens_nothing(target: Target, method: str, path: str) -> None:
-    for host in ("evil.example", "evil.example:7860", "127.0.0.1.evil.example", ""):
+    for host in ("evil.example", "evil.example:7860", "127.0.0.1.evil.example", "", "127.0.0.1:1/x?", "a@localhost"):
         answer = target.ask(method, path, headers={"Host": host, "Origin": f"http://{host}"}, content=b"")
         assert answer.status_code == 403
         assert "does not name this machine" in answer.text
