@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.pipelines.errors import OutriderError
+from outrider.pipelines.errors import InvalidOption, OutriderError
 from outrider.pipelines.privacy import keep_private
 
 if TYPE_CHECKING:
@@ -57,6 +57,17 @@ def list_command(
 def pull(
     name: Annotated[str, typer.Argument(help="The pair's name in the catalogue.")],
     without_draft: Annotated[bool, typer.Option("--without-draft", help="Take the target model alone.")] = False,
+    revision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMIT",
+            help="The commit of the target's repository to take, 40 hexadecimal digits.",
+            show_default="the catalogue's, or else the newest",
+        ),
+    ] = None,
+    draft_revision: Annotated[
+        str | None, typer.Option(metavar="COMMIT", help="The same of the draft's repository.")
+    ] = None,
 ) -> None:
     """Download a pair, check it, and measure it on this machine. Interrupted, it goes on when run again."""
     keep_private(network=True)
@@ -69,11 +80,16 @@ def pull(
     from .doctor import examine
 
     entry = Catalogue.shipped().entry(name)
+    revisions = _commits(("target", "--revision", revision), ("draft", "--draft-revision", draft_revision))
+    if draft_revision is not None and (without_draft or entry.draft is None):
+        raise InvalidOption(f"--draft-revision is for a draft, and none of {name} is fetched: leave it out.")
     licences = ", ".join(f"{model.repository}: {model.licence}" for model in entry.models)
     _say(f"{entry.about}. Licences: {licences}")
     try:
         with _progress() as begin:
-            path = fetch_pair(entry, pairs_folder(), draft=not without_draft, announce=_say, begin=begin)
+            path = fetch_pair(
+                entry, pairs_folder(), draft=not without_draft, revisions=revisions, announce=_say, begin=begin
+            )
     except KeyboardInterrupt:
         _say(f"Interrupted. What was downloaded is kept: `outrider models pull {name}` goes on from there.")
         raise typer.Exit(130) from None
@@ -106,6 +122,22 @@ def remove(
         raise typer.Exit(1)
     pulled.remove(name, folder)
     typer.echo(f"Removed {name} ({taken}).")
+
+
+def _commits(*given: tuple[str, str, str | None]) -> dict[str, str]:
+    """Commits by role, of roles, options and their values. Raises InvalidOption."""
+    from outrider.models.catalogue import is_commit
+
+    commits = {}
+    for role, option, value in given:
+        if value is None:
+            continue
+        if not is_commit(value):
+            raise InvalidOption(
+                f"{option} {value} is no commit: give its 40 hexadecimal digits, as the hub shows them."
+            )
+        commits[role] = value
+    return commits
 
 
 def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> dict[str, Any]:

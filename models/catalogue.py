@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -15,6 +16,11 @@ SHIPPED = Path(__file__).with_name("catalogue.json")
 CACHE_TOKENS = 16384  # what the pipeline's cache holds unless told otherwise
 
 
+def is_commit(revision: str) -> bool:
+    """Whether a revision names one state of a repository for ever, as no branch and no tag does."""
+    return re.fullmatch("[0-9a-f]{40}", revision) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class Model:
     """An exported model on the hub.
@@ -23,6 +29,7 @@ class Model:
     weight_bytes: the size of its weights as somebody has read it, None where nobody has.
     cache_bytes: what a token takes in the key-value cache at 8 bits a value, None where it is not known.
     confirmed: the page that names the repository.
+    revision: the commit that is pulled, None where that is whatever the hub has at the time.
     """
 
     repository: str
@@ -33,6 +40,11 @@ class Model:
     confirmed: str
     weight_bytes: int | None = None
     cache_bytes: int | None = None
+    revision: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.revision is not None and not is_commit(self.revision):
+            raise ValueError(f"{self.revision!r} is no commit: a revision is 40 hexadecimal digits")
 
     @property
     def size(self) -> int:
@@ -78,6 +90,7 @@ class Entry:
                 "bytes": model.size,
                 "bytes_are": "computed" if model.weight_bytes is None else "read",
                 "confirmed": model.confirmed,
+                "revision": model.revision,
             }
 
         return {

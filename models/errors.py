@@ -23,6 +23,10 @@ class BadDownload(OutriderError):
     """A file whose bytes are not those that the hub lists."""
 
 
+class OtherRevision(OutriderError):
+    """A commit of a repository where another one is wanted."""
+
+
 class BadCatalogue(OutriderError):
     """A catalogue that is damaged."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .digest import sha256
-from .errors import BadDownload, HubUnreachable, NoSuchModel
+from .errors import BadDownload, HubUnreachable, NoSuchModel, OtherRevision
 from .room import in_words, require_room
 
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizers
@@ -68,12 +68,20 @@ class Repository:
         return max(0, sum(file.size for file in self.files) - sum(path.stat().st_size for path in present))
 
 
-def list_repository(name: str) -> Repository:
-    """What `ORG/NAME` holds now. Raises NoSuchModel, HubUnreachable, BadDownload."""
+def list_repository(name: str, revision: str | None = None) -> Repository:
+    """What `ORG/NAME` holds now, or held at a commit.
+
+    Raises NoSuchModel, HubUnreachable, BadDownload, and OtherRevision where the hub answers with another commit.
+    """
     from huggingface_hub import HfApi
 
-    with _refusing(name):
-        model = HfApi().model_info(name, files_metadata=True)
+    with _refusing(name if revision is None else f"{name}@{revision}"):
+        model = HfApi().model_info(name, revision=revision, files_metadata=True)
+    if revision is not None and model.sha != revision:
+        raise OtherRevision(
+            f"The hub was asked for {name} at {revision} and answered with {model.sha}: nothing is fetched. Try later, "
+            "or name the commit that is wanted with --revision."
+        )
     files = tuple(
         RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, file.blob_id)
         for file in model.siblings or ()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from outrider.pipelines.errors import BrokenPair, OutriderError, VocabularyMismatch
@@ -15,12 +17,13 @@ from outrider.pipelines.tuning import fastest_properties
 from outrider.pipelines.vocabulary import check_same_vocabulary
 
 from . import pair_folder
-from .catalogue import Entry, Model
-from .errors import HubUnreachable, IncompleteModel, OutputExists
+from .catalogue import Entry, Model, is_commit
+from .errors import HubUnreachable, IncompleteModel, OtherRevision, OutputExists
 from .hub import Repository, fetch, list_repository
 from .room import blaming_full_disk, in_words, require_room
 from .staging import Staging
 
+BEGUN = "begun.json"  # which commits a pull is fetching
 MADE_WITH = ("outrider", "openvino", "openvino-tokenizers", "openvino-genai", "huggingface-hub")
 
 Begin = Callable[[int], Callable[[int], None]]  # is told the bytes of all files, and gives whom to tell of progress
@@ -31,16 +34,18 @@ def pull(
     folder: Path,
     *,
     draft: bool = True,
+    revisions: Mapping[str, str] = MappingProxyType({}),
     announce: Callable[[str], None] = lambda text: None,
     begin: Begin = lambda total: lambda count: None,
 ) -> Path:
     """Fetch `entry` into the folder of its name in `folder`, and return that.
 
     draft: False takes the target alone.
-    An interrupted pull leaves a hidden folder, with which the next one of the same name goes on.
+    revisions: commits by role, in place of those that the catalogue names.
+    An interrupted pull leaves a hidden folder, with which the next one of the same name goes on, at the same commits.
 
-    Raises NoSuchModel, HubUnreachable, IncompleteModel, BadDownload, NoRoom, OutputExists, NotWritable, InProgress,
-    BrokenPair, VocabularyMismatch.
+    Raises NoSuchModel, HubUnreachable, OtherRevision, IncompleteModel, BadDownload, NoRoom, OutputExists, NotWritable,
+    InProgress, BrokenPair, VocabularyMismatch.
     """
     out = folder / entry.name
     if out.exists():
@@ -52,13 +57,20 @@ def pull(
     if draft and entry.draft is not None:
         models["draft"] = entry.draft
     with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
-        repositories = {role: list_repository(model.repository) for role, model in models.items()}
+        wanted = {role: revisions.get(role, model.revision) for role, model in models.items()}
+        begun = _begun(staging.path)
+        for role, revision in begun.items():
+            _check_begun(entry.name, role, revision, wanted.get(role))
+        repositories = {
+            role: list_repository(model.repository, begun.get(role, wanted[role])) for role, model in models.items()
+        }
         for role, repository in repositories.items():
             _require_runnable(repository, entry.name, role)
         if "draft" not in models and (staging.path / "draft").exists():
             shutil.rmtree(staging.path / "draft")
         missing = sum(repository.missing_bytes(staging.path / role) for role, repository in repositories.items())
         require_room(out.parent, missing, f"Pulling {entry.name}")
+        _note_begun(staging.path, begun | {role: each.revision for role, each in repositories.items()})
         advance = begin(sum(file.size for repository in repositories.values() for file in repository.files))
         for role, repository in repositories.items():
             announce(f"Fetching the {role}, {repository.name} at {repository.revision[:12]}")
@@ -73,11 +85,33 @@ def pull(
         properties = _fastest_properties(staging.path / "target", announce)
         announce("Hashing the files")
         _describe(staging.path, models, repositories, num_tokens, properties)
+        (staging.path / BEGUN).unlink()
         Pair.open(staging.path)
         gc.collect()  # what was measured maps the files that are renamed now
         staging.publish()
     announce(f"Pulled {entry.name}, {in_words(pair_folder.size(out))}")
     return out
+
+
+def _begun(path: Path) -> dict[str, str]:
+    """The commits, by role, that an interrupted pull has begun to fetch."""
+    try:
+        noted = json.loads((path / BEGUN).read_text(encoding="utf-8"))
+        return {str(role): str(revision) for role, revision in noted.items() if is_commit(str(revision))}
+    except (OSError, ValueError, AttributeError):  # nothing was begun, or whoever noted it was interrupted too
+        return {}
+
+
+def _note_begun(path: Path, revisions: Mapping[str, str]) -> None:
+    (path / BEGUN).write_text(json.dumps(revisions), encoding="utf-8")
+
+
+def _check_begun(name: str, role: str, begun: str, wanted: str | None) -> None:
+    if wanted is not None and wanted != begun:
+        raise OtherRevision(
+            f"An interrupted pull of {name} has begun with its {role} at {begun}, and {wanted} is wanted now: remove "
+            f"what was begun with `outrider models remove {name}`, or go on with --revision {begun}."
+        )
 
 
 def _require_runnable(repository: Repository, name: str, role: str) -> None:

@@ -130,11 +130,13 @@ class Engine(Backend):
             spare = len(self._running)  # each will soon need a block more
             if self._pool.num_free < self._pool.blocks_for(len(sequence.tokens)) + spare:
                 return
-            sequence.table, cached = self._pool.open(sequence.tokens, len(sequence.tokens))
-            sequence.num_cached = cached
-            if sequence.num_taken_over is None:
-                sequence.num_taken_over = cached
-            self._running.append(self._waiting.popleft())
+            self._waiting.popleft()
+            with self._failing(sequence):
+                sequence.table, cached = self._pool.open(sequence.tokens, len(sequence.tokens))
+                sequence.num_cached = cached
+                if sequence.num_taken_over is None:
+                    sequence.num_taken_over = cached
+                self._running.append(sequence)
 
     def _plans(self) -> list[_Plan]:
         """What each running sequence feeds in the next pass; the oldest come first where something is short.
@@ -154,14 +156,15 @@ class Engine(Backend):
         chunks = self._reading(reading, room - len(turns), bool(turns))
         num_read = sum(len(plan.window.tokens) for plan in chunks)
         self._planner.draft(turns, num_read, room)
-        return [*map(self._writing, turns), *chunks]
+        return [plan for plan in (*map(self._writing, turns), *chunks) if not plan.sequence.finished]
 
     def _make_room(self, sequence: Sequence) -> None:
         """Get the blocks that a sequence cannot do without; where none are free, the youngest has to give way."""
         while sequence in self._running:
             try:
-                self._pool.grow(sequence.table, len(sequence.tokens))
-                sequence.num_cached = self._pool.follow(sequence.table, sequence.tokens, sequence.num_cached)
+                with self._failing(sequence):
+                    self._pool.grow(sequence.table, len(sequence.tokens))
+                    sequence.num_cached = self._pool.follow(sequence.table, sequence.tokens, sequence.num_cached)
                 return
             except OutOfBlocks:
                 youngest = self._running.pop()
@@ -186,8 +189,10 @@ class Engine(Backend):
         for sequence in sequences:
             start = sequence.num_cached
             end = min(len(sequence.tokens), start + room)
-            next_block = self._pool.next_block(sequence.table, sequence.tokens, start)
-            if start == end or next_block in begun:
+            next_block = None
+            with self._failing(sequence):
+                next_block = self._pool.next_block(sequence.table, sequence.tokens, start)
+            if sequence.finished or start == end or next_block in begun:
                 continue
             if next_block is not None:
                 begun.add(next_block)
@@ -202,7 +207,8 @@ class Engine(Backend):
     def _writing(self, turn: Turn) -> _Plan:
         sequence, tokens = turn.sequence, turn.sequence.tokens
         try:
-            self._pool.grow(sequence.table, len(tokens) + len(turn.draft))
+            with self._failing(sequence):
+                self._pool.grow(sequence.table, len(tokens) + len(turn.draft))
         except OutOfBlocks:
             turn.cut(max(0, len(sequence.table.blocks) * self._pool.block_size - len(tokens)))
         window = Window([tokens[-1], *turn.tokens], len(tokens) - 1, sequence.table.blocks, turn.rows)
@@ -248,8 +254,20 @@ class Engine(Backend):
         ended, num_rows = time.perf_counter(), len(window.tokens)
         sequence.trace.append(replace(record, ended=ended, num_rows=num_rows, drafted=tuple(drafted), sources=sources))
 
+    @contextmanager
+    def _failing(self, sequence: Sequence) -> Iterator[None]:
+        """What breaks for one sequence ends that one only; that blocks are short is for the caller to deal with."""
+        try:
+            yield
+        except OutOfBlocks:
+            raise
+        except Exception as error:
+            self._fail(sequence, error)
+
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         sequence.error = error
+        if sequence in self._running:
+            self._running.remove(sequence)  # no plan of this step is made for it
         self._retire(sequence)
 
     def _retire(self, sequence: Sequence) -> None:

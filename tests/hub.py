@@ -25,6 +25,8 @@ class Hub:
     served: instead of a file's bytes, by (id, name).
     stall: a file (id, name) of which only so many bytes are sent before it waits for `go`; told by `stalled`.
     ranges: the Range header of each request for a file that had one, by (id, name).
+    moved: the commits at which repositories stand by now, in place of SHA, for which they can still be asked.
+    stubborn: whether it answers with that commit where SHA is asked for, too.
     """
 
     repositories: dict[str, Mapping[str, bytes]]
@@ -32,6 +34,8 @@ class Hub:
     served: dict[tuple[str, str], bytes] = field(default_factory=dict)
     stall: dict[tuple[str, str], int] = field(default_factory=dict)
     ranges: dict[tuple[str, str], str] = field(default_factory=dict)
+    moved: dict[str, str] = field(default_factory=dict)
+    stubborn: bool = False
     fetched: list[tuple[str, str]] = field(default_factory=list)
     stalled: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
@@ -89,7 +93,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             files = self.hub.repositories[repository]
             siblings = [_listed(name, content) for name, content in files.items()]
-            info = {"_id": "1", "id": repository, "sha": SHA, "siblings": siblings, "private": False, "tags": []}
+            is_earlier = rest.endswith(SHA) and not self.hub.stubborn
+            sha = SHA if is_earlier else self.hub.moved.get(repository, SHA)
+            info = {"_id": "1", "id": repository, "sha": sha, "siblings": siblings, "private": False, "tags": []}
             self._reply(200, json.dumps(info).encode(), {"Content-Type": "application/json"}, with_body)
 
     def _send_file(self, repository: str, name: str, with_body: bool) -> None:

@@ -24,6 +24,7 @@ from tests.hub import SHA, Hub, serving
 OUTRIDER = [sys.executable, "-c", "from outrider.app.cli import main; main()"]
 NAME, TARGET, DRAFT = "qwen3-8b", "OpenVINO/Qwen3-8B-int4-ov", "OpenVINO/Qwen3-0.6B-int8-ov"
 WEIGHTS = (TARGET, "openvino_model.bin")
+MOVED = "76543210" * 5  # a commit
 PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the data folder is the user's own")
 CHUNK = 10 << 20  # bytes that the hub's library takes at once
@@ -239,6 +240,40 @@ def test_corrupted_bytes_are_found_out_and_fetched_again(machine: Machine) -> No
     assert machine.run("models", "pull", NAME).returncode == 0
     assert WEIGHTS not in machine.hub.fetched
     assert small in machine.hub.fetched
+
+
+def test_a_pull_of_named_commits_goes_on_at_them(machine: Machine) -> None:
+    machine.hub.moved = {TARGET: MOVED, DRAFT: MOVED}
+    small = (DRAFT, "config.json")
+    machine.hub.served[small] = machine.hub.repositories[DRAFT]["config.json"][:-1] + b" "
+    begun = machine.run("models", "pull", NAME, "--revision", SHA, "--draft-revision", SHA)
+    assert begun.returncode == 2
+    assert "arrived with other bytes" in begun.stderr
+    other = machine.run("models", "pull", NAME, "--revision", MOVED)
+    assert other.returncode == 2
+    assert f"begun with its target at {SHA}" in other.stderr
+    assert f"outrider models remove {NAME}" in other.stderr
+    machine.hub.served.clear()
+    machine.hub.fetched.clear()
+    done = machine.run("models", "pull", NAME)
+    assert done.returncode == 0, done.stderr
+    assert machine.hub.fetched == [small]
+    described = json.loads((machine.pairs / NAME / "pair.json").read_text(encoding="utf-8"))
+    assert {role: model["revision"] for role, model in described["models"].items()} == {"target": SHA, "draft": SHA}
+    assert not list((machine.pairs / NAME).glob("begun*"))
+
+
+def test_a_commit_that_the_hub_does_not_answer_with_is_refused(machine: Machine) -> None:
+    machine.hub.moved = {TARGET: MOVED}
+    machine.hub.stubborn = True
+    for revision, words in {"main": "is no commit", "f" * 40: "f" * 40, SHA: f"answered with {MOVED}"}.items():
+        refused = machine.run("models", "pull", NAME, "--revision", revision)
+        assert refused.returncode == 2
+        assert words in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert machine.hub.fetched == []
+    without = machine.run("models", "pull", NAME, "--without-draft", "--draft-revision", SHA)
+    assert "leave it out" in without.stderr
 
 
 def test_a_draft_of_another_vocabulary_is_refused_and_the_target_alone_only_taken_when_asked_for(

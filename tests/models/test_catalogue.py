@@ -48,6 +48,24 @@ def test_an_unknown_name_is_refused_with_the_names_that_are_alike() -> None:
         Catalogue.shipped().entry("phi3-mini")
 
 
+def test_an_entry_may_name_a_commit_and_nothing_that_moves(tmp_path: Path) -> None:
+    path = tmp_path / "catalogue.json"
+    content = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    name, model = next(iter(content["models"].items()))
+    model["revision"] = commit = "0123abcd" * 5
+    path.write_text(json.dumps(content), encoding="utf-8")
+    (first, *_) = [
+        each for entry in Catalogue.read(path).entries for each in entry.models
+        if each.repository == model["repository"]
+    ]  # fmt: skip
+    assert first.revision == commit, name
+    for revision in ("main", "v1", commit[:-1], commit.upper(), 5):
+        model["revision"] = revision
+        path.write_text(json.dumps(content), encoding="utf-8")
+        with pytest.raises(BadCatalogue):
+            Catalogue.read(path)
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "[]", "{}", '{"note": "", "models": {"a": {"repository": 1}}, "pairs": []}',
