@@ -6,6 +6,8 @@ import json
 
 import gradio as gr
 
+LONGEST_NAME = 80  # of a file, which is at most 255 bytes wherever files are kept
+
 # The chat lets classes through and no other attribute, so they say what a button does and to which turn.
 LISTENER = """
 document.addEventListener("click", (event) => {
@@ -60,4 +62,5 @@ def saved(name: str, text: str) -> str:
     """A file that the browser saves, under a name that every system takes."""
     stem, dot, ending = name.rpartition(".")
     clean = "".join(c if c.isalnum() or c in " -_" else " " for c in stem)
-    return json.dumps({"name": f"{' '.join(clean.split()) or 'conversation'}{dot}{ending}", "text": text})
+    stem = " ".join(clean.split())[:LONGEST_NAME].strip() or "conversation"
+    return json.dumps({"name": f"{stem}{dot}{ending}", "text": text})

@@ -1,0 +1,247 @@
+"""Whatever the controls of the page hold: no conversation is left that cannot be opened, stopped and deleted."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gradio as gr
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.app.assistant import Assistant
+from outrider.app.conversation import File, Turn
+from outrider.app.history import History
+from outrider.app.page import Page
+from outrider.app.page.composer import Entry
+from outrider.app.page.panel import SettingsPanel
+from outrider.app.page.talk import Talk
+from outrider.app.page.view import View
+from outrider.app.settings import Settings
+from outrider.pipelines import InvalidOption
+from outrider.pipelines.config import GenerationConfig
+
+from ..scripted import ScriptedPipeline
+
+HOSTILE = [
+    None, True, False, -1, -0.0, 0.5, 2.5, 20.5, 1e308, -1e308, math.nan, math.inf, -math.inf, 2**31, 2**63, 2**64,
+    10**400, -(10**400), "", "x", "1", "-1", "NaN", "\x00", "\ud800", "<img src=x>", "x" * 10_000, [], [1], {},
+    {"a": 1},
+]  # fmt: skip
+GOOD = ["auto", 0.7, 0, 1.0, 0.0, 1.0, 0, 64, 0, ""]
+hostile = st.sampled_from(HOSTILE) | st.integers() | st.floats() | st.text(st.characters(), max_size=9)
+
+
+class StrictPipeline(ScriptedPipeline):
+    """Refuses what the engine does."""
+
+    def stream(self, messages: list[dict[str, str]], **options: Any) -> Any:
+        GenerationConfig(**options)
+        return super().stream(messages, **options)
+
+
+def request_of(visitor: str) -> Any:
+    return SimpleNamespace(headers={}, session_hash=visitor)
+
+
+class Window:
+    """Events of the page, called as Gradio calls them; an error of the page's own is what someone reads."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk, self.request, self.view = talk, request_of(secrets.token_hex(4)), View()
+
+    def does(self, event: Callable[..., Any], *values: Any) -> Any:
+        try:
+            return event(self.request, *values)
+        except gr.Error:
+            return None
+
+    def ask(self, prompt: Any, *values: Any) -> None:
+        if begun := self.does(self.talk.ask, prompt, Entry(), self.view, True, *values):
+            self.view = next(part for part in begun if isinstance(part, View))
+            self.answer()
+
+    def answer(self) -> None:
+        for drawn in self.talk.answer(self.request, self.view, True):
+            self.view = drawn[0]
+
+    def open(self, chat: int) -> None:
+        opened = self.talk.open(chat, True, self.request)
+        self.view = next(part for part in opened if isinstance(part, View))
+
+
+@pytest.fixture(scope="module")
+def assistant() -> Assistant:
+    pipeline = StrictPipeline()
+    pipeline.gate.set()
+    return Assistant(pipeline, "scripted")
+
+
+def all_can_be_used(talk: Talk, history: History) -> None:
+    for chat in history.chats():
+        window = Window(talk)
+        window.open(chat.id)
+        assert window.view.nodes
+        assert not window.view.is_answering
+        json.dumps(talk.drawn(window.view, True, window.request), ensure_ascii=False).encode()
+        window.ask("And now?", *GOOD)
+        assert window.view.nodes[-1].turn.prompt == "And now?"
+        assert window.view.nodes[-1].turn.finish_reason == "stop"
+        talk.stop(window.view, True, window.request)
+        history.delete(chat.id)
+    assert history.chats() == []
+
+
+@given(st.lists(st.tuples(st.integers(0, len(GOOD)), hostile), min_size=1, max_size=3), st.booleans())
+@settings(max_examples=80, deadline=None, print_blob=True)
+def test_no_value_of_any_control_leaves_a_conversation_that_cannot_be_used(assistant, changes, later: bool) -> None:
+    history = History(Path(":memory:"))
+    talk, values = Talk(assistant, history), ["Write area.", *GOOD]
+    window = Window(talk)
+    if later:
+        window.ask(*values)
+    for at, value in changes:
+        values[at] = value
+    window.ask(*values)
+    assert all(node.turn.complete for node in window.view.nodes)
+    all_can_be_used(talk, history)
+    history.close()
+
+
+@pytest.mark.parametrize("at", range(len(GOOD)), ids=[field.name for field in fields(Settings)])
+def test_settings_are_refused_in_words_or_are_such_as_the_engine_takes(at: int) -> None:
+    for value in HOSTILE:
+        values: list[Any] = [*GOOD]
+        values[at] = value
+        try:
+            read = Settings.of(*values)
+        except InvalidOption as error:
+            told = str(error)
+        else:
+            told = "engine takes it"
+            GenerationConfig(**read.seeded().options())
+        assert 10 < len(told) < 200
+
+
+@pytest.mark.parametrize("values", [[], GOOD[1:], [*GOOD, 1]], ids=["none", "one less", "one more"])
+def test_a_wrong_number_of_controls_is_refused(values: list[Any]) -> None:
+    with pytest.raises(InvalidOption):
+        Settings.of(*values)
+
+
+def test_a_preset_of_hostile_values_is_refused_or_can_be_chosen_and_deleted(assistant) -> None:
+    history = History(Path(":memory:"))
+    with gr.Blocks():
+        panel = SettingsPanel(assistant, history)
+    request = request_of("one")
+    for value in HOSTILE:
+        for at in range(len(GOOD) + 1):
+            values: list[Any] = ["mine", *GOOD]
+            values[at] = value
+            try:
+                panel._kept(request, *values)
+            except gr.Error:
+                assert history.preset_names() == []
+                continue
+            (name,) = history.preset_names()
+            assert Settings.of(*panel._apply(name, "auto", request)) == history.preset(name)
+            panel._dropped(name, request)
+            assert history.preset_names() == []
+    history.close()
+
+
+@pytest.mark.parametrize("kept", HOSTILE, ids=lambda value: str(value)[:10])
+def test_what_the_browser_keeps_is_taken_only_where_it_is_settings(assistant, kept) -> None:
+    history = History(Path(":memory:"))
+    with gr.Blocks():
+        panel = SettingsPanel(assistant, history)
+    for browser in (kept, [kept], [kept] * len(GOOD), {"auto": kept}):
+        assert all(value == gr.skip() for value in panel._restored(browser, *GOOD))
+    assert list(panel._restored(GOOD, *GOOD)) == GOOD
+    history.close()
+
+
+def test_an_answer_that_never_began_can_be_stopped_and_is_ended_when_opened(assistant) -> None:
+    history = History(Path(":memory:"))
+    talk = Talk(assistant, history)
+    window = Window(talk)
+    begun = talk.ask(window.request, "Write area.", Entry(), View(), True, *GOOD)
+    window.view = next(part for part in begun if isinstance(part, View))
+    with pytest.raises(gr.Error):
+        talk.ask(window.request, "Once more.", Entry(), window.view, True, *GOOD)
+    stopped, *_ = talk.stop(window.view, True, window.request)
+    assert stopped.nodes[-1].turn.finish_reason == "cancelled"
+    assert list(talk.answer(window.request, window.view, True)) == []  # it comes too late
+    history.add_turn(stopped.chat, stopped.tip, Turn("Whoever asked is gone.", files=(File("a", "b"),)))
+    window.open(stopped.chat)
+    assert window.view.nodes[-1].turn.finish_reason == "cancelled"
+    window.ask("And now?", *GOOD)
+    assert window.view.nodes[-1].turn.finish_reason == "stop"
+    history.close()
+
+
+class Wire:
+    """A window that speaks to a served page over HTTP, as a browser does."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self._events = {event.fn.__name__: event._id for event in page.blocks.fns.values() if event.fn}
+        self._address, self._session = address, secrets.token_hex(8)
+
+    def __call__(self, name: str, *values: Any, event: Any = None) -> bool:
+        """Whether the event came to a good end; it has to come to one."""
+        body = {"data": values, "event_data": event, "fn_index": self._events[name], "session_hash": self._session}
+        with httpx.Client(base_url=f"{self._address}/gradio_api", timeout=30) as client:
+            joined = client.post("/queue/join", content=json.dumps(body), headers={"Content-Type": "application/json"})
+            if joined.status_code != 200:
+                return False
+            with client.stream("GET", "/queue/data", params={"session_hash": self._session}) as stream:
+                for line in stream.iter_lines():
+                    said = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {}
+                    if said.get("msg") == "process_completed":
+                        return bool(said["success"])
+        raise AssertionError("The event has no end.")
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Page, str]]:
+    from outrider.app.chat import open_page
+
+    from ..conftest import free_port
+
+    pipeline = StrictPipeline()
+    pipeline.gate.set()
+    pipeline.warm.set()
+    port = free_port()
+    page = open_page(Assistant(pipeline, "scripted"), History(tmp_path / "history.sqlite"), "127.0.0.1", port)
+    yield page, f"http://127.0.0.1:{port}"
+    page.blocks.close(verbose=False)
+    page.history.close()
+
+
+def test_over_http_no_control_leaves_a_conversation_that_cannot_be_used(served) -> None:
+    page, address = served
+    refused = [(0, ["x"]), (1, "x"), (2, -1), (2, None), (7, -1), (10, {})]
+    taken = [(0, "\ud800"), (7, 2.5), (8, 20.5), (9, 2.5)]
+    for at, value in [*refused, *taken]:
+        wire, values = Wire(page, address), ["Write area.", *GOOD]
+        values[at] = value
+        if wire("ask", values[0], None, None, True, *values[1:]):
+            assert wire("answer", None, True)
+    kept = page.history.chats()
+    assert len(kept) == len(taken)
+    for chat in kept:
+        wire = Wire(page, address)
+        assert wire("_refresh", None, "")
+        assert wire("open", chat.id, True)
+        assert wire("stop", None, True)
+        assert wire("_ask_sure", None)
+        assert wire("delete_doomed", None, None)
+    assert page.history.chats() == []
