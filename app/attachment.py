@@ -38,10 +38,10 @@ def read_attachments(paths: Iterable[str | Path], others: Iterable[File] = ()) -
 
 def _text_of(content: bytes, name: str) -> str:
     if b"\x00" in content:
-        raise BadAttachment(f"{name} is no text but binary: attach a text file.")
+        raise BadAttachment(f"{name} isn't a text file: attach one that is.")
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise BadAttachment(
-            f"{name} is no text in UTF-8 (byte {error.start:,}): save it as UTF-8 and attach it again."
+            f"{name} isn't UTF-8 text (byte {error.start:,}): save it as UTF-8 and attach it again."
         ) from error

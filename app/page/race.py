@@ -107,5 +107,5 @@ def _verdict_html(standing: Standing, words: Words) -> str:
         line = words("race_same_tokens", count=f"{len(plain.token_ids):,}", **times)
     else:
         ratio = plain.stats.total_s / drafted.stats.total_s if drafted.stats.total_s else 1.0
-        line = words("race_same", count=f"{len(plain.token_ids):,}", ratio=f"{ratio:.1f}", **times)
+        line = words("race_same", count=f"{len(plain.token_ids):,}", ratio=rendering.speedup(ratio, words), **times)
     return f'<p class="verdict" role="status">{line}</p>'

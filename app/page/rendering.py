@@ -140,7 +140,7 @@ def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
             for source, ms in turn.saving.by_drafter.items()
             if source in SOURCES
         )
-        hint = words("saved_hint", plain=f"{turn.saving.plain_ms:.1f}", parts=parts)
+        hint = words("saved_hint", plain=duration(turn.saving.plain_ms / 1e3), parts=parts)
         figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.saving.total_ms, words)}</span>')
     if turn.finish_reason == "length":
         figures.append(f'<span class="note">{words("cut")}</span>')
@@ -185,12 +185,19 @@ def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable
 
 
 def saved_phrase(ms: float, words: Words) -> str:
-    return words("saved" if ms >= 0 else "lost", ms=f"{abs(ms):,.0f}")
+    return words("saved" if ms >= 0 else "lost", time=duration(abs(ms) / 1e3))
+
+
+def speedup(ratio: float, words: Words) -> str:
+    """How much faster, for how many times as long the other one took; a twentieth is nothing."""
+    if 0.95 < ratio < 1.05:
+        return words("as_fast")
+    return words("faster", ratio=f"{ratio:.1f}") if ratio > 1 else words("slower", ratio=f"{1 / ratio:.1f}")
 
 
 def duration(seconds: float) -> str:
-    """With as many digits as tell two of them apart."""
-    return f"{1e3 * seconds:,.0f} ms" if seconds < 1 else f"{seconds:,.2f} s"
+    """In the unit that it is read in."""
+    return f"{1e3 * seconds:,.0f} ms" if seconds < 0.9995 else f"{seconds:,.{2 if seconds < 2 else 1}f} s"
 
 
 def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
@@ -203,7 +210,7 @@ def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
         line = words("differs", place=f"{receipt.differs_at + 1:,}")
     if receipt.ratio is not None:
         plain, drafted = duration(receipt.plain_s), duration(receipt.drafted_s)
-        line += " " + words("times", plain=plain, drafted=drafted, ratio=f"{receipt.ratio:.1f}")
+        line += " " + words("times", plain=plain, drafted=drafted, ratio=speedup(receipt.ratio, words))
     sort = "same" if receipt.differs_at is None else "other"
     return f'<p class="receipt {sort}">{line}</p>'
 

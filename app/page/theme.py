@@ -10,6 +10,7 @@ STYLE_SHEET = Path(__file__).with_name("page.css")
 SCRIPT = Path(__file__).with_name("page.js")
 TEXT_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Noto Sans", "sans-serif"]
 CODE_FONTS = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
+FAINT, FAINT_IN_DARK = "#4f5d70", "#a3b1c6"  # still legible, by WCAG's contrast of 4.5
 ICON = (
     "data:image/svg+xml,"
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E"
@@ -29,6 +30,12 @@ def theme() -> gr.themes.Base:
         radius_size="lg",
         text_size="md",
     ).set(
+        body_text_color_subdued=FAINT,
+        body_text_color_subdued_dark=FAINT_IN_DARK,
+        block_info_text_color=FAINT,
+        block_info_text_color_dark=FAINT_IN_DARK,
+        input_placeholder_color=FAINT,
+        input_placeholder_color_dark=FAINT_IN_DARK,
         body_background_fill="#f8fafc",
         body_background_fill_dark="#0b1120",
         block_background_fill="transparent",

@@ -21,8 +21,8 @@ def test_text_is_taken_as_it_is_and_line_ends_and_marks_as_python_has_them(tmp_p
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"\x89PNG\x00", "is no text but binary"),
-        (b"gr\xfcn", "is no text in UTF-8"),
+        (b"\x89PNG\x00", "isn't a text file"),
+        (b"gr\xfcn", "isn't UTF-8 text"),
         (b"x" * (LARGEST_TOGETHER + 1), "of the 256,000 that files can have together 256,000 are left"),
     ],
 )

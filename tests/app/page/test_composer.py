@@ -35,7 +35,7 @@ def test_an_edited_prompt_begins_a_branch_and_the_old_one_is_kept(page, pipeline
     answered(page, "Now rename it.", 2)
     page.locator("#chat .act-edit").first.click()
     expect(box(page)).to_have_value("Write area.")
-    expect(page.locator("#entry-notes")).to_contain_text("changing an earlier prompt")
+    expect(page.locator("#entry-notes")).to_contain_text("editing an earlier prompt")
     answered(page, "Write volume.")
     expect(page.locator("#entry-notes .editing")).to_have_count(0)
     assert pipeline.requests[-1][0] == [{"role": "user", "content": "Write volume."}]
@@ -69,7 +69,7 @@ def test_text_files_go_into_the_prompt_and_others_are_refused(page, pipeline, tm
     expect(page.locator("#entry-notes")).to_contain_text("area.py (16 characters)")
     expect(page.locator("#entry-notes")).to_contain_text("Up to 256 KB")
     upload.set_input_files(tmp_path / "photo.png")
-    expect(page.get_by_text("photo.png is no text but binary")).to_be_visible()
+    expect(page.get_by_text("photo.png isn't a text file")).to_be_visible()
     answered(page, "Read.")
     assert pipeline.requests[-1][0] == [{"role": "user", "content": "Read.\n\narea.py:\n```\ndef area(): ...\n```"}]
     expect(page.locator("#chat .files")).to_have_text("area.py (16 characters)")
@@ -85,7 +85,7 @@ def test_a_preset_keeps_system_prompt_and_sampling(page, pipeline, serve, open_c
     page.locator("#settings").get_by_label("number input for Temperature").fill("0.8")
     page.locator("#preset input").fill("warm")
     page.locator("#preset input").press("Enter")
-    page.get_by_role("button", name="Keep as preset").click()
+    page.get_by_role("button", name="Save preset").click()
     history = History(tmp_path / "history.sqlite")
     eventually(page, lambda: "warm" in history.presets())
     history.close()
@@ -123,7 +123,7 @@ def test_every_control_has_a_name_for_screen_readers(page) -> None:
     answered(page, "Write area.")
     for role, name in (
         ("textbox", "Prompt"), ("button", "Send"), ("button", "Attach text files"), ("radio", "Automatic"),
-        ("textbox", "Search titles and texts"), ("button", "Edit"), ("button", "Receipt"), ("tab", "Race"),
+        ("textbox", "Search conversations"), ("button", "Edit"), ("button", "Receipt"), ("tab", "Race"),
     ):  # fmt: skip
         expect(page.get_by_role(role, name=name, exact=True)).to_have_count(1)
     unnamed = page.evaluate(

@@ -43,22 +43,22 @@ def test_a_receipt_replays_the_answer_without_drafts(page, pipeline) -> None:
     answered(page, "Write area.")
     answered(page, "Now rename it.", 2)
     page.locator("#chat .act-receipt").first.click()
-    expect(page.locator("#chat .receipt")).to_contain_text("the same 2 tokens, every one")
-    expect(page.locator("#chat .receipt")).to_contain_text("1.0 times as long")
+    expect(page.locator("#chat .receipt")).to_contain_text("identical 2 tokens without drafting")
+    expect(page.locator("#chat .receipt")).to_contain_text("490 ms")
     # the replay took 490 ms for the one token behind the first: 3 * 490 - 100, measured now
-    expect(page.locator("#chat .saved").first).to_have_text("1,370 ms saved")
+    expect(page.locator("#chat .saved").first).to_have_text("1.37 s saved")
     first, _, replay = pipeline.requests
     assert replay == (first[0], first[1] | {"mode": "off"})
     page.reload()
     page.locator("#listing label").click()
-    expect(page.locator("#chat .receipt")).to_contain_text("the same 2 tokens, every one")
+    expect(page.locator("#chat .receipt")).to_contain_text("identical 2 tokens without drafting")
 
 
 def test_a_receipt_says_where_the_replay_differs(page, pipeline, monkeypatch) -> None:
     answered(page, "Write area.")
     monkeypatch.setattr(pipeline, "end_token", 3)
     page.locator("#chat .act-receipt").click()
-    expect(page.locator("#chat .receipt.other")).to_contain_text("without drafts token 2 is another")
+    expect(page.locator("#chat .receipt.other")).to_contain_text("without drafting, token 2 is different")
 
 
 def test_a_receipt_of_another_model_is_refused(page, pipeline, serve, open_context) -> None:
@@ -75,10 +75,11 @@ def test_the_race_runs_both_one_after_the_other_and_compares_them(page, pipeline
     page.locator("#race-prompt textarea").fill("Write area.")
     page.locator("#start").click()
     expect(page.locator("#lanes pre").first).to_contain_text("def area(width, height):")
-    expect(page.locator("#lanes section").nth(1)).to_contain_text("waits for its turn")
+    expect(page.locator("#lanes section").nth(1)).to_contain_text("waiting for its turn")
     assert [options["mode"] for _, options in pipeline.requests] == ["off"]
     pipeline.gate.set()
-    expect(page.locator("#lanes .verdict")).to_contain_text("The same 2 tokens, 1.0 times as fast: 500 ms plain")
+    verdict = "Identical 2 tokens. 500 ms with drafting, 500 ms without (no faster)."
+    expect(page.locator("#lanes .verdict")).to_have_text(verdict)
     # by the plain lane's 86.4 tokens a second, three tokens are 35 ms, and with the draft they took 100
     expect(page.locator("#lanes .saved")).to_have_text("65 ms lost")
     assert page.locator("#lanes pre").all_inner_texts() == [BEGINNING + END] * 2
@@ -102,10 +103,10 @@ def test_a_race_that_another_window_disturbed_says_so_and_can_be_run_again(
     other.locator("#stop").click()
     expect(other.locator("#chat .figures")).to_contain_text("stopped")
     pipeline.gate.set()
-    expect(page.locator("#lanes .verdict")).to_have_text("The same 2 tokens: 500 ms plain, 500 ms with drafts.")
+    expect(page.locator("#lanes .verdict")).to_have_text("Identical 2 tokens. 500 ms with drafting, 500 ms without.")
     expect(page.locator("#lanes .disturbed")).to_be_visible()
     page.get_by_role("button", name="Run again").click()
-    expect(page.locator("#lanes .verdict")).to_contain_text("1.0 times as fast")
+    expect(page.locator("#lanes .verdict")).to_contain_text("no faster")
     expect(page.locator("#lanes .disturbed")).to_have_count(0)
     expect(page.locator("#start")).to_have_text("Start")
 
@@ -115,11 +116,11 @@ def test_a_race_shows_how_much_of_its_prompt_is_read(page, pipeline) -> None:
     page.get_by_role("tab", name="Race").click()
     page.locator("#start").click()
     expect(page.locator("#lanes section").first).to_contain_text("Read 500 of 2,000 tokens (25%)")
-    expect(page.locator("#lanes section").nth(1)).to_contain_text("waits for its turn")
+    expect(page.locator("#lanes section").nth(1)).to_contain_text("waiting for its turn")
     pipeline.streams[0].read_tokens = 2000
     expect(page.locator("#lanes section").nth(1)).to_contain_text("Read 500 of 2,000 tokens (25%)")
     pipeline.streams[1].read_tokens = 2000
-    expect(page.locator("#lanes .verdict")).to_contain_text("The same 2 tokens")
+    expect(page.locator("#lanes .verdict")).to_contain_text("Identical 2 tokens")
 
 
 def test_a_race_can_be_stopped(page, pipeline) -> None:
@@ -163,7 +164,7 @@ def test_a_receipt_can_be_stopped(page, pipeline) -> None:
     answered(page, "Write area.")
     pipeline.gate.clear()
     page.locator("#chat .act-receipt").click()
-    expect(page.locator("#chat .receipt")).to_contain_text("Replaying without drafts")
+    expect(page.locator("#chat .receipt")).to_contain_text("Verifying without drafting")
     page.locator("#stop").click()
     expect(page.locator("#chat .receipt")).to_have_count(0)
     expect(page.locator("#send")).to_be_visible()
@@ -180,7 +181,7 @@ def test_a_stopped_answer_is_replayed_as_far_as_it_went(page, pipeline) -> None:
     expect(page.locator("#chat .figures")).to_contain_text("stopped")
     pipeline.gate.set()
     page.locator("#chat .act-receipt").click()
-    expect(page.locator("#chat .receipt")).to_contain_text("without drafts")
+    expect(page.locator("#chat .receipt")).to_contain_text("without drafting")
     assert [options["max_new_tokens"] for _, options in pipeline.requests] == [512, 1]
 
 

@@ -80,7 +80,7 @@ def test_another_pair_is_loaded_while_the_first_answers(page, pipeline, other) -
     other.warm.set()
     expect(page.locator("#status")).to_contain_text("good ready")
     expect(page.locator("#mode label")).to_have_text(["Automatic", "Plain", "Prompt lookup", "Text index"])
-    expect(page.locator("#settings").get_by_label("number input for Answer tokens")).to_have_value("256")
+    expect(page.locator("#settings").get_by_label("number input for Max answer tokens")).to_have_value("256")
     expect(page.locator("#meter")).to_contain_text("of 256 tokens")
     answered(page, "Now rename it.", 2)
     assert (len(pipeline.requests), len(other.requests)) == (1, 1)

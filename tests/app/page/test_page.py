@@ -97,13 +97,13 @@ def test_a_device_without_drafts_offers_none_and_promises_nothing(serve, pipelin
     page = opened(serve(pipeline), open_context())
     expect(page.locator("#status")).to_contain_text("ready on GPU.1")
     expect(page.locator("#small-print")).to_contain_text("OpenVINO GenAI decodes on GPU.1")
-    expect(page.locator("#small-print")).to_contain_text("the same seed may give another text")
+    expect(page.locator("#small-print")).to_contain_text("the same seed may give a different text")
     expect(page.locator("#title")).not_to_contain_text("same answer")
     expect(page.locator("#mode label")).to_have_text(["Plain"])
     expect(page.locator("#legend")).not_to_contain_text("draft")
     page.locator("#settings .toggle-button").click()
-    expect(page.locator("#settings").get_by_label("number input for Answer tokens")).to_be_visible()
-    expect(page.locator("#settings").get_by_label("number input for Draft tokens")).to_have_count(0)
+    expect(page.locator("#settings").get_by_label("number input for Max answer tokens")).to_be_visible()
+    expect(page.locator("#settings").get_by_label("number input for Draft length")).to_have_count(0)
     ask(page, "Write area.")
     finish(page, pipeline, 1)
     assert pipeline.requests[0][1]["mode"] == "off"
@@ -122,7 +122,7 @@ def test_an_answer_is_seen_while_it_is_written(page, pipeline) -> None:
 def test_the_figures_stand_under_the_answer(page, pipeline) -> None:
     ask(page, "Write area.")
     finish(page, pipeline, 1)
-    for figure in ("Automatic", "1,234 tokens", "86 tokens/s", "7 passes", "31 of 40 drafted accepted"):
+    for figure in ("Automatic", "1,234 tokens", "86 tokens/s", "7 passes", "31 of 40 drafted tokens accepted"):
         expect(page.locator("#chat .figures")).to_contain_text(figure)
 
 
@@ -245,8 +245,8 @@ def test_tokens_are_marked_with_their_source_until_code_is_wanted(page, pipeline
 def test_the_sampling_settings_reach_the_pipeline(page, pipeline) -> None:
     page.locator("#settings .toggle-button").click()
     for label, value in (
-        ("Temperature", "0.8"), ("Top-k (0: no limit)", "40"), ("Top-p", "0.9"), ("Min-p", "0.05"),
-        ("Repetition penalty", "1.1"), ("Answer tokens", "77"), ("Draft tokens (0: as many as pay)", "3"),
+        ("Temperature", "0.8"), ("Top-k (0 = no limit)", "40"), ("Top-p", "0.9"), ("Min-p", "0.05"),
+        ("Repetition penalty", "1.1"), ("Max answer tokens", "77"), ("Draft length (0 = automatic)", "3"),
     ):  # fmt: skip
         page.locator("#settings").get_by_label(f"number input for {label}").fill(value)
     page.locator("#settings").get_by_label("Seed").fill("42")

@@ -61,7 +61,7 @@ def answered(page: Page, mode: str) -> str:
 def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
     page.locator("#settings .toggle-button").click()
     page.locator("#settings").get_by_label("number input for Temperature").fill("1")
-    page.locator("#settings").get_by_label("number input for Answer tokens").fill("96")
+    page.locator("#settings").get_by_label("number input for Max answer tokens").fill("96")
     seed = page.locator("#settings").get_by_label("Seed")
     seed.fill("7")
     modes = ("Plain", "Prompt lookup", "Text index", "Draft model", "Chained", "Automatic")
@@ -77,7 +77,7 @@ def test_receipt_and_race_find_the_same_tokens(page: Page) -> None:
     page.locator("#chat .example").get_by_text(EXAMPLES[1].title, exact=True).click()
     expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
     page.locator("#chat .act-receipt").click()
-    expect(page.locator("#chat .receipt.same")).to_contain_text("every one")
+    expect(page.locator("#chat .receipt.same")).to_contain_text("Verified: identical")
     page.get_by_role("tab", name="Race").click()
     page.locator("#start").click()
     expect(page.locator("#lanes .verdict")).to_contain_text("The same")

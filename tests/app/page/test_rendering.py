@@ -16,12 +16,14 @@ from outrider.app.page.rendering import (
     answer_html,
     chat_messages,
     coloured_html,
+    duration,
     figures_html,
     figures_of,
     is_python,
     legend_html,
     prompt_html,
     reading_html,
+    speedup,
 )
 from outrider.app.page.theme import STYLE_SHEET
 from outrider.app.reading import Reading
@@ -169,14 +171,14 @@ def test_each_turn_is_two_messages_of_the_chat() -> None:
     done = Turn("One?", spans=(Span("1", "target"),), finish_reason="length")
     shown = chat_messages([Node(1, None, done, (1,)), Node(2, 1, Turn("Two?"), (2,))], coloured=True)
     assert [message["role"] for message in shown] == ["user", "assistant"] * 2
-    assert "cut at the length limit" in shown[1]["content"]
+    assert "stopped at the length limit" in shown[1]["content"]
     assert "waiting" in shown[3]["content"]
 
 
 def test_figures_tell_what_matters_and_the_seed_only_where_it_decides() -> None:
     stats = Statistics(5, 0, 1, 1, 0, 0, {}, {}, 0.1, None, 0.1, 0.0, 0.1)
     turn = Turn("One?", Settings(mode="off", seed=7), finish_reason="stop", stats=stats)
-    assert figures_of(turn) == ["Plain", "1 token", "1 pass", "nothing drafted"]
+    assert figures_of(turn) == ["Plain", "1 token", "1 pass", "no drafting"]
     sampled = Turn("One?", Settings(mode="draft", temperature=1.0, seed=7), finish_reason="stop", stats=stats)
     assert figures_of(sampled)[:2] == ["Draft model", "seed 7"]
 
@@ -215,7 +217,7 @@ def test_what_a_form_forced_is_marked_and_named() -> None:
     saving = Saving(80.0, {"grammar": 2.0}, {"grammar": 100.0})
     turn = Turn("One?", spans=(Span("{", "grammar"),), finish_reason="stop", saving=saving)
     assert '<span class="from-grammar">{</span>' in coloured_html(turn.spans)
-    assert "required form60 ms saved" in text_of(legend_html(("off",), turns=[turn]))
+    assert "required format60 ms saved" in text_of(legend_html(("off",), turns=[turn]))
 
 
 @pytest.mark.parametrize(("spread_ms", "is_told"), [(5.0, True), (40.0, False)])
@@ -225,10 +227,22 @@ def test_what_was_saved_is_told_only_where_it_is_outside_the_noise(spread_ms, is
     assert ("60 ms saved" in text_of(figures_html(turn))) is is_told
     legend = text_of(legend_html(("off",), turns=[turn]))
     assert ("60 ms saved" in legend) is is_told
-    assert "required form" in legend
+    assert "required format" in legend
 
 
 def test_the_bar_of_a_prompt_begins_with_what_is_read() -> None:
     assert reading_html(Reading(0, 3000)) == "Reading 3,000 tokens"
     assert 'max="3000" value="1500"' in reading_html(Reading(1500, 3000))
     assert text_of(reading_html(Reading(1500, 3000), Words("zh"))) == "已读取 1,500 / 3,000 个词元（50%）"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "said"), [(1.0, "no faster"), (1.04, "no faster"), (2.14, "2.1x faster"), (0.5, "2.0x slower")]
+)
+def test_a_speedup_is_said_as_people_say_it(ratio: float, said: str) -> None:
+    assert speedup(ratio, Words("en")) == said
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.054, "54 ms"), (1.37, "1.37 s"), (2.247, "2.2 s")])
+def test_a_time_is_said_in_the_unit_that_it_is_read_in(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
