@@ -41,6 +41,7 @@ class Page:
 
     def _lay_out(self) -> None:
         self.view = gr.State(View())
+        self.unsent = gr.State({})
         modes = self.assistant.pipeline.modes
         self.chats = ChatList(self.history)
         with gr.Row(elem_id="masthead"):
@@ -126,10 +127,11 @@ class Page:
             rested.then(**refresh)
         composer.stop.click(talk.stop, seen, shown, **quick)
         self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
-        anew = self.chats.new.click(talk.begin_anew, None, [*entry, *shown], **quick)
+        left = [composer.box, composer.entry, self.view, self.unsent]
+        anew = self.chats.new.click(talk.begin_anew, left, [*entry, *shown, self.unsent], **quick)
         anew.then(**refresh)
-        opening = [self.chats.listing, self.coloured]
-        opened = self.chats.listing.input(talk.open, opening, [*entry, *shown], **queued)
+        opening = [self.chats.listing, self.coloured, *left]
+        opened = self.chats.listing.input(talk.open, opening, [*entry, *shown, self.unsent], **queued)
         opened.then(**refresh)
         self.coloured.change(talk.drawn, seen, self.chat, **quick)
         acted = self.acts.select(talk.act, seen, [*entry, self.view, self.chat, self.outbox.box], **queued)

@@ -19,7 +19,7 @@ from ..reading import Reading
 from ..receipt import Receipt
 from ..settings import Settings
 from ..values import text_of
-from ..wording import words_of
+from ..wording import Words, words_of
 from . import rendering
 from .acts import copied
 from .buttons import toggled
@@ -31,6 +31,8 @@ from .writing import Writing
 
 STOP_S = 30  # how long the end of an answer is waited for
 KEEP_S = 2.0  # how often a growing answer is kept, should the program not live to its end
+
+Unsent = dict[int | None, tuple[str, Entry]]  # by conversation, None for a new one
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +99,7 @@ class Talk:
                 else:
                     notes = {view.nodes[-1].id: rendering.reading_html(seen, words)}
                 if redraw.is_due(begins or not view.is_answering):
-                    yield view, rendering.chat_messages(view.nodes, coloured, words, notes), *untouched()
+                    yield view, _messages(view, coloured, words, notes), *untouched()
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
@@ -110,16 +112,14 @@ class Talk:
             yield view, self.drawn(view, coloured, request), *entry
         finally:
             self._writing.end(asked.nodes[-1].id)
-            if view.is_answering:
+            if view.is_answering and view.tip == asked.tip:
                 self._keep(view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED)))
 
     def rest(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         return self.drawn(view, coloured, request), *toggled(not view.is_answering, view.is_answering)
 
     def drawn(self, view: View, coloured: bool, request: gr.Request) -> list[dict[str, str]]:
-        words = words_of(request)
-        notes = {node.id: words("unreadable") for node in view.nodes if node.unreadable}
-        return rendering.chat_messages(view.nodes, coloured, words, notes)
+        return _messages(view, coloured, words_of(request), {})
 
     def undo(self, event: gr.UndoData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         """Take the last turn out of view, and its prompt into the box; it is kept as a branch."""
@@ -131,16 +131,21 @@ class Talk:
             gr.Info(words("undone"))
             return *entry, view, self.drawn(view, coloured, request)
 
-    def open(self, chat: int, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+    def open(
+        self, request: gr.Request, chat: int, coloured: bool, text: str | None, entry: Entry, view: View, unsent: Unsent
+    ) -> tuple[Any, ...]:
         self.leave_chat(request)
         with told(request):
+            unsent = _stashed(unsent, view, text, entry)
             view = self._current(View(chat, self._history.resume(chat)))
-            return *composed("", Entry(), words_of(request)), view, *self.rest(view, coloured, request)
+            return *_restored(unsent, view, request), view, *self.rest(view, coloured, request), unsent
 
-    def begin_anew(self, request: gr.Request) -> tuple[Any, ...]:
+    def begin_anew(
+        self, request: gr.Request, text: str | None, entry: Entry, view: View, unsent: Unsent
+    ) -> tuple[Any, ...]:
         self.leave_chat(request)
-        entry = composed("", Entry(), words_of(request))
-        return *entry, View(), [], *toggled(True, False)
+        unsent = _stashed(unsent, view, text, entry)
+        return *_restored(unsent, View(), request), View(), [], *toggled(True, False), unsent
 
     def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         """What a button within the conversation asks for."""
@@ -185,7 +190,7 @@ class Talk:
                         note = rendering.reading_html(seen, words)
                     else:
                         note = words("replaying", count=f"{seen:,}")
-                    chat = rendering.chat_messages(view.nodes, coloured, words, {node.id: note})
+                    chat = _messages(view, coloured, words, {node.id: note})
                     yield view, chat, *buttons
 
     def stop(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
@@ -250,6 +255,25 @@ class Talk:
 
     def _keep(self, view: View) -> None:
         self._history.update(view.nodes[-1].id, view.nodes[-1].turn)
+
+
+def _messages(view: View, coloured: bool, words: Words, notes: dict[int, str]) -> list[dict[str, str]]:
+    unreadable = {node.id: words("unreadable") for node in view.nodes if node.unreadable}
+    return rendering.chat_messages(view.nodes, coloured, words, {**unreadable, **notes})
+
+
+def _stashed(unsent: Unsent, view: View, text: str | None, entry: Entry) -> Unsent:
+    """With what was typed in the conversation that is left."""
+    others = {chat: draft for chat, draft in (unsent or {}).items() if chat != view.chat}
+    return {**others, view.chat: (text or "", entry)} if text or entry.files else others
+
+
+def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...]:
+    """The box as it was left in this conversation."""
+    text, entry = unsent.get(view.chat, ("", Entry()))
+    if entry.editing not in {node.id for node in view.nodes}:
+        entry = replace(entry, editing=None)
+    return composed(text, entry, words_of(request))
 
 
 def _deciding(settings: Settings) -> Settings:

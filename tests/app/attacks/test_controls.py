@@ -74,7 +74,7 @@ class Window:
             self.view = drawn[0]
 
     def open(self, chat: int) -> None:
-        opened = self.talk.open(chat, True, self.request)
+        opened = self.talk.open(self.request, chat, True, "", Entry(), self.view, {})
         self.view = next(part for part in opened if isinstance(part, View))
 
 
@@ -240,7 +240,7 @@ def test_over_http_no_control_leaves_a_conversation_that_cannot_be_used(served) 
     for chat in kept:
         wire = Wire(page, address)
         assert wire("_refresh", None, "")
-        assert wire("open", chat.id, True)
+        assert wire("open", chat.id, True, "", None, None, None)
         assert wire("stop", None, True)
         assert wire("_ask_sure", None)
         assert wire("delete_doomed", None, None)

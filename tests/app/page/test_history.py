@@ -264,6 +264,18 @@ def test_settings_are_there_after_a_reload_and_in_presets_with_the_mode(page, pi
     expect(page.locator("#mode input:checked")).to_have_value("lookup")
 
 
+def test_what_is_typed_waits_in_its_conversation(page) -> None:
+    answered(page, "Write area.")
+    page.locator("#prompt textarea").fill("Not yet sent.")
+    page.locator("#new").click()
+    expect(page.locator("#prompt textarea")).to_have_value("")
+    page.locator("#prompt textarea").fill("Something else.")
+    listed(page).click()
+    expect(page.locator("#prompt textarea")).to_have_value("Not yet sent.")
+    page.locator("#new").click()
+    expect(page.locator("#prompt textarea")).to_have_value("Something else.")
+
+
 def test_an_answer_in_another_window_is_seen_and_can_be_stopped(page, pipeline) -> None:
     pipeline.gate.clear()
     ask(page, "Write area.")
