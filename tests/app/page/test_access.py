@@ -159,7 +159,7 @@ def test_what_vanishes_hands_the_focus_on(open_page, pipeline) -> None:
     page.get_by_role("button", name="Retry").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#chat .branches")).to_have_text("‹2/2›")
-    lands("#prompt textarea")
+    lands("#prompt textarea, #chat button")
     page.locator("#delete").focus()
     page.keyboard.press("Enter")
     lands("#keep")
