@@ -56,7 +56,7 @@ const hand_on = () => {
   const act = [...focused.classList].filter((name) => /^(act|turn)-/.test(name)).map((name) => "." + name).join("");
   const next = focused.closest("#chats") || focused.dataset.side === "chats"
     ? here("#chats.open #keep") ?? here("#chats.open #delete") ?? here("#chats.open #new")
-    : focused.dataset.side && ((act && here("#chat button" + act)) ?? here("#prompt textarea") ?? here("#race-prompt textarea"));
+    : focused.dataset.side && ((act ? here("#chat button" + act) : null) ?? here("#prompt textarea") ?? here("#race-prompt textarea"));
   focused = null;
   next?.focus({preventScroll: true});
 };

@@ -49,7 +49,7 @@ def theme() -> gr.themes.Base:
         button_primary_background_fill="#0f766e",
         button_primary_background_fill_dark="#0f766e",
         button_primary_background_fill_hover="#115e59",
-        button_primary_background_fill_hover_dark="#0d9488",
+        button_primary_background_fill_hover_dark="#115e59",
         button_primary_text_color="white",
         button_cancel_background_fill="#b91c1c",
         button_cancel_background_fill_dark="#b91c1c",

@@ -73,8 +73,7 @@ def serious(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
 def test_axe_finds_nothing_serious_in_any_state(open_page, pipeline, scheme, width) -> None:
     page = open_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.wait_for_timeout(500)
@@ -131,14 +130,15 @@ def test_closed_side_bars_hold_no_stop_and_their_handles_say_what_they_open(open
 
 def test_the_modes_are_one_stop_and_arrows_go_through_them(open_page, pipeline) -> None:
     page = open_page()
-    page.locator("#mode input").nth(5).focus()
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowLeft")
-    expect(page.locator("#mode label.selected")).to_have_text("Text index")
+    page.locator("#mode input:checked").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#mode label.selected")).to_have_text("Plain")
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#mode label.selected")).to_have_text("Prompt lookup")
     page.keyboard.press("Tab")
     assert page.evaluate("!document.activeElement.closest('#mode')")
     answered(page, "Write area.")
-    assert pipeline.requests[-1][1]["mode"] == "suffix"
+    assert pipeline.requests[-1][1]["mode"] == "lookup"
 
 
 def test_what_vanishes_hands_the_focus_on(open_page, pipeline) -> None:
@@ -159,7 +159,7 @@ def test_what_vanishes_hands_the_focus_on(open_page, pipeline) -> None:
     page.get_by_role("button", name="Retry").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#chat .branches")).to_have_text("‹2/2›")
-    lands("#prompt textarea")
+    lands("#prompt textarea, #chat button")
     page.locator("#delete").focus()
     page.keyboard.press("Enter")
     lands("#keep")
