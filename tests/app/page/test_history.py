@@ -192,7 +192,7 @@ def test_without_sampling_a_retry_says_that_the_same_comes_back(page) -> None:
 
 def test_fractions_are_cut_and_the_conversation_opens_again(page, pipeline) -> None:
     settings_open(page)
-    for label, value in (("Answer tokens", "20.5"), ("Draft tokens (0: as many as pay)", "2.5")):
+    for label, value in (("Max answer tokens", "20.5"), ("Draft length (0 = automatic)", "2.5")):
         page.locator("#settings").get_by_label(f"number input for {label}").fill(value)
     answered(page, "Write area.")
     assert pipeline.requests[0][1]["max_new_tokens"] in (20, 21)
@@ -248,7 +248,7 @@ def test_settings_are_there_after_a_reload_and_in_presets_with_the_mode(page, pi
     page.locator("#settings").get_by_label("number input for Temperature").fill("0.7")
     page.locator("#settings #system textarea").fill("Be brief.")
     page.locator("#preset input").fill("brief")
-    page.get_by_role("button", name="Keep as preset").click()
+    page.get_by_role("button", name="Save preset").click()
     expect(page.get_by_text("Saved as “brief”")).to_be_visible()
     page.reload()
     expect(page.locator("#status")).to_contain_text("ready")
