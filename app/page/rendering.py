@@ -22,6 +22,7 @@ from .markdown import code_html, markdown_html, verbatim
 
 SOURCES = ("target", "prompt_lookup", "suffix", "earlier_turn", "reference", "draft_model", "grammar")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
+LEAST_TOLD_MS = 0.5  # less would read as nothing saved
 MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
@@ -179,7 +180,8 @@ def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable
     marks = []
     for source in sources:
         mark = f'<span class="from-{source}" title="{words(f"from_{source}_hint")}">{words(f"from_{source}")}</span>'
-        note = f"<small>{saved_phrase(saved[source], words)}</small>" if source in saved else ""
+        ms = saved.get(source, 0.0)
+        note = f"<small>{saved_phrase(ms, words)}</small>" if abs(ms) >= LEAST_TOLD_MS else ""
         marks.append(f"<div>{mark}{note}</div>")
     return f"{words('tokens_from')} {''.join(marks)}"
 

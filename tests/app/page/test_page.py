@@ -165,6 +165,16 @@ def test_retry_asks_the_same_again(page, pipeline) -> None:
     assert [messages for messages, _ in pipeline.requests] == [[{"role": "user", "content": "Write area."}]] * 2
 
 
+def test_retry_and_undo_say_their_names_side_by_side(page, pipeline) -> None:
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    for name in ("Retry", "Undo"):
+        button = page.get_by_role("button", name=name)
+        expect(button).to_be_visible()
+        assert button.evaluate("each => each.scrollWidth <= each.clientWidth"), "its name leaves its box"
+        assert button.evaluate("each => getComputedStyle(each, '::after').content").startswith(f'"{name}"')
+
+
 def test_retry_and_undo_wait_for_the_end_of_the_answer(page, pipeline) -> None:
     ask(page, "Write area.")
     expect(answers(page)).to_contain_text("def area(width, height):")
