@@ -107,7 +107,7 @@ def test_what_is_exported_can_be_imported(page, tmp_path: Path) -> None:
         assert page.locator("#chat pre.answer").inner_text() == BEGINNING + END
     (tmp_path / "bad.json").write_text("{")
     page.locator("input[type=file]").first.set_input_files(tmp_path / "bad.json")
-    expect(page.get_by_text("The file is no JSON")).to_be_visible()
+    expect(page.get_by_text("This is not a valid JSON file")).to_be_visible()
     expect(listed(page)).to_have_count(3)
 
 
