@@ -69,7 +69,9 @@ def read_exchange(content: bytes) -> Exchange:
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadImport(f"This is not a text file in UTF-8 ({error.reason}): choose one that Outrider exported.") from error
+        raise BadImport(
+            f"This is not a text file in UTF-8 ({error.reason}): choose one that Outrider exported."
+        ) from error
     return _from_json(text) if text.lstrip().startswith("{") else _from_markdown(text)
 
 
@@ -77,7 +79,9 @@ def _from_json(text: str) -> Exchange:
     try:
         whole: Any = sound(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise BadImport(f"This is not a valid JSON file ({_reason(error)}): choose one that Outrider exported.") from error
+        raise BadImport(
+            f"This is not a valid JSON file ({_reason(error)}): choose one that Outrider exported."
+        ) from error
     if whole.get("format") != FORMAT or whole.get("version") != VERSION:
         raise BadImport(
             f"This is not a conversation that Outrider exported (format {FORMAT!r}, version {VERSION}): choose "
