@@ -30,7 +30,7 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # to learn of the first byte that is not taken
+        transport.set_write_buffer_limits(1, 0)  # to learn of what is not taken; with TLS, 0 would pause for good
         most = self._limits.connections
         if len(self.connections) > most + MOST_TOLD:
             transport.abort()

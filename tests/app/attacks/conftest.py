@@ -97,7 +97,7 @@ def make_certificate(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], C
 
 
 @pytest.fixture(scope="session")
-def pipeline(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> LLMPipeline:
+def tool_pipeline(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> LLMPipeline:
     """The server's, loaded once; its chat template knows tools."""
     pipeline = LLMPipeline(pair_with_tools(embedded_pair, tmp_path_factory.mktemp("tools") / MODEL), exact=True)
     pipeline.warm_up()

@@ -23,8 +23,8 @@ DEEP = 100_000
 
 
 @pytest.fixture(scope="module")
-def served(pipeline: LLMPipeline) -> Iterator[Served]:
-    with running(pipeline, Limits(read_s=PATIENCE_S)) as served:
+def served(tool_pipeline: LLMPipeline) -> Iterator[Served]:
+    with running(tool_pipeline, Limits(read_s=PATIENCE_S)) as served:
         yield served
 
 
@@ -148,18 +148,18 @@ def test_a_prompt_of_many_megabytes_is_refused_while_others_are_answered(served:
     ids=["form", "prompt"],
 )
 def test_what_takes_too_long_to_read_is_given_up_and_stops_no_other(
-    pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], words: str
+    tool_pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], words: str
 ) -> None:
     """Three at a time, though two can be read at once: the third has not been begun."""
-    let_go, streams = threading.Event(), pipeline.streams
+    let_go, streams = threading.Event(), tool_pipeline.streams
 
     def slow(inputs: Any, **options: Any) -> Any:
         if options.get("max_new_tokens") == body["max_tokens"]:
             let_go.wait(PATIENCE_S)
         return streams(inputs, **options)
 
-    monkeypatch.setattr(pipeline, "streams", slow)
-    with running(pipeline, Limits(read_s=0.5)) as served, ThreadPoolExecutor(3) as threads:
+    monkeypatch.setattr(tool_pipeline, "streams", slow)
+    with running(tool_pipeline, Limits(read_s=0.5)) as served, ThreadPoolExecutor(3) as threads:
         asked = [threads.submit(served.post, CHAT, body) for _ in range(3)]
         while not all(each.done() for each in asked):
             served.post(COMPLETIONS, ASKED).raise_for_status()

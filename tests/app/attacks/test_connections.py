@@ -22,8 +22,8 @@ HEAD = f"GET /health HTTP/1.1\r\nHost: {LOCAL}\r\n"
 
 
 @pytest.fixture(scope="module")
-def _hasty(pipeline: LLMPipeline) -> Iterator[Served]:
-    with running(pipeline, Limits(connections=4, head_s=0.3, stall_s=0.3)) as served:
+def _hasty(tool_pipeline: LLMPipeline) -> Iterator[Served]:
+    with running(tool_pipeline, Limits(connections=4, head_s=0.3, stall_s=0.3)) as served:
         yield served
 
 

@@ -112,7 +112,7 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
     expect(page.locator("#status")).to_contain_text("就绪")
     expect(page.locator("#send")).to_have_text("发送")
     expect(page.locator("#mode label")).to_have_text(["自动", "普通", "提示查找", "文本索引", "草稿模型", "串联"])
-    expect(page.locator("#chat .placeholder")).to_contain_text("一次对话只谈一个 Python 函数")
+    expect(page.locator("#chat .placeholder")).to_contain_text("每个对话处理一个 Python 函数")
     expect(page.locator("#prompt textarea")).to_have_attribute("placeholder", "请输入要做的修改")
     expect(page.locator("#chat .example").first).to_have_text("重命名变量")
     expect(page.locator("#import")).to_have_text("导入")
@@ -149,7 +149,7 @@ def test_every_kind_that_has_words_exists() -> None:
     def kinds(error: type[OutriderError]) -> set[str]:
         return {error.__name__}.union(*map(kinds, error.__subclasses__()))
 
-    assert set(REASONS_IN_CHINESE) <= kinds(OutriderError) | {"HistoryDamaged", "HistoryNotKept"}
+    assert set(REASONS_IN_CHINESE) <= kinds(OutriderError) | {"HistoryDamaged", "HistoryNewer", "HistoryNotKept"}
 
 
 def test_both_languages_say_the_same_with_the_same_values() -> None:

@@ -96,7 +96,7 @@ def test_a_device_without_drafts_offers_none_and_promises_nothing(serve, pipelin
     pipeline.warm.set()
     page = opened(serve(pipeline), open_context())
     expect(page.locator("#status")).to_contain_text("ready on GPU.1")
-    expect(page.locator("#small-print")).to_contain_text("OpenVINO GenAI decodes on GPU.1")
+    expect(page.locator("#small-print")).to_contain_text("Decoded by OpenVINO GenAI on GPU.1")
     expect(page.locator("#small-print")).to_contain_text("the same seed may give a different text")
     expect(page.locator("#title")).not_to_contain_text("same answer")
     expect(page.locator("#mode label")).to_have_text(["Plain"])

@@ -80,7 +80,7 @@ def test_receipt_and_race_find_the_same_tokens(page: Page) -> None:
     expect(page.locator("#chat .receipt.same")).to_contain_text("Verified: identical")
     page.get_by_role("tab", name="Race").click()
     page.locator("#start").click()
-    expect(page.locator("#lanes .verdict")).to_contain_text("The same")
+    expect(page.locator("#lanes .verdict")).to_contain_text("Identical")
     first, second = page.locator("#lanes pre").all_inner_texts()
     assert first == second
 
