@@ -128,7 +128,8 @@ class Page:
         composer.stop.click(talk.stop, seen, shown, **quick)
         self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
         left = [composer.box, composer.entry, self.view, self.unsent]
-        anew = self.chats.new.click(talk.begin_anew, left, [*entry, *shown, self.unsent], **quick)
+        emptied = [*entry, *shown, self.unsent, self.chats.listing]
+        anew = self.chats.new.click(talk.begin_anew, left, emptied, **quick)
         anew.then(**refresh)
         opening = [self.chats.listing, self.coloured, *left]
         opened = self.chats.listing.input(talk.open, opening, [*entry, *shown, self.unsent], **queued)

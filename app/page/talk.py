@@ -145,7 +145,8 @@ class Talk:
     ) -> tuple[Any, ...]:
         self.leave_chat(request)
         unsent = _stashed(unsent, view, text, entry)
-        return *_restored(unsent, View(), request), View(), [], *toggled(True, False), unsent
+        nothing_open = gr.Radio(value=None)  # at once with the rest: a marked conversation cannot be picked
+        return *_restored(unsent, View(), request), View(), [], *toggled(True, False), unsent, nothing_open
 
     def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         """What a button within the conversation asks for."""
