@@ -16,6 +16,7 @@ from .saving import Saving
 from .settings import Settings
 from .values import NAME, Name
 
+LONGEST_LOOP, LOOPS, LEAST_LOOPING = 64, 4, 48  # tokens that come back, how often, and tokens of all rounds
 CANCELLED = "cancelled"  # how an answer ended that was stopped, or that the program did not live to finish
 
 
@@ -65,6 +66,16 @@ class Turn:
     @property
     def complete(self) -> bool:
         return self.finish_reason is not None
+
+    @property
+    def is_looping(self) -> bool:
+        """Whether the answer ends in the same few tokens again and again."""
+        ids = self.token_ids
+        for period in range(1, LONGEST_LOOP + 1):
+            span = max(LOOPS * period, LEAST_LOOPING)
+            if len(ids) >= span and all(a == b for a, b in zip(ids[-span:], ids[-span + period :], strict=False)):
+                return True
+        return False
 
     @property
     def content(self) -> str:

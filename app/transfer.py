@@ -11,6 +11,7 @@ from typing import Any
 from outrider.pipelines import OutriderError, Span
 from outrider.pipelines.trace import TARGET
 
+from .code import code_start, is_python
 from .conversation import File, Turn
 from .history import Node, title_of
 from .record import turn_of, turn_record
@@ -22,7 +23,8 @@ LARGEST_IMPORT = 64_000_000  # bytes
 MOST_TURNS = 10_000
 MOST_FILES = 1_000  # of one prompt
 
-_MARK = re.compile(r"^(\\*)(#{1,2} .*<!-- (title|prompt|file|answer) -->)[ \t]*$")
+_FENCE = "```"
+_MARK = re.compile(r"^(\\*)(#{1,2} .*<!-- (title|prompt|file|answer)(?: code (\d{1,9}))? -->)[ \t]*$")
 
 
 class BadImport(OutriderError):
@@ -52,13 +54,16 @@ def to_json(exchange: Exchange) -> str:
 
 
 def to_markdown(title: str, path: Sequence[Turn]) -> str:
-    """The headings carry marks that do not show; a line of a text that looks like one gets a backslash."""
+    """The headings carry marks that do not show; a line of a text that looks like one gets a backslash.
+
+    Code that no fence surrounds gets one; the mark then says at which line of the text it begins.
+    """
     parts = [f"# {' '.join(title.split())} <!-- title -->\n"]
     for turn in path:
-        parts += ["## Prompt <!-- prompt -->\n", _escaped(turn.prompt)]
+        parts += _section("Prompt", "prompt", turn.prompt, code_start(turn.prompt))
         for file in turn.files:
-            parts += [f"## {' '.join(file.name.split())} <!-- file -->\n", _escaped(file.text)]
-        parts += ["## Answer <!-- answer -->\n", _escaped(turn.text)]
+            parts += _section(" ".join(file.name.split()), "file", file.text, 0, language="")
+        parts += _section("Answer", "answer", turn.text, 0 if is_python(turn.text) else None)
     return "\n".join(parts)
 
 
@@ -138,15 +143,30 @@ def _from_markdown(text: str) -> Exchange:
 
 def _sections(text: str) -> list[tuple[str, str, str]]:
     """Kind, heading and body of each marked part."""
-    sections: list[tuple[str, str, list[str]]] = []
+    sections: list[tuple[str, str, int | None, list[str]]] = []
     for line in text.split("\n"):
         if (mark := _MARK.match(line)) and not mark[1]:
-            sections.append((mark[3], mark[2].lstrip("#").rpartition("<!--")[0].strip(), []))
+            heading = mark[2].lstrip("#").rpartition("<!--")[0].strip()
+            sections.append((mark[3], heading, None if mark[4] is None else int(mark[4]), []))
         elif sections:
-            sections[-1][2].append(line[1:] if mark else line)
-    return [(kind, heading, "\n".join(body)[1:-1]) for kind, heading, body in sections]
+            sections[-1][3].append(line[1:] if mark else line)
+    return [(kind, heading, _unfenced("\n".join(body)[1:-1], at)) for kind, heading, at, body in sections]
 
 
-def _escaped(text: str) -> str:
-    """The text between the line ends that set it apart."""
-    return "\n".join("\\" + line if _MARK.match(line) else line for line in text.split("\n")) + "\n"
+def _section(heading: str, kind: str, text: str, code: int | None, language: str = "python") -> list[str]:
+    """Heading and text of a part, the code from this character on in a fence."""
+    lines = ["\\" + line if _MARK.match(line) else line for line in text.split("\n")]
+    mark = kind
+    if code is not None and text.strip() and _FENCE not in text:
+        at = text.count("\n", 0, code)
+        lines = [*lines[:at], _FENCE + language, *lines[at:], _FENCE]
+        mark = f"{kind} code {at}"
+    return [f"## {heading} <!-- {mark} -->\n", "\n".join(lines) + "\n"]
+
+
+def _unfenced(text: str, at: int | None) -> str:
+    """The text without the fence that `to_markdown` put before this line and behind the last."""
+    lines = text.split("\n")
+    if at is None or len(lines) < at + 2 or not lines[at].startswith(_FENCE) or lines[-1] != _FENCE:
+        return text
+    return "\n".join([*lines[:at], *lines[at + 1 : -1]])

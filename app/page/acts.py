@@ -31,13 +31,13 @@ DELIVER = """
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   } else if (navigator.clipboard) {
-    navigator.clipboard.writeText(text);
+    navigator.clipboard.writeText(text).then(() => document.dispatchEvent(new Event("copied")));
   } else {
     const box = document.createElement("textarea");
     box.value = text;
     document.body.append(box);
     box.select();
-    document.execCommand("copy");
+    if (document.execCommand("copy")) document.dispatchEvent(new Event("copied"));
     box.remove();
   }
 }

@@ -69,6 +69,32 @@ document.addEventListener("pointerdown", (event) => {
   if (!event.target.closest("button, input, textarea, label, a, [tabindex]")) focused = null;  // meant to be left
 });
 
+// What was copied is said where it was asked for; an edit goes on in the box.
+const COPIED_MS = 1500;
+let copying = null, editing = false;
+document.addEventListener("click", (event) => {
+  const act = event.target.closest("#chat button.act");
+  if (!act) return;
+  editing = act.matches(".act-edit");
+  if (act.matches(".act-copy_prompt, .act-copy_answer")) copying = act;
+});
+document.addEventListener("copied", () => {
+  const [button, label] = [copying, copying?.textContent];
+  if (!button?.isConnected || button.dataset.copied) return;
+  button.dataset.copied = "yes";
+  button.setAttribute("aria-live", "polite");
+  button.textContent = words().copied;
+  setTimeout(() => {
+    button.textContent = label;
+    delete button.dataset.copied;
+  }, COPIED_MS);
+});
+const edit = () => {
+  if (!editing || !document.querySelector("#entry-notes .editing")) return;
+  editing = false;
+  document.querySelector("#prompt textarea").focus();
+};
+
 // A growing conversation is followed, until someone scrolls up in it, and again from its end.
 let follows = true, rows = 0, log = null;
 const rest = () => log.scrollHeight - log.clientHeight - log.scrollTop;
@@ -112,6 +138,7 @@ const mend = () => {
   due = false;
   name();
   hand_on();
+  edit();
   follow();
 };
 new MutationObserver(() => {

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import gradio as gr
 
+from outrider.models import embedded_pair
 from outrider.pipelines import OutriderError
+from outrider.pipelines.pair import name_of
 
 from ..assistant import Assistant
+from ..conversation import Conversation, Turn
 from ..history import History
 from ..settings import Settings
+from ..values import text_of
 from ..wording import Words, translate, words_of
 from . import rendering
 from .acts import LISTENER, Outbox
 from .chats import ChatList
-from .composer import Composer
+from .composer import Composer, Entry
 from .examples import example_cards
 from .insight import InsightPanel
 from .panel import SettingsPanel
@@ -25,6 +30,7 @@ from .theme import SCRIPT
 from .view import View
 
 BUSY_S, IDLE_S = 0.5, 4  # how often the state of the model is looked at
+FOLLOWING = 32  # windows that see an answer of another one grow
 WIDE = 1100  # pixels of a window that has room for the list of conversations
 TEMPORARY_S = 3600  # how long an imported file stays in Gradio's temporary folder
 
@@ -97,14 +103,13 @@ class Page:
         queued: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         quick = queued | {"queue": False}  # for what refuses nothing: Gradio shows errors of queued events only
         talk = Talk(self.assistant, self.history)
-        listed = [self.chats.listing, self.chats.title]
         seen = [self.view, self.coloured]
         composer = self.composer
         buttons, entry = [composer.send, composer.stop], composer.outputs
         shown = [self.view, self.chat, *buttons]
         refresh: dict[str, Any] = {
             "fn": self._refresh, "inputs": [self.view, self.chats.search], **queued,
-            "outputs": [*listed, self.meter, self.legend, self.insight.tables],
+            "outputs": [*self.chats.outputs, self.meter, self.legend, self.insight.tables],
         }  # fmt: skip
         asked, settings = [composer.box, composer.entry], [self.mode, *self.settings.values]
         for ask, begin, inputs in (
@@ -118,7 +123,7 @@ class Page:
             answer = begun.success(
                 talk.answer,
                 seen,
-                [self.view, self.chat, *entry],
+                [self.view, self.chat, *entry, self.meter],
                 concurrency_id="answer",
                 concurrency_limit=8,
                 **queued,
@@ -126,7 +131,18 @@ class Page:
             rested = answer.then(talk.rest, seen, [self.chat, *buttons], **quick)
             rested.then(**refresh)
         composer.stop.click(talk.stop, seen, shown, **quick)
-        self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
+        undone = self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
+        undone.then(**refresh)
+        typed = [self.view, self.settings.system, composer.box, composer.entry]
+        gr.on(
+            [composer.box.change, composer.entry.change],
+            self._weighed,
+            typed,
+            self.meter,
+            trigger_mode="always_last",
+            preprocess=False,
+            **queued,
+        )
         left = [composer.box, composer.entry, self.view, self.unsent]
         emptied = [*entry, *shown, self.unsent, self.chats.listing]
         anew = self.chats.new.click(talk.begin_anew, left, emptied, **quick)
@@ -134,6 +150,10 @@ class Page:
         opening = [self.chats.listing, self.coloured, *left]
         opened = self.chats.listing.input(talk.open, opening, [*entry, *shown, self.unsent], **queued)
         opened.then(**refresh)
+        followed = opened.success(
+            talk.follow, seen, shown, concurrency_id="follow", concurrency_limit=FOLLOWING, **queued
+        )
+        followed.success(**refresh)
         self.coloured.change(talk.drawn, seen, self.chat, **quick)
         acted = self.acts.select(talk.act, seen, [*entry, self.view, self.chat, self.outbox.box], **queued)
         self.outbox.deliver(acted)
@@ -142,8 +162,10 @@ class Page:
         replayed.then(talk.rest, seen, [self.chat, *buttons], **quick).then(**refresh)
 
         texts = [self.title, self.notice, self.chats.heading, self.words]
-        deleted = self.chats.sure.click(talk.leave_doomed, [self.view, self.chats.doomed], None, **queued)
-        deleted = deleted.then(self.chats.delete_doomed, [self.view, self.chats.doomed], self.view, **queued)
+        deletion = self.chats.deletion
+        doomed = [self.view, deletion.doomed]
+        deleted = deletion.sure.click(talk.leave_doomed, doomed, None, **queued)
+        deleted = deleted.then(self.chats.delete_doomed, doomed, self.view, **queued)
         imported = self.chats.upload.upload(talk.leave_chat, None, None, **queued)
         imported = imported.then(self.chats.imported, self.chats.upload, self.view, **queued)
         self.chats.spare_on([anew, opened, deleted], queued)
@@ -161,11 +183,12 @@ class Page:
         ranged = [self.mode, self.settings.dependent[0]]
         switched = self.switches.change(self._switched, ranged, dependent, preprocess=False, **queued)
         switched.then(self._texts, None, texts, **quick).then(**refresh)
+        switched.then(self._start, None, self.chat, **quick)
         begun = self.settings.model.connect(self.blocks, queued)
         begun.success(self._tick, self.switches, state, **queued)
         self.blocks.load(self._texts, None, texts, **quick)
         self.blocks.load(**refresh)
-        self.blocks.load(self._cards, None, self.chat, **quick)
+        self.blocks.load(self._start, None, self.chat, **quick)
         self.blocks.load(self._fit, self.width, self.chats.sidebar, js="() => [window.innerWidth]", **quick)
         self.blocks.unload(talk.leave)
 
@@ -175,20 +198,36 @@ class Page:
         heading = f"<h2>{words('chats')}</h2>"
         return title, rendering.notice_html(self.history.notice, words), heading, rendering.words_html(words)
 
-    def _cards(self, request: gr.Request) -> gr.Chatbot:
-        cards: list[Any] = list(example_cards(words_of(request)))
-        return gr.Chatbot(examples=cards)
+    def _start(self, request: gr.Request) -> gr.Chatbot:
+        """What an empty conversation says, and the prompts to begin with."""
+        words = words_of(request)
+        cards: list[Any] = list(example_cards(words))
+        is_embedded = self.assistant.name == name_of(embedded_pair())
+        return gr.Chatbot(examples=cards, placeholder=words("empty_embedded" if is_embedded else "empty"))
 
     def _refresh(self, view: View, search: str, request: gr.Request) -> tuple[Any, ...]:
         """The list of conversations, and the figures of the shown one and of all answers."""
-        words, pipeline = words_of(request), self.assistant.pipeline
+        words = words_of(request)
+        legend = rendering.legend_html(self.assistant.pipeline.modes, words, view.conversation)
+        meter = self._meter(view.conversation, words)
+        return *self.chats.listed(view, search), meter, legend, self.insight.drawn(request)
+
+    def _weighed(self, request: gr.Request, view: View, system: Any, text: Any, entry: Entry) -> Any:
+        """The context with what is about to be sent; while an answer is written, that tells."""
+        if view.is_answering:
+            return gr.skip()
+        before = view.before(view.find(entry.editing)) if entry.editing is not None else view
+        unsent = Turn(text_of(text), replace(Settings(), system=text_of(system)), entry.files)
+        is_empty = not unsent.prompt.strip() and not unsent.files
+        conversation = before.conversation if is_empty else (*before.conversation, unsent)
+        return self._meter(conversation, words_of(request))
+
+    def _meter(self, conversation: Conversation, words: Words) -> str:
         try:
-            used = self.assistant.count(view.conversation)
+            used = self.assistant.count(conversation)
         except OutriderError:  # another model wrote it, and the template of this one refuses it
             used = None
-        meter = rendering.meter_html(used, pipeline.max_context, words)
-        legend = rendering.legend_html(pipeline.modes, words, view.conversation)
-        return *self.chats.listed(view, search), meter, legend, self.insight.drawn(request)
+        return rendering.meter_html(used, self.assistant.pipeline.max_context, words)
 
     def _fit(self, width: float) -> gr.Sidebar:
         return gr.Sidebar(open=width >= WIDE)

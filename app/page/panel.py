@@ -15,6 +15,7 @@ from ..history import History
 from ..settings import Settings
 from ..values import storable
 from ..wording import translate, words_of
+from .buttons import Deletion
 from .guard import refused, told
 from .models import ModelChoice
 
@@ -38,8 +39,8 @@ class SettingsPanel:
             )
             with gr.Row(elem_id="preset-buttons"):
                 self._keep = gr.Button(translate("keep_preset"), size="sm", min_width=80)
-                self._drop = gr.Button(translate("drop_preset"), size="sm", min_width=80)
-            system = gr.Textbox(
+                self._deletion = Deletion("drop_preset", "preset-")
+            self.system = gr.Textbox(
                 default.system, label=translate("system"), info=translate("system_hint"), lines=3, elem_id="system"
             )
             self._heading = gr.HTML()
@@ -52,7 +53,7 @@ class SettingsPanel:
                 gr.Number(default.seed, precision=0, label=translate("seed_label"), info=translate("seed_hint")),
                 gr.Slider(1, context, min(512, context), step=1, label=translate("max_new_tokens")),
                 gr.Slider(0, 16, default.draft_tokens, step=1, label=translate("draft_tokens"), visible=drafts),
-                system,
+                self.system,
             ]
         self.dependent = self.values[-3:-1]  # those whose range the model decides
 
@@ -72,7 +73,11 @@ class SettingsPanel:
         blocks.load(self._listed, None, [self._presets, self._heading], **queued)
         self._presets.select(self._apply, [self._presets, mode], kept, preprocess=False, **queued)
         self._keep.click(self._kept, [self._presets, *kept], self._presets, preprocess=False, **queued)
-        self._drop.click(self._dropped, self._presets, self._presets, preprocess=False, **queued)
+        deletion = self._deletion
+        deletion.connect(self._existing, self._presets, queued | {"preprocess": False})
+        dropped = [self._presets, *deletion.outputs]
+        deletion.sure.click(self._dropped, deletion.doomed, dropped, preprocess=False, **queued)
+        self._presets.change(deletion.spared, None, deletion.outputs, **queued)
 
     def _restored(self, browser: Any, *now: Any) -> tuple[Any, ...]:
         """What this browser was last left with; what the model of now cannot do, or nobody could, stays as it is."""
@@ -103,10 +108,16 @@ class SettingsPanel:
             gr.Info(escape(words_of(request)("preset_kept", name=named), quote=False))
             return self._dropdown(named, request)
 
-    def _dropped(self, name: Any, request: gr.Request) -> gr.Dropdown:
+    def _existing(self, request: gr.Request, name: Any) -> str:
         with told(request):
-            self._history.drop_preset(_named(name, request))
-            return self._dropdown(None, request)
+            if (named := _named(name, request)) not in self._history.preset_names():
+                raise refused("no_such_preset", request)
+            return named
+
+    def _dropped(self, name: str, request: gr.Request) -> tuple[Any, ...]:
+        with told(request):
+            self._history.drop_preset(name)
+            return self._dropdown(None, request), *self._deletion.spared()
 
     def _dropdown(self, name: str | None, request: gr.Request) -> gr.Dropdown:
         with told(request):

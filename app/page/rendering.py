@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from types import MappingProxyType
 from outrider.pipelines import Span
 
 from ..assistant import State
+from ..code import code_start, is_python
 from ..conversation import CANCELLED, File, Turn
 from ..history import Node
 from ..reading import Reading
@@ -26,10 +26,6 @@ LEAST_TOLD_MS = 0.5  # less would read as nothing saved
 MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
-_CODE_START = re.compile(
-    r"^(?:(?:async )?def \w+ *\(|class \w+ *[:(]|@\w[\w.]*(?:\(.*\))?$|import [\w., ]+$|from [\w.]+ import )",
-    re.MULTILINE,
-)
 
 
 def chat_messages(
@@ -106,22 +102,11 @@ def answer_html(text: str) -> str:
     return f'<div class="answer-text">{code_html(text.strip(chr(10)), "python")}</div>'
 
 
-def is_python(text: str) -> bool:
-    """Whether a text is Python code rather than prose. One that breaks off counts by how it begins."""
-    if _CODE_START.match(text.lstrip()):
-        return True
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for brackets in brackets
-        return False
-    return any(not isinstance(node, ast.Expr) for node in body)
-
-
 def prompt_html(prompt: str) -> str:
     """A prompt as it was typed, its code (fenced, or from the first line that starts like a definition) set apart."""
     parts = _FENCE.split(prompt)
-    if len(parts) == 1 and (found := _CODE_START.search(prompt)) and "\n" in prompt[found.start() :]:
-        parts = [prompt[: found.start()], prompt[found.start() :]]
+    if len(parts) == 1 and (start := code_start(prompt)) is not None:
+        parts = [prompt[:start], prompt[start:]]
     said = ('<p class="said">', "</p>", str.strip)
     code = ('<pre class="code">', "</pre>", str.rstrip)
     html = []
@@ -144,7 +129,7 @@ def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
         hint = words("saved_hint", plain=duration(turn.saving.plain_ms / 1e3), parts=parts)
         figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.saving.total_ms, words)}</span>')
     if turn.finish_reason == "length":
-        figures.append(f'<span class="note">{words("cut")}</span>')
+        figures.append(f'<span class="note">{words("looped" if turn.is_looping else "cut")}</span>')
     if turn.finish_reason == CANCELLED:
         figures.append(f'<span class="note">{words("stopped")}</span>')
     return f'<div class="figures">{"".join(figures)}</div>'
@@ -242,7 +227,7 @@ def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str
 
 def words_html(words: Words) -> str:
     """For the page's script: the language, and names of what only screen readers name."""
-    names = {"chats": "chats", "settings": "settings", "examples": "examples", "log": "tab_chat"}
+    names = {"chats": "chats", "settings": "settings", "examples": "examples", "log": "tab_chat", "copied": "copied"}
     names |= {"user": "prompt", "bot": "answer"}
     said = "".join(f' data-{name}="{escape(words(key))}"' for name, key in names.items())
     return f'<p hidden data-lang="{words.language}"{said}></p>'

@@ -30,6 +30,7 @@ from .view import View
 from .writing import Writing
 
 STOP_S = 30  # how long the end of an answer is waited for
+FOLLOW_S = 0.5  # how often an answer of another window is looked at
 KEEP_S = 2.0  # how often a growing answer is kept, should the program not live to its end
 
 Unsent = dict[int | None, tuple[str, Entry]]  # by conversation, None for a new one
@@ -44,6 +45,7 @@ class Talk:
         self._assistant = assistant
         self._history = history
         self._writing = Writing()
+        self._followed: dict[str, int] = {}  # by window, the turn of another one that it sees grow
 
     def ask(
         self, request: gr.Request, prompt: str, entry: Entry, view: View, coloured: bool, *values: Any
@@ -88,6 +90,7 @@ class Talk:
             return  # stopped before it began
         words, asked = words_of(request), view
         redraw, kept = Redraw(), time.monotonic()
+        prompt_tokens = 0
         try:
             for seen in self._assistant.answer(view.conversation, view.nodes[-1].turn.settings, visitor):
                 begins = isinstance(seen, Turn) and not view.nodes[-1].turn.token_ids
@@ -97,9 +100,11 @@ class Talk:
                         kept = time.monotonic()
                         self._keep(view)
                 else:
-                    notes = {view.nodes[-1].id: rendering.reading_html(seen, words)}
+                    notes, prompt_tokens = {view.nodes[-1].id: rendering.reading_html(seen, words)}, seen.total
                 if redraw.is_due(begins or not view.is_answering):
-                    yield view, _messages(view, coloured, words, notes), *untouched()
+                    used = prompt_tokens + len(view.nodes[-1].turn.token_ids)
+                    meter = rendering.meter_html(used, self._assistant.pipeline.max_context, words)
+                    yield view, _messages(view, coloured, words, notes), *untouched(), meter
         except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
@@ -109,7 +114,7 @@ class Talk:
             view = self._resumed(asked.chat)
             behind = view.nodes[place].id if len(view.nodes) > place else None  # what was to be retried or edited
             entry = composed(failed.turn.prompt, Entry(failed.turn.files, behind), words)
-            yield view, self.drawn(view, coloured, request), *entry
+            yield view, self.drawn(view, coloured, request), *entry, gr.skip()
         finally:
             self._writing.end(asked.nodes[-1].id)
             if view.is_answering and view.tip == asked.tip:
@@ -139,6 +144,20 @@ class Talk:
             unsent = _stashed(unsent, view, text, entry)
             view = self._current(View(chat, self._history.resume(chat)))
             return *_restored(unsent, view, request), view, *self.rest(view, coloured, request), unsent
+
+    def follow(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
+        """Draw the answer that another window has asked for, as far as it is kept, until it ends."""
+        visitor = str(request.session_hash)
+        if not view.is_answering or self._writing.visitor(view.nodes[-1].id) in (None, visitor):
+            return
+        self._followed[visitor] = view.nodes[-1].id
+        while view.is_answering:
+            time.sleep(FOLLOW_S)
+            with told(request):
+                view = self._current(view.with_last(self._kept(view)))
+            if self._followed.get(visitor) != view.nodes[-1].id:
+                return
+            yield view, *self.rest(view, coloured, request)
 
     def begin_anew(
         self, request: gr.Request, text: str | None, entry: Entry, view: View, unsent: Unsent
@@ -210,6 +229,7 @@ class Talk:
 
     def leave_chat(self, request: gr.Request) -> None:
         """End the answer that is being written; what there is of it is kept."""
+        self._followed.pop(str(request.session_hash), None)
         self._writing.withdraw_all(str(request.session_hash))
         self._assistant.drop(str(request.session_hash), patience_s=STOP_S)
 
@@ -219,6 +239,7 @@ class Talk:
             self.leave_chat(request)
 
     def leave(self, request: gr.Request) -> None:
+        self._followed.pop(str(request.session_hash), None)
         self._writing.withdraw_all(str(request.session_hash))
         self._assistant.drop(str(request.session_hash))
 
@@ -234,15 +255,20 @@ class Talk:
         """The view with what has become of its last answer. One that nobody writes any more ends as it is."""
         if not view.is_answering or self._writing.visitor(view.nodes[-1].id):
             return view
-        assert view.chat is not None
-        kept = {node.id: node.turn for node in self._history.tree(view.chat)}
-        if (turn := kept.get(view.nodes[-1].id)) is None:
-            raise NoSuchChat("This part of the conversation has been deleted: open it again.")
+        turn = self._kept(view)
         if turn.complete:
             return view.with_last(turn)
         view = view.with_last(replace(turn, finish_reason=CANCELLED))
         self._keep(view)
         return view
+
+    def _kept(self, view: View) -> Turn:
+        """What is kept of the last turn. Raises NoSuchChat."""
+        assert view.chat is not None
+        kept = {node.id: node.turn for node in self._history.tree(view.chat)}
+        if (turn := kept.get(view.nodes[-1].id)) is None:
+            raise NoSuchChat("This part of the conversation has been deleted: open it again.")
+        return turn
 
     def _idle(self, view: View, request: gr.Request) -> View:
         """The view as it is now, in which no answer is being written."""

@@ -204,6 +204,42 @@ def test_markdown_brings_back_what_was_said(title: str, path: list[Turn]) -> Non
     assert [[f.text for f in turn.files] for _, turn in back.turns] == [[f.text for f in turn.files] for turn in path]
 
 
+def test_code_is_fenced_in_markdown_and_prose_is_not() -> None:
+    code = "def f(x):\n    return x"
+    turn = Turn(f"Rename it:\n{code}", files=(File("f.py", "x = 1\n"),), spans=(Span(code, "target"),))
+    text = to_markdown("Title", [turn])
+    assert f"Rename it:\n```python\n{code}\n```\n" in text
+    assert "```\nx = 1\n\n```\n" in text
+    assert text.endswith(f"\n```python\n{code}\n```\n")
+    assert "```" not in to_markdown("Title", [Turn("Hello", spans=(Span("Good day.", "target"),))])
+    own = Turn("Say:\n```\ndef f():\n    pass\n```", spans=(Span("Good day.", "target"),))
+    assert to_markdown("Title", [own]).count("```") == 2
+
+
+def test_a_fence_taken_away_by_hand_takes_no_line_of_the_text_with_it() -> None:
+    text = to_markdown("Title", [Turn("Hello", spans=(Span("def f(x):\n    return x", "target"),))])
+    edited = text.replace("```python\n", "").replace("\n```", "")
+    ((_, turn),) = read_exchange(edited.encode()).turns
+    assert turn.text == "def f(x):\n    return x"
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "looping"),
+    [
+        ([*range(100), *[7] * 48], True),
+        ([*range(100), *[7] * 47], False),
+        ([1, 2, 3] * 16, True),
+        (list(range(20)) * 4, True),
+        (list(range(20)) * 3, False),
+        (list(range(65)) * 8, False),
+        ([*[7] * 48, 8], False),
+        ([], False),
+    ],
+)
+def test_an_answer_loops_that_ends_in_the_same_tokens_again_and_again(token_ids: list[int], looping: bool) -> None:
+    assert Turn("Hello", token_ids=tuple(token_ids)).is_looping == looping
+
+
 def test_a_history_is_there_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "made" / "history.sqlite"
     history = History(path)

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from outrider.app.history import History
 
-from ..scripted import BEGINNING, END, ScriptedPipeline
+from ..scripted import BEGINNING, END, PROMPT_TOKENS, ScriptedPipeline
 from .test_history import answered
 from .test_page import eventually, opened
 
@@ -35,6 +35,7 @@ def test_an_edited_prompt_begins_a_branch_and_the_old_one_is_kept(page, pipeline
     answered(page, "Now rename it.", 2)
     page.locator("#chat .act-edit").first.click()
     expect(box(page)).to_have_value("Write area.")
+    expect(box(page)).to_be_focused()
     expect(page.locator("#entry-notes")).to_contain_text("editing an earlier prompt")
     answered(page, "Write volume.")
     expect(page.locator("#entry-notes .editing")).to_have_count(0)
@@ -58,7 +59,9 @@ def test_prompt_and_answer_can_be_copied(page) -> None:
     answered(page, "Write *area*.")
     for act, text in (("copy_prompt", "Write *area*."), ("copy_answer", BEGINNING + END)):
         page.locator(f"#chat .act-{act}").click()
+        expect(page.locator(f"#chat .act-{act}")).to_have_text("Copied")
         page.wait_for_function("text => navigator.clipboard.readText().then(read => read === text)", arg=text)
+        expect(page.locator(f"#chat .act-{act}")).to_have_text("Copy")
 
 
 def test_text_files_go_into_the_prompt_and_others_are_refused(page, pipeline, tmp_path: Path) -> None:
@@ -105,6 +108,55 @@ def test_the_meter_shows_the_tokens_that_the_template_makes(page) -> None:
     answered(page, "Write area.")
     used = len("user:Write area.") + len("assistant:" + BEGINNING + END)
     expect(page.locator("#meter")).to_contain_text(f"{used} of 2,048 tokens")
+
+
+def test_the_meter_counts_what_is_typed_or_written_and_forgets_what_is_undone(page, pipeline) -> None:
+    def expect_used(tokens: int) -> None:
+        expect(page.locator("#meter")).to_contain_text(f"Context: {tokens:,} of 2,048 tokens")
+
+    box(page).fill("Write area.")
+    expect_used(len("user:Write area."))
+    answered(page, "Write area.")
+    answered_with = len("user:Write area.") + len("assistant:" + BEGINNING + END)
+    expect_used(answered_with)
+    pipeline.gate.clear()
+    box(page).fill("Now rename it.")
+    expect_used(answered_with + len("user:Now rename it."))
+    page.locator("#send").click()
+    expect_used(PROMPT_TOKENS + 1)  # the scripted beginning
+    page.locator("#stop").click()
+    expect(page.locator("#chat .figures")).to_have_count(2)
+    page.get_by_label("Undo").last.click()
+    expect(box(page)).to_have_value("Now rename it.")
+    box(page).fill("")
+    expect_used(answered_with)
+
+
+def test_a_preset_is_deleted_only_when_that_is_confirmed(page, tmp_path) -> None:
+    history = History(tmp_path / "history.sqlite")
+    page.locator("#settings .toggle-button").click()
+    for name in ("brief", "warm"):
+        page.locator("#preset input").fill(name)
+        page.locator("#preset input").press("Enter")
+        page.get_by_role("button", name="Save preset").click()
+        expect(page.get_by_text(f"Saved as “{name}”.")).to_be_visible()
+    page.locator("#preset-delete").click()
+    page.locator("#preset-keep").click()
+    expect(page.locator("#preset-delete")).to_be_visible()
+    page.locator("#preset-delete").click()
+    page.locator("#preset input").click()
+    page.get_by_role("option", name="brief").click()  # the question was about another one
+    expect(page.locator("#preset-sure")).to_be_hidden()
+    assert set(history.preset_names()) == {"brief", "warm"}
+    page.locator("#preset-delete").click()
+    page.locator("#preset-sure").click()
+    eventually(page, lambda: list(history.preset_names()) == ["warm"])
+    expect(page.locator("#preset input")).to_have_value("")
+    page.locator("#preset input").fill("brief")
+    page.locator("#preset input").press("Enter")
+    page.locator("#preset-delete").click()
+    expect(page.get_by_text("No preset of this name is saved.")).to_be_visible()
+    history.close()
 
 
 def test_keys_send_break_the_line_and_stop(page, pipeline) -> None:

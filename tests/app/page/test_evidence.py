@@ -89,9 +89,7 @@ def test_the_race_runs_both_one_after_the_other_and_compares_them(page, pipeline
     expect(page.locator("#start")).to_be_visible()
 
 
-def test_a_race_that_another_window_disturbed_says_so_and_can_be_run_again(
-    page, pipeline, serve, open_context
-) -> None:
+def test_a_race_that_another_window_disturbed_says_so_and_can_be_run_again(page, pipeline, serve, open_context) -> None:
     other = opened(page.url, open_context())
     pipeline.gate.clear()
     page.get_by_role("tab", name="Race").click()

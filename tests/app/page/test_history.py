@@ -289,6 +289,46 @@ def test_an_answer_in_another_window_is_seen_and_can_be_stopped(page, pipeline) 
     expect(other.locator("#send")).to_be_visible()
 
 
+def test_a_window_that_opens_the_conversation_of_another_sees_its_answer_grow_and_end(page, pipeline) -> None:
+    pipeline.gate.clear()
+    ask(page, "Write area.")
+    expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
+    other = opened(page.url, page.context)
+    listed(other).click()
+    expect(other.locator("#stop")).to_be_visible()
+    pipeline.gate.set()
+    expect(other.locator("#chat .bot-row")).to_contain_text("return width * height")
+    expect(other.locator("#send")).to_be_visible()
+
+
+def test_a_window_that_turns_away_from_a_growing_answer_stays_where_it_went(page, pipeline) -> None:
+    pipeline.gate.clear()
+    ask(page, "Write area.")
+    expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
+    other = opened(page.url, page.context)
+    listed(other).click()
+    expect(other.locator("#stop")).to_be_visible()
+    other.locator("#new").click()
+    expect(other.locator("#chat .bot-row")).to_have_count(0)
+    pipeline.gate.set()
+    expect(page.locator("#chat .figures")).to_have_count(1)
+    other.wait_for_timeout(1500)  # what a late drawing would take
+    expect(other.locator("#chat .bot-row")).to_have_count(0)
+    expect(other.locator("#send")).to_be_visible()
+
+
+def test_what_needs_an_open_conversation_can_be_used_only_with_one(page) -> None:
+    acts = page.locator("#chat-buttons button:visible").filter(has_not_text="Import")
+    for act in acts.all():
+        expect(act).to_be_disabled()
+    answered(page, "Write area.")
+    for act in acts.all():
+        expect(act).to_be_enabled()
+    page.locator("#new").click()
+    for act in acts.all():
+        expect(act).to_be_disabled()
+
+
 def test_the_title_of_an_import_is_text_wherever_it_stands(page, tmp_path) -> None:
     fetched = []
     page.on("request", lambda request: fetched.append(request.url))

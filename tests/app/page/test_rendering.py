@@ -19,7 +19,6 @@ from outrider.app.page.rendering import (
     duration,
     figures_html,
     figures_of,
-    is_python,
     legend_html,
     prompt_html,
     reading_html,
@@ -72,30 +71,6 @@ def test_indents_are_not_marked_however_the_tokens_cut_them() -> None:
         '<pre class="answer"><span class="from-target">if x:</span>&#10;    '
         '<span class="from-prompt_lookup">return</span><span class="from-target"> y</span></pre>'
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "python"),
-    [
-        ("def f(x):\n    return x\n", True),
-        ("def f(x):\n    retur", True),
-        ("@cache\ndef f(x):\n    return x", True),
-        ("async def f(): ...", True),
-        ("class A:\n    x = 1", True),
-        ("import os", True),
-        ("x = 1\ny = 2", True),
-        ("for x in y:\n    pass", True),
-        ("Hello", False),
-        ("Here is the function that you asked for.", False),
-        ("define the terms first.", False),
-        ("classes are described below.", False),
-        ("important: do this.", False),
-        ("from here on, it gets easier.", False),
-        ("1. First\n2. Second", False),
-    ],
-)
-def test_code_is_told_from_prose(text: str, python: bool) -> None:
-    assert is_python(text) == python
 
 
 def test_bare_code_becomes_a_highlighted_block_and_prose_is_rendered() -> None:

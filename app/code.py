@@ -1,0 +1,28 @@
+"""Code: where a text is Python rather than prose."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+_START = re.compile(
+    r"^(?:(?:async )?def \w+ *\(|class \w+ *[:(]|@\w[\w.]*(?:\(.*\))?$|import [\w., ]+$|from [\w.]+ import )",
+    re.MULTILINE,
+)
+
+
+def is_python(text: str) -> bool:
+    """Whether a text is Python code rather than prose. One that breaks off counts by how it begins."""
+    if _START.match(text.lstrip()):
+        return True
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for brackets in brackets
+        return False
+    return any(not isinstance(node, ast.Expr) for node in body)
+
+
+def code_start(text: str) -> int | None:
+    """Where the code of a text begins: at its first line that starts like a definition, if further lines follow."""
+    found = _START.search(text)
+    return found.start() if found and "\n" in text[found.start() :] else None
