@@ -17,6 +17,7 @@ from .metrics import REFUSED, Metrics
 __all__ = ["Access", "Gate", "UnsafeServer", "read_keys"]
 
 OPEN = ("/health",)  # what may be asked without a key
+UNREAD = {"Connection": "close"}  # or the connection would wait for the rest of the body
 
 
 class Gate:
@@ -49,7 +50,9 @@ class Gate:
             try:
                 message = await asyncio.wait_for(receive(), None if is_whole else until - time.monotonic())
             except asyncio.TimeoutError:
-                raise ApiError(408, f"The body did not arrive within {self._limits.body_s:g} s.", "body") from None
+                raise ApiError(
+                    408, f"The body did not arrive within {self._limits.body_s:g} s.", "body", headers=UNREAD
+                ) from None
             received += len(message.get("body", b""))
             is_whole = not message.get("more_body", False)
             self._check_size(received)
@@ -73,4 +76,5 @@ class Gate:
     def _check_size(self, num_bytes: int) -> None:
         most = self._limits.body_bytes
         if num_bytes > most:
-            raise ApiError(413, f"The body is larger than {most / MIB:g} MiB, the most that is read.", "body")
+            message = f"The body is larger than {most / MIB:g} MiB, the most that is read."
+            raise ApiError(413, message, "body", headers=UNREAD)

@@ -9,31 +9,20 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
-OUTRIDER = [sys.executable, "-c", "from outrider.app.cli import main; main()"]
+from .commands import OUTRIDER, run
+
 PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
-Run = Callable[..., "CompletedProcess[str]"]
+BRIEF = ("--exact", "--max-new-tokens", "48")
 
 
 @pytest.fixture(scope="module")
-def run(embedded_pair: Path) -> Run:
-    def run(*arguments: str | Path, **options: str) -> CompletedProcess[str]:
-        return subprocess.run(
-            [*OUTRIDER, *map(str, arguments)], capture_output=True, text=True, encoding="utf-8", timeout=300, **options
-        )
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def plain(run: Run, embedded_pair: Path) -> str:
+def plain(embedded_pair: Path) -> str:
     """What the embedded pair answers, token by token."""
-    done = run("generate", PROMPT, "--pair", embedded_pair, "--mode", "off", "--max-new-tokens", "48")
+    done = run("generate", PROMPT, "--pair", embedded_pair, "--mode", "off", *BRIEF)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -42,13 +31,13 @@ def test_generate_writes_the_answer_of_the_embedded_pair(plain: str) -> None:
     assert len(plain.strip()) > 0
 
 
-def test_generate_takes_the_embedded_pair_by_itself(run: Run, plain: str) -> None:
-    assert run("generate", PROMPT, "--mode", "off", "--max-new-tokens", "48").stdout == plain
+def test_generate_takes_the_embedded_pair_by_itself(plain: str) -> None:
+    assert run("generate", PROMPT, "--mode", "off", *BRIEF).stdout == plain
 
 
 @pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "draft", "chained", "auto"])
-def test_json_is_one_object_with_the_same_text_in_every_mode(run: Run, plain: str, mode: str) -> None:
-    done = run("generate", PROMPT, "--mode", mode, "--max-new-tokens", "48", "--json")
+def test_json_is_one_object_with_the_same_text_in_every_mode(plain: str, mode: str) -> None:
+    done = run("generate", PROMPT, "--mode", mode, *BRIEF, "--json")
     answer = json.loads(done.stdout)
     assert answer["text"] + "\n" == plain
     assert len(answer["token_ids"]) == answer["stats"]["new_tokens"] <= 48
@@ -59,17 +48,17 @@ def test_json_is_one_object_with_the_same_text_in_every_mode(run: Run, plain: st
     assert mode != "off" or answer["stats"]["drafted"] == 0
 
 
-def test_the_seed_decides_what_is_sampled_and_the_mode_does_not(run: Run) -> None:
+def test_the_seed_decides_what_is_sampled_and_the_mode_does_not() -> None:
     def sampled(seed: int, mode: str) -> str:
-        arguments = ("--temperature", "1.5", "--seed", str(seed), "--mode", mode, "--max-new-tokens", "32", "--json")
+        arguments = ("--temperature", "1.5", "--seed", str(seed), "--mode", mode, *BRIEF, "--json")
         return json.loads(run("generate", PROMPT, *arguments).stdout)["token_ids"]
 
     assert sampled(1, "off") == sampled(1, "draft") == sampled(1, "auto")
     assert sampled(1, "off") != sampled(2, "off")
 
 
-def test_the_prompt_can_come_from_standard_input(run: Run, plain: str) -> None:
-    assert run("generate", "-", "--mode", "off", "--max-new-tokens", "48", input=PROMPT).stdout == plain
+def test_the_prompt_can_come_from_standard_input(plain: str) -> None:
+    assert run("generate", "-", "--mode", "off", *BRIEF, typed=PROMPT).stdout == plain
 
 
 @pytest.mark.parametrize(
@@ -85,7 +74,7 @@ def test_the_prompt_can_come_from_standard_input(run: Run, plain: str) -> None:
         (["generate", "word " * 20000], "shorten the prompt"),
     ],
 )
-def test_a_refusal_is_one_line_and_exit_code_2(run: Run, arguments: list[str], words: str) -> None:
+def test_a_refusal_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -94,7 +83,7 @@ def test_a_refusal_is_one_line_and_exit_code_2(run: Run, arguments: list[str], w
     assert done.stderr.count("\n") == 1
 
 
-def test_a_pair_without_a_file_says_which(run: Run, embedded_pair: Path, tmp_path: Path) -> None:
+def test_a_pair_without_a_file_says_which(embedded_pair: Path, tmp_path: Path) -> None:
     for file in (embedded_pair / "target").iterdir():
         if file.name != "openvino_detokenizer.bin":
             (tmp_path / file.name).write_bytes(file.read_bytes())
@@ -108,14 +97,14 @@ def test_a_pair_without_a_file_says_which(run: Run, embedded_pair: Path, tmp_pat
     "arguments",
     [["generate", "x", "--mode", "fast"], ["generate", "x", "--temperature", "-1"], ["generate"], ["ride"], ["--fast"]],
 )
-def test_what_the_command_does_not_know_is_refused(run: Run, arguments: list[str]) -> None:
+def test_what_the_command_does_not_know_is_refused(arguments: list[str]) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert "Usage" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_version_and_help(run: Run) -> None:
+def test_version_and_help() -> None:
     assert run("--version").stdout.startswith("outrider 0.")
     assert {"chat", "generate", "export"} <= set(run("--help").stdout.split())
     told = run("export", "--help").stdout
@@ -124,7 +113,7 @@ def test_version_and_help(run: Run) -> None:
     assert "standard input" in run("generate", "-h").stdout
 
 
-def test_a_taken_port_is_said_plainly(run: Run) -> None:
+def test_a_taken_port_is_said_plainly() -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         holder.listen()

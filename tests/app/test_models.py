@@ -21,7 +21,8 @@ from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.tuning import CANDIDATES
 from tests.hub import SHA, Hub, serving
 
-OUTRIDER = [sys.executable, "-c", "from outrider.app.cli import main; main()"]
+from .commands import OUTRIDER
+
 NAME, TARGET, DRAFT = "qwen3-8b", "OpenVINO/Qwen3-8B-int4-ov", "OpenVINO/Qwen3-0.6B-int8-ov"
 WEIGHTS = (TARGET, "openvino_model.bin")
 MOVED = "76543210" * 5  # a commit

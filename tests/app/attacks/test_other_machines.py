@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ssl
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,10 +17,10 @@ from outrider.app.page.uploads import upload_folder
 from outrider.app.server.access import Access as AccessOfServer
 from outrider.app.tls import BadCertificate, Certificate, certificate_of
 
+from ..commands import OUTRIDER
 from ..conftest import free_port
 from .conftest import Target, targeted
 
-OUTRIDER = [sys.executable, "-c", "from outrider.app.cli import main; main()"]
 KEY, OTHER = "0123456789abcdef", "f" * 20
 HTML = {"Accept": "text/html,*/*"}
 

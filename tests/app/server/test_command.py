@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +16,10 @@ import httpx
 import openai
 import pytest
 
+from ..commands import OUTRIDER
 from .serving import AREA, LOCAL, MODEL, PATIENCE_S, REPEAT, user
 
-SERVE = [sys.executable, "-c", "from outrider.app.cli import main; main()", "serve"]
+SERVE = [*OUTRIDER, "serve"]
 KEY = "0123456789abcdef"
 
 

@@ -194,7 +194,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(pipeline: LLMPipeline) -> N
         host, port = LOCAL, int(served.url.rpartition(":")[2])
         headers = f"Host: {LOCAL}\r\nContent-Type: application/json\r\nContent-Length: 9\r\n"
         request = f"POST {CHAT} HTTP/1.1\r\n{headers}\r\n{{"
-        with socket.create_connection((host, port), timeout=30) as connection:
+        with socket.create_connection((host, port), timeout=10) as connection:
             connection.sendall(request.encode())
             answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()  # until it is closed
         assert answer.startswith("HTTP/1.1 408 ")
