@@ -11,8 +11,8 @@ from outrider.models import pair_folder
 from outrider.models.room import blaming_full_disk, in_words, require_room
 from outrider.models.staging import Staging
 from outrider.pipelines.errors import OutriderError
-from outrider.pipelines.tuning import fastest_properties
-from outrider.pipelines.vocabulary import check_same_vocabulary
+from outrider.pipelines.model.tuning import fastest_properties
+from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
 from .checkpoint import Checkpoint, find_checkpoint
 from .compression import BYTES_PER_WEIGHT, Compression

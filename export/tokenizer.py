@@ -7,7 +7,7 @@ from typing import Any
 
 import openvino as ov
 
-from outrider.pipelines.text import Tokenizer
+from outrider.pipelines.text.tokenizer import Tokenizer
 
 from .checkpoint import Checkpoint
 from .errors import TokenizerNotConverted

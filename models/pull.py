@@ -11,10 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 from outrider.pipelines.errors import BrokenPair, OutriderError, VocabularyMismatch
-from outrider.pipelines.pair import MODEL_FILES, Pair
-from outrider.pipelines.text import Tokenizer
-from outrider.pipelines.tuning import fastest_properties
-from outrider.pipelines.vocabulary import check_same_vocabulary
+from outrider.pipelines.model.pair import MODEL_FILES, Pair
+from outrider.pipelines.model.tuning import fastest_properties
+from outrider.pipelines.model.vocabulary import check_same_vocabulary
+from outrider.pipelines.text.tokenizer import Tokenizer
 
 from . import pair_folder
 from .catalogue import Entry, Model, is_commit

@@ -11,7 +11,7 @@ from typing import Any
 from platformdirs import user_data_path
 
 from outrider.pipelines.errors import BrokenPair
-from outrider.pipelines.pair import Pair
+from outrider.pipelines.model.pair import Pair
 
 from . import pair_folder
 from .catalogue import Catalogue

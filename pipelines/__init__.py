@@ -5,6 +5,8 @@ from .privacy import take_silence_for_no
 take_silence_for_no()  # before the lines below import openvino, which would report that to its makers
 
 from .config import AUTO, MODES, GenerationConfig
+from .engine.logprobs import TokenLogprobs
+from .engine.trace import Statistics
 from .errors import (
     BrokenLogits,
     BrokenPair,
@@ -20,14 +22,12 @@ from .errors import (
     UnsupportedModel,
     VocabularyMismatch,
 )
-from .logprobs import TokenLogprobs
-from .pair import Pair
+from .model.pair import Pair
 from .pipeline import LLMPipeline
 from .results import DecodedResults, DecodedText, Generation, Piece
 from .stream import Stream
-from .structured_output import StructuredOutputConfig
-from .text import Span, Tokenizer
-from .trace import Statistics
+from .structured.structured_output import StructuredOutputConfig
+from .text.tokenizer import Span, Tokenizer
 
 __all__ = [
     "AUTO",

@@ -12,7 +12,7 @@ from typing import Any
 import openvino_genai
 
 from .errors import BrokenPair, InvalidOption, UnknownOption
-from .structured_output import StructuredOutputConfig
+from .structured.structured_output import StructuredOutputConfig
 
 AUTO = "auto"
 MODES = ("off", "lookup", "suffix", "draft", "chained", AUTO)

@@ -9,19 +9,19 @@ from typing import Any, TypeAlias
 
 import openvino_genai
 
-from .backend import Backend
 from .config import AUTO, GenerationConfig
-from .devices import CPU, check_device, load
+from .devices.devices import CPU, check_device, load
+from .devices.genai_engine import GenaiEngine
+from .engine.backend import Backend
+from .engine.sequence import Sequence
 from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
-from .genai_engine import GenaiEngine
-from .grammars import Grammars
-from .pair import Pair
-from .prompt import Inputs, Message, Prompt, encode_prompt, num_earlier_tokens, prompts_of
+from .model.pair import Pair
 from .results import DecodedResults, DecodedText
-from .sequence import Sequence
-from .speculation import Speculation
+from .speculation.speculation import Speculation
 from .stream import Stream
-from .text import TextStream, Tokenizer
+from .structured.grammars import Grammars
+from .text.prompt import Inputs, Message, Prompt, encode_prompt, num_earlier_tokens, prompts_of
+from .text.tokenizer import TextStream, Tokenizer
 
 Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .logprobs import TokenLogprobs
-from .text import Span
-from .trace import PassRecord, Statistics
+from .engine.logprobs import TokenLogprobs
+from .engine.trace import PassRecord, Statistics
+from .text.tokenizer import Span
 
 
 @dataclass(frozen=True, slots=True)

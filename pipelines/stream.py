@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from .backend import Backend
+from .engine.backend import Backend
+from .engine.sequence import Sequence
+from .engine.trace import PassRecord, Statistics
 from .results import Generation, Piece
-from .sequence import Sequence
-from .text import Span, TextStream
-from .trace import PassRecord, Statistics
+from .text.tokenizer import Span, TextStream
 
 
 class Stream(Iterator[Piece]):

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Protocol
 
 from outrider.pipelines import Generation, GenerationConfig, Pair, Tokenizer
-from outrider.pipelines.cost import CostModel
-from outrider.pipelines.prompt import encode_prompt
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.text.prompt import encode_prompt
 
 from .measure import Run
 from .replay import Replay

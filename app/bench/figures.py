@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from outrider.pipelines.trace import TARGET, PassRecord
+from outrider.pipelines.engine.trace import TARGET, PassRecord
 
 Trace = Sequence[PassRecord]
 

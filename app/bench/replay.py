@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence as SequenceOf
 
 from outrider.pipelines import GenerationConfig, Pair
-from outrider.pipelines.block_pool import BlockPool
-from outrider.pipelines.calibration import Calibration
-from outrider.pipelines.drafters import suffix
-from outrider.pipelines.drafters.base import Drafter
-from outrider.pipelines.drafters.draft_model import DraftModel
-from outrider.pipelines.drafters.prompt_lookup import PromptLookup
-from outrider.pipelines.drafters.suffix import Suffix
-from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
-from outrider.pipelines.pair import context_length
-from outrider.pipelines.planner import LONGEST
-from outrider.pipelines.sequence import Sequence
+from outrider.pipelines.engine.block_pool import BlockPool
+from outrider.pipelines.engine.sequence import Sequence
+from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.pair import context_length
+from outrider.pipelines.speculation.calibration import Calibration
+from outrider.pipelines.speculation.drafters import suffix
+from outrider.pipelines.speculation.drafters.base import Drafter
+from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.speculation.drafters.suffix import Suffix
+from outrider.pipelines.speculation.planner import LONGEST
 
 from .schedule import Foresight
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from outrider.pipelines.cost import CostModel
+from outrider.pipelines.speculation.cost import CostModel
 
 from .figures import accepted_by_depth
 from .measure import PLAIN, Run, differing

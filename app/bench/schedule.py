@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from outrider.pipelines.planner import LONGEST
+from outrider.pipelines.speculation.planner import LONGEST
 
 
 class Cost(Protocol):
-    """Times in milliseconds; `outrider.pipelines.cost.CostModel` is one."""
+    """Times in milliseconds; `outrider.pipelines.speculation.cost.CostModel` is one."""
 
     draft_ms: float
     draft_row_ms: float

@@ -18,17 +18,17 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
 
 from outrider.pipelines import LLMPipeline
-from outrider.pipelines.prompt import Inputs
+from outrider.pipelines.text.prompt import Inputs
 
-from .access import Access, Gate
-from .chat import ChatReply
+from .admission import Access, Gate
+from .chat_completions import ChatReply
 from .completions import CompletionReply
-from .conversation import history_of
 from .errors import ApiError, add_error_handlers
 from .events import EventStream, while_connected
 from .form import Form
 from .likelihood import Likelihood
 from .limits import Limits
+from .messages import history_of
 from .metrics import Metrics
 from .options import options_of
 from .reply import Reply, Terms

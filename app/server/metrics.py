@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from outrider.pipelines import Statistics
-from outrider.pipelines.backend import Backend
+from outrider.pipelines.engine.backend import Backend
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 COMPLETED, CANCELLED, TIMED_OUT, FAILED, REFUSED = "completed", "cancelled", "timed_out", "failed", "refused"

@@ -13,7 +13,7 @@ from threading import Thread
 from typing import Any, TypeAlias
 
 from outrider.pipelines import LLMPipeline, Piece, Stream
-from outrider.pipelines.prompt import Inputs
+from outrider.pipelines.text.prompt import Inputs
 
 from .errors import ApiError, as_api_error
 from .intake import Intake

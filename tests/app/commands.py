@@ -9,9 +9,9 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from unittest.mock import patch
 
-from outrider.app.cli import main
+from outrider.app.cli.main import main
 
-OUTRIDER = [sys.executable, "-c", "from outrider.app.cli import main; main()"]
+OUTRIDER = [sys.executable, "-c", "from outrider.app.cli.main import main; main()"]
 
 
 def run(*arguments: str | Path, typed: str = "") -> CompletedProcess[str]:

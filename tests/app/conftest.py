@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
-from outrider.app.assistant import Assistant
-from outrider.app.chat import open_page
-from outrider.app.history import History
+from outrider.app.chat.assistant import Assistant
+from outrider.app.chat.launch import open_page
+from outrider.app.chat.store.history import History
 
-from .scripted import ScriptedPipeline
+from .chat.scripted import ScriptedPipeline
 
 PATIENCE_MS = 60_000  # for a slow machine that has other work
 FLAGS = [

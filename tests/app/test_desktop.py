@@ -17,7 +17,7 @@ import pytest
 
 from outrider.pipelines import LLMPipeline
 
-from .scripted import BEGINNING, END, Refused, ScriptedPipeline
+from .chat.scripted import BEGINNING, END, Refused, ScriptedPipeline
 
 tk = pytest.importorskip("tkinter", reason="this Python has no tkinter (Debian: apt install python3-tk)")
 

@@ -27,7 +27,7 @@ from outrider.app.bench.task import Task
 from outrider.models import embedded_pair
 from outrider.pipelines import Pair, Tokenizer
 from outrider.pipelines.privacy import keep_private
-from outrider.pipelines.prompt import encode_prompt
+from outrider.pipelines.text.prompt import encode_prompt
 
 from .peers.base import Question, Setup
 from .peers.genai import GenAI

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.models.catalogue import CACHE_TOKENS, SHIPPED, Catalogue, Model
 from outrider.models.errors import BadCatalogue, UnknownName
-from outrider.pipelines import speculation
+from outrider.pipelines.speculation import speculation
 
 
 def test_every_entry_is_whole() -> None:

@@ -13,7 +13,7 @@ from outrider.models.errors import HubUnreachable, InProgress, NoRoom, NotWritab
 from outrider.models.hub import RemoteFile, Repository
 from outrider.models.pull import pull
 from outrider.models.staging import Claim, Staging
-from outrider.pipelines.pair import MODEL_FILES
+from outrider.pipelines.model.pair import MODEL_FILES
 
 
 def put(folder: Path, name: str) -> Path:

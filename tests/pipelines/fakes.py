@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.pipelines.block_pool import BlockPool
-from outrider.pipelines.calibration import Calibration
 from outrider.pipelines.config import GenerationConfig
-from outrider.pipelines.cost import CostModel
-from outrider.pipelines.drafters import draft_model, grammar, suffix
-from outrider.pipelines.drafters.base import Chain, Drafter
-from outrider.pipelines.drafters.draft_model import DraftModel
-from outrider.pipelines.drafting import Drafting
-from outrider.pipelines.engine import Engine
-from outrider.pipelines.paged_model import Rows, Window
-from outrider.pipelines.planner import Planner
-from outrider.pipelines.sequence import Sequence as Request
+from outrider.pipelines.engine.block_pool import BlockPool
+from outrider.pipelines.engine.engine import Engine
+from outrider.pipelines.engine.sequence import Sequence as Request
+from outrider.pipelines.model.paged_model import Rows, Window
+from outrider.pipelines.speculation.calibration import Calibration
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.drafters import draft_model, grammar, suffix
+from outrider.pipelines.speculation.drafters.base import Chain, Drafter
+from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafting import Drafting
+from outrider.pipelines.speculation.planner import Planner
 
 Row = NDArray[np.float32]  # [vocabulary]
 Rule = Callable[[Sequence[int]], Row]

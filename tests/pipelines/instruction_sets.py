@@ -25,7 +25,13 @@ SETS = {
     "AVX10_1_512_AMX": "amx_int8",
 }
 FOLDER = Path(__file__).parent
-SUITES = ("test_rows.py", "test_paged_model.py", "test_partial_sums.py", "test_exactness.py", "test_distribution.py")
+SUITES = (
+    "engine/test_rows.py",
+    "model/test_paged_model.py",
+    "model/test_partial_sums.py",
+    "model/test_exactness.py",
+    "engine/test_distribution.py",
+)
 
 
 def available() -> list[str]:

@@ -7,21 +7,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from outrider.pipelines.block_pool import BlockPool
-from outrider.pipelines.drafters.base import Drafter
-from outrider.pipelines.drafters.draft_model import DraftModel
-from outrider.pipelines.drafters.prompt_lookup import PromptLookup
-from outrider.pipelines.drafters.suffix import Suffix
-from outrider.pipelines.drafting import Drafting
-from outrider.pipelines.engine import Engine
-from outrider.pipelines.grammars import Grammars
-from outrider.pipelines.paged_model import BLOCK_SIZE, PagedModel
-from outrider.pipelines.pair import Pair, context_length
-from outrider.pipelines.planner import Planner
-from outrider.pipelines.sequence import Sequence
-from outrider.pipelines.speculation import _draft_properties
-from outrider.pipelines.text import TextStream, Tokenizer
-from outrider.pipelines.tuning import load_target
+from outrider.pipelines.engine.block_pool import BlockPool
+from outrider.pipelines.engine.engine import Engine
+from outrider.pipelines.engine.sequence import Sequence
+from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.pair import Pair, context_length
+from outrider.pipelines.model.tuning import load_target
+from outrider.pipelines.speculation.drafters.base import Drafter
+from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.speculation.drafters.suffix import Suffix
+from outrider.pipelines.speculation.drafting import Drafting
+from outrider.pipelines.speculation.planner import Planner
+from outrider.pipelines.speculation.speculation import _draft_properties
+from outrider.pipelines.structured.grammars import Grammars
+from outrider.pipelines.text.tokenizer import TextStream, Tokenizer
 
 from . import reference
 from .fakes import calibration, chains

@@ -8,7 +8,7 @@ import textwrap
 from dataclasses import dataclass, field
 
 from outrider.pipelines.config import GenerationConfig
-from outrider.pipelines.text import Tokenizer
+from outrider.pipelines.text.tokenizer import Tokenizer
 
 UNICODE = "naïve café ☕ 漢字かな交じり文 👩‍👩‍👧 नमस्ते 🇩🇪 ∀x∈ℝ: ⌈x⌉ = −⌊−x⌋ e\u0301 \u200d\U0001f3fd "
 ORDERS = ("Rename `{}` to `value`.", "Repeat this function.", "Remove the docstring.", "Add a docstring.")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from outrider.pipelines.block_pool import BlockPool
 from outrider.pipelines.config import MODES
-from outrider.pipelines.cost import CostModel
-from outrider.pipelines.drafters.draft_model import DraftModel
-from outrider.pipelines.drafters.prompt_lookup import PromptLookup
-from outrider.pipelines.drafters.suffix import Suffix
+from outrider.pipelines.engine.block_pool import BlockPool
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.speculation.drafters.suffix import Suffix
 
 from . import reference
 from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, calibration, mixed_rule, random_rule, request

@@ -8,11 +8,11 @@ from .instruction_sets import available, run
 
 TESTS = (
     "test_rows.py::test_the_check_of_the_embedded_target_holds",
-    "test_paged_model.py::test_logits_do_not_depend_on_the_cut[0]",
-    "test_paged_model.py::test_logits_do_not_depend_on_who_else_is_in_the_pass[0]",
-    "test_partial_sums.py::test_passes_of_two_rows_and_more_give_the_same_bits",
-    "test_exactness.py::test_mode_batch_and_cache_change_no_token[0]",
-    "test_exactness.py::test_prompts_of_every_length_around_a_border[514]",
+    "model/test_paged_model.py::test_logits_do_not_depend_on_the_cut[0]",
+    "model/test_paged_model.py::test_logits_do_not_depend_on_who_else_is_in_the_pass[0]",
+    "model/test_partial_sums.py::test_passes_of_two_rows_and_more_give_the_same_bits",
+    "model/test_exactness.py::test_mode_batch_and_cache_change_no_token[0]",
+    "model/test_exactness.py::test_prompts_of_every_length_around_a_border[514]",
 )
 
 

@@ -17,7 +17,7 @@ from outrider.pipelines import (
     Statistics,
     StructuredOutputConfig,
 )
-from outrider.pipelines.prompt import TokenPrompt, encode_prompt, num_earlier_tokens
+from outrider.pipelines.text.prompt import TokenPrompt, encode_prompt, num_earlier_tokens
 
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"

@@ -9,15 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.pipelines import engine
+from outrider.pipelines.engine import engine
+from outrider.pipelines.engine.sequence import Sequence
 from outrider.pipelines.results import Piece
-from outrider.pipelines.sequence import Sequence
 from outrider.pipelines.stream import Stream
-from outrider.pipelines.text import TextStream
+from outrider.pipelines.text.tokenizer import TextStream
 
 from . import reference
-from .drafters import unsteady
 from .fakes import FakeModel, FakeTokenizer, fake_engine, random_rule, request
+from .speculation.drafting import unsteady
 
 WORDS = [word.encode() for word in ("if ", "x", "é", "👍", "🏽", "\n", "return ", "e\u0301", "(", ")", "漢", " ")]
 WORDS += [b"\xe2\x82", b"\xac"]

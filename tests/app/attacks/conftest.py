@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 
-from outrider.app.assistant import Assistant
-from outrider.app.chat import open_page
-from outrider.app.history import History
-from outrider.app.tls import Certificate
+from outrider.app.chat.assistant import Assistant
+from outrider.app.chat.launch import open_page
+from outrider.app.chat.store.history import History
+from outrider.app.server.tls import Certificate
 from outrider.pipelines import LLMPipeline
 
+from ..chat.scripted import ScriptedPipeline
 from ..conftest import free_port
-from ..scripted import ScriptedPipeline
 from ..server.serving import MODEL
 from ..server.tools import pair_with_tools
 

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from playwright.sync_api import BrowserContext, Request, expect
 
-from .. import scripted
-from ..scripted import ScriptedPipeline
+from ..chat import scripted
+from ..chat.scripted import ScriptedPipeline
 
 HOSTILE = """![x]({evil}/x.png) <img src="{evil}/y.png" onerror="alert(1)">
 <iframe src="{evil}/"></iframe> <link rel="stylesheet" href="{evil}/z.css"> <style>@import "{evil}/i.css"</style>

@@ -17,19 +17,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.app.assistant import Assistant
-from outrider.app.conversation import File, Turn
-from outrider.app.history import History
-from outrider.app.page import Page
-from outrider.app.page.composer import Entry
-from outrider.app.page.panel import SettingsPanel
-from outrider.app.page.talk import Talk
-from outrider.app.page.view import View
-from outrider.app.settings import Settings
+from outrider.app.chat.assistant import Assistant
+from outrider.app.chat.core.conversation import File, Turn
+from outrider.app.chat.core.settings import Settings
+from outrider.app.chat.store.history import History
+from outrider.app.chat.ui import Page
+from outrider.app.chat.ui.composer import Entry
+from outrider.app.chat.ui.panel import SettingsPanel
+from outrider.app.chat.ui.talk import Talk
+from outrider.app.chat.ui.view import View
 from outrider.pipelines import InvalidOption
 from outrider.pipelines.config import GenerationConfig
 
-from ..scripted import ScriptedPipeline
+from ..chat.scripted import ScriptedPipeline
 
 HOSTILE = [
     None, True, False, -1, -0.0, 0.5, 2.5, 20.5, 1e308, -1e308, math.nan, math.inf, -math.inf, 2**31, 2**63, 2**64,
@@ -212,7 +212,7 @@ class Wire:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Page, str]]:
-    from outrider.app.chat import open_page
+    from outrider.app.chat.launch import open_page
 
     from ..conftest import free_port
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, Request, expect
 
-from outrider.app.conversation import File, Turn
-from outrider.app.history import History, Node
-from outrider.app.transfer import exchange_of, to_json
+from outrider.app.chat.core.conversation import File, Turn
+from outrider.app.chat.store.history import History, Node
+from outrider.app.chat.store.transfer import exchange_of, to_json
 from outrider.pipelines import Span
 
-from .. import scripted
-from ..page.test_page import opened
-from ..scripted import ScriptedPipeline
+from ..chat import scripted
+from ..chat.scripted import ScriptedPipeline
+from ..chat.ui.test_page import opened
 
 expect.set_options(timeout=15_000)
 

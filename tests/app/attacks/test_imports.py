@@ -10,11 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.app.history import LONGEST_TITLE, History
-from outrider.app.page import rendering
-from outrider.app.page.acts import saved
-from outrider.app.record import BadRecord
-from outrider.app.transfer import MOST_FILES, MOST_TURNS, BadImport, exchange_of, read_exchange, to_json, to_markdown
+from outrider.app.chat.store.history import LONGEST_TITLE, History
+from outrider.app.chat.store.record import BadRecord
+from outrider.app.chat.store.transfer import (
+    MOST_FILES,
+    MOST_TURNS,
+    BadImport,
+    exchange_of,
+    read_exchange,
+    to_json,
+    to_markdown,
+)
+from outrider.app.chat.ui import rendering
+from outrider.app.chat.ui.acts import saved
 
 STATS = {
     "prompt_tokens": 5, "cached_tokens": 0, "new_tokens": 3, "passes": 2, "drafted": 4, "accepted": 1,

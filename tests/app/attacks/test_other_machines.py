@@ -11,11 +11,11 @@ import httpx
 import pytest
 from playwright.sync_api import BrowserContext, expect
 
-from outrider.app import cli
-from outrider.app.access import Access, UnsafeServer
-from outrider.app.page.uploads import upload_folder
-from outrider.app.server.access import Access as AccessOfServer
-from outrider.app.tls import BadCertificate, Certificate, certificate_of
+from outrider.app.chat.ui.uploads import upload_folder
+from outrider.app.cli import main as cli
+from outrider.app.server.access import Access, UnsafeServer
+from outrider.app.server.admission import Access as AccessOfServer
+from outrider.app.server.tls import BadCertificate, Certificate, certificate_of
 
 from ..commands import OUTRIDER
 from ..conftest import free_port

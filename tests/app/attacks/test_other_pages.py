@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from outrider.app.page.gate import HEADERS
+from outrider.app.chat.ui.gate import HEADERS
 
 from .conftest import Target
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from outrider.app.assistant import Choice
-from outrider.app.page.guard import refusal_html
-from outrider.app.reason import Reason, without_paths
-from outrider.app.wording import IN_ENGLISH, Words
+from outrider.app.chat.assistant import Choice
+from outrider.app.chat.core.reason import Reason, without_paths
+from outrider.app.chat.i18n.wording import IN_ENGLISH, Words
+from outrider.app.chat.ui.guard import refusal_html
 from outrider.pipelines import BrokenPair
 
-from ..scripted import Refused, ScriptedPipeline
+from ..chat.scripted import Refused, ScriptedPipeline
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_no_message_on_the_page_holds_a_path(
     pipeline.warm.set()
     pipeline.refusal = Refused("/home/ada/pairs/small/target.xml cannot be read (/home/ada/pairs/small/target.bin).")
     broken = Choice("broken", Path("/home/ada/broken"), Reason("/home/ada/broken/x.xml is missing.", "BrokenPair"))
-    monkeypatch.setattr("outrider.app.assistant.pairs_in", lambda *folders: [broken])
+    monkeypatch.setattr("outrider.app.chat.assistant.pairs_in", lambda *folders: [broken])
     page = open_context().new_page()
     page.goto(serve(pipeline))
     expect(page.locator("#status")).to_contain_text("ready", timeout=60_000)

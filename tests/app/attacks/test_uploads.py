@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.app.page.uploads import UploadLimits, upload_folder
+from outrider.app.chat.ui.uploads import UploadLimits, upload_folder
 
 from .conftest import Target, targeted
 

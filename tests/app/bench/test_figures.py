@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outrider.app.bench.figures import Figures, accepted_by_depth
-from outrider.pipelines.trace import TARGET
+from outrider.pipelines.engine.trace import TARGET
 
 from .traces import record
 

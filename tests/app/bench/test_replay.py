@@ -7,9 +7,9 @@ from pathlib import Path
 
 from outrider.app.bench.replay import Replay
 from outrider.pipelines import GenerationConfig, LLMPipeline
-from outrider.pipelines.calibration import Evidence
-from outrider.pipelines.drafters.base import Proposal
-from outrider.pipelines.sequence import Sequence as Request
+from outrider.pipelines.engine.sequence import Sequence as Request
+from outrider.pipelines.speculation.calibration import Evidence
+from outrider.pipelines.speculation.drafters.base import Proposal
 
 PROMPT, ANSWER = [7, 8], [1, 2, 3, 4, 5]
 

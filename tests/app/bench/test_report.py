@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 import pytest
 from rich.console import Console
 
-from outrider.app.bench.page import page
+from outrider.app.bench.html_report import page
 from outrider.app.bench.report import Report, entries, samples
 from outrider.app.bench.spread import Spread
 from outrider.app.bench.table import show

@@ -8,7 +8,7 @@ from outrider.app.bench.figures import Figures
 from outrider.app.bench.measure import Run
 from outrider.app.bench.task import Task
 from outrider.pipelines import Generation, Span
-from outrider.pipelines.trace import TARGET, PassRecord, Statistics
+from outrider.pipelines.engine.trace import TARGET, PassRecord, Statistics
 
 
 def record(

@@ -13,8 +13,8 @@ import httpx
 import openai
 import uvicorn
 
-from outrider.app.server.access import Access
 from outrider.app.server.address import bound_socket
+from outrider.app.server.admission import Access
 from outrider.app.server.api import Server, create_api
 from outrider.app.server.limits import Limits
 from outrider.app.server.protocol import config_of

@@ -29,7 +29,7 @@ from outrider.app.bench.table import figure, figure_with_quartiles
 from outrider.app.bench.task import Task, first_of_each, read_tasks
 from outrider.pipelines import Pair, Tokenizer
 from outrider.pipelines.privacy import keep_private
-from outrider.pipelines.prompt import encode_prompt
+from outrider.pipelines.text.prompt import encode_prompt
 
 from .base import CannotRun, Question, Reply, Setup
 from .long import FAMILY as LONG

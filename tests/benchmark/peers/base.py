@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from outrider.app.bench.task import Task
-from outrider.pipelines.processor import limited_properties
+from outrider.pipelines.model.processor import limited_properties
 
 
 class CannotRun(Exception):

@@ -1,0 +1,167 @@
+"""The command `outrider bench`."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from outrider.models.pulled import find_pair
+from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
+from outrider.pipelines.privacy import keep_private
+
+from .about import describe
+from .best import best_shares
+from .measure import PLAIN, Run, measure
+from .prompts import FAMILIES, shipped_tasks
+from .report import Report, cost_curve, entries, samples
+from .table import show
+from .task import Task, first_of_each, read_tasks
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class MissingPlots(OutriderError):
+    """The library that draws is not installed."""
+
+
+@app.command(epilog="Families: " + "; ".join(f"{name}: {about}" for name, about in FAMILIES.items()) + ".")
+def bench_command(
+    pair: Annotated[
+        Path | None,
+        typer.Argument(
+            parser=find_pair,
+            metavar="[PAIR]",
+            help="A pulled pair's name, or a pair's folder.",
+            show_default="the pair that comes with Outrider",
+        ),
+    ] = None,
+    prompts: Annotated[Path | None, typer.Option(help="Your own prompts, as JSON lines, in place of ours.")] = None,
+    prompts_per_family: Annotated[int, typer.Option(help="How many prompts of each family, at most.")] = 20,
+    family: Annotated[list[str] | None, typer.Option(help="Only this family; can be repeated.")] = None,
+    mode: Annotated[list[str] | None, typer.Option(help="Only plain and this mode; can be repeated.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.", min=2)] = 128,
+    seed: Annotated[int | None, typer.Option(help="Shuffles the order of the modes.", show_default="drawn")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of tables.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
+    exact: Annotated[
+        bool | None,
+        typer.Option("--exact/--no-exact", show_default="where it costs little",
+                     help="Whether the same seed gives the same text in every mode, whatever that costs."),
+    ] = None,
+) -> None:
+    """Measure every mode of a pair on this machine, beside plain decoding, and check that all write the same tokens.
+
+    Exit code 1 where they do not, though this machine keeps the promise of the same text.
+    """
+    keep_private()
+    _check_page(html)
+    known = shipped_tasks() if prompts is None else read_tasks(prompts)
+    tasks = first_of_each(_chosen(known, family), prompts_per_family)
+    messages = Console(stderr=True)
+    pipeline = LLMPipeline(pair or _embedded_pair(), exact=exact)
+    modes = _modes(pipeline.modes, mode)
+    with messages.status("Warming up and measuring what passes cost"):
+        pipeline.warm_up()
+    report = run(pipeline, tasks, modes, max_new_tokens, random.randrange(2**31) if seed is None else seed, messages)
+    if html is not None:
+        from .html_report import page
+
+        html.write_text(page(report), encoding="utf-8")
+        messages.print(f"Wrote {html}.")
+    if as_json:
+        typer.echo(json.dumps(report.as_dict()))
+    else:
+        show(report, Console())
+    if report.exact and report.num_differing:
+        typer.echo(f"outrider: {report.num_differing} answers were not those of plain decoding.", err=True)
+        raise typer.Exit(1)
+
+
+def run(
+    pipeline: LLMPipeline,
+    tasks: Sequence[Task],
+    modes: Sequence[str],
+    max_new_tokens: int,
+    seed: int,
+    messages: Console,
+) -> Report:
+    """Measure, and find the best possible schedules afterwards, so that nothing runs beside what is measured."""
+    results: list[tuple[Run, ...]] = []
+    speculation = pipeline.speculation
+    with Progress(console=messages, transient=True) as progress:
+        bar = progress.add_task("", total=len(tasks) * len(modes))
+
+        def announce(text: str) -> None:
+            progress.update(bar, description=text)
+            progress.advance(bar)
+
+        results.extend(measure(pipeline, speculation.forget_prompts, tasks, modes, max_new_tokens, seed, announce))
+        progress.update(bar, description="finding the best possible schedules")
+        notes, shares = _best(pipeline, results)
+    return Report(
+        about=describe(pipeline.pair),
+        seed=seed,
+        exact=pipeline.exact,
+        entries=tuple(entries(results, shares)),
+        samples=tuple(samples(results, modes[-1])),
+        pass_ms=cost_curve(speculation.cost),
+        draft_ms=0.0 if speculation.cost is None else speculation.cost.draft_ms,
+        notes=notes,
+    )
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command with what follows `outrider bench`."""
+    app(arguments, prog_name="outrider bench")
+
+
+def _best(
+    pipeline: LLMPipeline, results: Sequence[Sequence[Run]]
+) -> tuple[tuple[str, ...], Mapping[tuple[int, str], float]]:
+    if pipeline.speculation.cost is None:
+        return ("What passes cost could not be measured here, so the best possible schedule is not known.",), {}
+    return (), best_shares(pipeline, pipeline.speculation.cost, results)
+
+
+def _chosen(tasks: Sequence[Task], families: Sequence[str] | None) -> list[Task]:
+    known = dict.fromkeys(task.family for task in tasks)
+    for name in families or ():
+        if name not in known:
+            raise InvalidOption(f"Family {name!r} is not known: choose {', '.join(known)}.")
+    return [task for task in tasks if not families or task.family in families]
+
+
+def _modes(known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
+    for name in wanted or ():
+        if name not in known:
+            raise InvalidOption(f"Mode {name!r} is not one that this pair can do: choose {', '.join(known)}.")
+    return [name for name in known if not wanted or name in wanted or name == PLAIN]
+
+
+def _check_page(path: Path | None) -> None:
+    """Find out before hours of measuring whether the page can be written."""
+    if path is None:
+        return
+    if find_spec("matplotlib") is None:
+        raise MissingPlots("--html needs matplotlib: pip install 'outrider[bench]'.")
+    if not path.resolve().parent.is_dir():
+        raise InvalidOption(f"--html {path}: there is no folder {path.resolve().parent}: make it first.")
+
+
+def _embedded_pair() -> Path:
+    from outrider.models import embedded_pair
+
+    return embedded_pair()

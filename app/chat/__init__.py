@@ -1,0 +1,1 @@
+"""The chat page: what it keeps, what it says and how it looks."""

@@ -1,0 +1,308 @@
+"""The model behind the page: it warms up in the background, answers, and stops when told."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from outrider.models.pulled import pairs_folder
+from outrider.pipelines import Generation, LLMPipeline, OutriderError, Stream
+from outrider.pipelines.model.pair import name_of
+
+from .core.conversation import CANCELLED, Conversation, Turn, messages
+from .core.insight import Insight, insight_of
+from .core.pairs import Choice, pairs_in
+from .core.reading import Reading
+from .core.reason import Reason
+from .core.receipt import Receipt, first_difference
+from .core.saving import Saving, saving_of
+from .core.settings import Settings
+from .core.standing import Standing
+
+log = logging.getLogger(__name__)
+
+
+class StillLoading(OutriderError):
+    """A pair asked for while another one is being loaded."""
+
+
+class NotComparable(OutriderError):
+    """An answer that this model did not write."""
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far the model is: `name` is "warming", "ready", "refused" or "failed"; `line` and `values` are words for it.
+
+    `began` is of `time.monotonic`.
+    """
+
+    name: str
+    line: str
+    values: Mapping[str, str] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass(eq=False, slots=True)
+class _Answering:
+    """An answer that is being written, and what was asked of it meanwhile; `stream` is None where nobody may draft."""
+
+    visitor: str
+    pipeline: LLMPipeline
+    stream: Stream | None = None
+    stopped: bool = False
+    dropped: bool = False
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class Assistant:
+    """One pipeline at a time, shared by all visitors of the page.
+
+    switches: how often another pipeline has taken the place of the first.
+    """
+
+    def __init__(
+        self,
+        pipeline: LLMPipeline,
+        name: str,
+        open_pair: Callable[[Path, str], LLMPipeline] = LLMPipeline,
+        folder: Path | None = None,
+        others: tuple[Path, ...] = (),
+    ) -> None:
+        """`folder` holds the pairs that can be chosen, beside `others` and the embedded one."""
+        self.pipeline = pipeline
+        self.name = name
+        self.switches = 0
+        self._open_pair = open_pair
+        self._folder = folder or pairs_folder()
+        self._others = others
+        self._refused: dict[tuple[Path, str], Reason] = {}  # why a pair could not be loaded on a device
+        self.state = State("warming", "state_warming")
+        self._insight = Insight()  # of the answers of this pipeline that have ended
+        self._answering: set[_Answering] = set()
+        self._num_begun = 0  # answers
+        self._lock = threading.Lock()  # of all that answers change
+        self._warm_up_thread = threading.Thread(target=self._warm_up, args=(pipeline,), name="warm-up", daemon=True)
+
+    @property
+    def model(self) -> str:
+        """What a turn says about who wrote it."""
+        return self.name if self.pipeline.device == "CPU" else f"{self.name} on {self.pipeline.device}"
+
+    @property
+    def insight(self) -> Insight:
+        """Of all answers of this pipeline but the plain ones, as far as they are written at this moment."""
+        with self._lock:
+            open_now = [answering for answering in self._answering if answering.pipeline is self.pipeline]
+            ended = self._insight
+        return sum((insight_of(answering.stream.trace) for answering in open_now if answering.stream), ended)
+
+    def warm_up_in_background(self) -> None:
+        self._warm_up_thread.start()
+
+    def choices(self) -> list[Choice]:
+        """The pairs that can be chosen, and those that cannot work, with the reason."""
+        return pairs_in(self._folder, *self._others)
+
+    @property
+    def refusals(self) -> list[tuple[str, str, Reason]]:
+        """Pair, device and reason of each attempt to load one that failed, and has not succeeded since."""
+        return [(name_of(path), device, reason) for (path, device), reason in self._refused.items()]
+
+    def switch(self, choice: Choice, device: str) -> None:
+        """Load and warm up another pair in the background, and answer with it from then on.
+
+        Until it is ready the one before answers, so both are in memory for a while; where it cannot be loaded, the one
+        before stays. Raises StillLoading.
+        """
+        with self._lock:
+            if self._is_loading:
+                raise StillLoading(f"{self.state.values.get('pair', self.name)} is still being loaded: wait for it.")
+            self.state = State("warming", "state_loading", {"pair": choice.name, "device": device})
+        self._warm_up_thread = threading.Thread(target=self._switch, args=(choice, device), name="switch", daemon=True)
+        self._warm_up_thread.start()
+
+    def close(self) -> None:
+        """Drop every answer and let a warm-up come to its end: a process must not exit in the middle of a pass."""
+        for visitor in {answering.visitor for answering in self._of()}:
+            self.drop(visitor, patience_s=5)
+        if self._warm_up_thread.is_alive():
+            self._warm_up_thread.join()
+
+    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Reading | Turn]:
+        """How far its prompt is read, and then the last turn, again and again with more of its answer until complete.
+
+        `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
+        """
+        pipeline = self.pipeline
+        turn = replace(conversation[-1], settings=settings, model=self.model)
+        said = messages([*conversation[:-1], turn])
+        with (
+            self._registered(visitor, pipeline) as answering,
+            pipeline.stream(said, **settings.options()) as pieces,
+        ):
+            answering.stream = None if settings.mode == "off" else pieces
+            yield Reading(0, pieces.prompt_tokens)
+            while not pieces.ended:
+                piece = pieces.advance()
+                if answering.dropped:
+                    return
+                if piece is not None:
+                    turn = turn.extended(piece)
+                    if turn.complete:
+                        turn = replace(turn, saving=_saving(pipeline, pieces.finish(), settings))
+                    yield turn
+                elif not turn.token_ids:
+                    yield Reading(pieces.read_tokens, pieces.prompt_tokens)
+                if answering.stopped:
+                    pieces.cancel()
+
+    def replay(self, conversation: Conversation, visitor: str) -> Iterator[Reading | int | Receipt]:
+        """Answer the last turn again without drafts: how far its prompt is read, the tokens so far, again and again,
+        and at the end the receipt.
+
+        Ends without one when it was stopped. Raises OutriderError, such as NotComparable.
+        """
+        turn = conversation[-1]
+        if turn.model != self.model:
+            raise NotComparable(
+                f"{turn.model or 'Another model'} wrote this answer and {self.model} is loaded: load that pair first."
+            )
+        if turn.stats is None or turn.stats.ttft_s is None:
+            raise NotComparable("This answer has no tokens with times to compare: ask again first.")
+        settings = replace(turn.settings, mode="off")
+        if turn.finish_reason == CANCELLED:  # it would have gone on
+            settings = replace(settings, max_new_tokens=len(turn.token_ids))
+        asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, saving=None, receipt=None)
+        for again in self.answer((*conversation[:-1], asked), settings, visitor):
+            if isinstance(again, Reading):
+                yield again
+            elif again.stats is None or again.stats.ttft_s is None:
+                yield len(again.token_ids)
+            elif again.finish_reason != CANCELLED:
+                yield Receipt(
+                    num_tokens=len(again.token_ids),
+                    differs_at=first_difference(turn.token_ids, again.token_ids),
+                    plain_s=again.stats.total_s - again.stats.ttft_s,
+                    drafted_s=turn.stats.total_s - turn.stats.ttft_s,
+                )
+
+    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[Standing]:
+        """The turn answered plainly, and then as `settings` say, each with an empty cache and, undisturbed, alone.
+
+        Ends after the first where that was stopped. Raises OutriderError.
+        """
+        lanes, disturbed = [turn, turn], False
+        for lane, mode in enumerate(("off", settings.mode)):
+            if self.pipeline.device == "CPU":
+                self.pipeline.speculation.forget_prompts()
+            num_begun = self._num_begun
+            for seen in self.answer((turn,), replace(settings, mode=mode), visitor):
+                beside = len(self._of()) > 1 or self._num_begun - num_begun > 1  # the second tells of those that ended
+                disturbed |= beside or self._is_loading
+                if isinstance(seen, Turn):
+                    lanes[lane] = seen if lane == 0 else _measured_against(lanes[0], seen)
+                yield Standing(lanes[0], lanes[1], seen if isinstance(seen, Reading) else None, disturbed)
+            if lanes[lane].finish_reason in (None, CANCELLED):
+                return
+
+    def count(self, conversation: Conversation) -> int | None:
+        """Tokens of a conversation as the model's chat template makes them; None for a model without one."""
+        tokenizer, said = self.pipeline.tokenizer, messages(conversation)
+        if not said:
+            return 0
+        if not tokenizer.has_chat_template:
+            return None
+        return len(tokenizer.encode(tokenizer.apply_chat_template(said, False), add_special_tokens=False))
+
+    def stop(self, visitor: str) -> bool:
+        """Complete the visitor's answers with what there is of them. False where none is being written."""
+        for answering in (now := self._of(visitor)):
+            answering.stopped = True
+        return bool(now)
+
+    def drop(self, visitor: str, patience_s: float = 0) -> None:
+        """End the visitor's answers without completing them, and wait so long for that to have happened."""
+        for answering in self._of(visitor):
+            answering.dropped = True
+            answering.ended.wait(patience_s)
+
+    @property
+    def _is_loading(self) -> bool:
+        return self.state.name == "warming"
+
+    def _of(self, visitor: str | None = None) -> list[_Answering]:
+        with self._lock:
+            return [answering for answering in self._answering if visitor in (None, answering.visitor)]
+
+    @contextmanager
+    def _registered(self, visitor: str, pipeline: LLMPipeline) -> Iterator[_Answering]:
+        answering = _Answering(visitor, pipeline)
+        with self._lock:
+            self._num_begun += 1
+            self._answering.add(answering)
+        try:
+            yield answering
+        finally:
+            shown = insight_of(answering.stream.trace) if answering.stream else Insight()
+            with self._lock:
+                self._answering.discard(answering)
+                if pipeline is self.pipeline:
+                    self._insight += shown
+            answering.ended.set()
+
+    def _warm_up(self, pipeline: LLMPipeline) -> None:
+        try:
+            pipeline.warm_up()
+        except Exception as error:  # whatever it was, the page has to show it
+            log.exception("The model failed to start")
+            self.state = State("failed", "state_failed", {"reason": Reason.of(error)})
+            return
+        self.state = _ready(pipeline)
+
+    def _switch(self, choice: Choice, device: str) -> None:
+        try:
+            pipeline = self._open_pair(choice.path, device)
+            self.state = State("warming", "state_warming_other", {"pair": choice.name, "device": device})
+            pipeline.warm_up()
+        except Exception as error:  # whatever it was, the page has to show it, and the pair before goes on
+            if isinstance(error, OutriderError):
+                log.warning("%s could not be loaded on %s: %s", choice.path, device, error)  # the page hides paths
+            else:
+                log.exception("%s could not be loaded on %s", choice.path, device)
+            self._refused[choice.path, device] = reason = Reason.of(error)
+            values = {"pair": choice.name, "device": device, "reason": reason}
+            self.state = State("refused", "state_refused", values)
+            return
+        with self._lock:
+            self.pipeline, self.name, self._insight = pipeline, choice.name, Insight()
+            self._refused.pop((choice.path, device), None)
+            self.switches += 1
+            self.state = _ready(pipeline)
+
+
+def _saving(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
+    """What the drafts of an answer saved, where somebody could draft and passes have known costs."""
+    cost = pipeline.speculation.cost if settings.mode != "off" and pipeline.device == "CPU" else None
+    if cost is None:
+        return None
+    middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
+    return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
+
+
+def _measured_against(plain: Turn, drafted: Turn) -> Turn:
+    """What drafts saved in a race is told by the plain passes of the same race."""
+    if drafted.saving is None or plain.stats is None or not plain.stats.tokens_per_s:
+        return drafted
+    return replace(drafted, saving=drafted.saving.at(1e3 / plain.stats.tokens_per_s))
+
+
+def _ready(pipeline: LLMPipeline) -> State:
+    if pipeline.device != "CPU":  # the page says what that means
+        return State("ready", "state_device", {"device": pipeline.device})
+    return State("ready", "state_ready" if pipeline.exact else "state_inexact")

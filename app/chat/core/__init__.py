@@ -1,0 +1,1 @@
+"""What a conversation consists of, and what is shown of it."""

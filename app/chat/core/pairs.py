@@ -1,0 +1,45 @@
+"""The pairs that the page offers: those in a folder, and the one that comes with Outrider."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.models import embedded_pair
+from outrider.pipelines import OutriderError, Pair
+from outrider.pipelines.model.pair import name_of
+
+from .reason import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A pair by name; `reason` says why it cannot work, where that shows without loading it."""
+
+    name: str
+    path: Path
+    reason: Reason | None = None
+
+
+def pairs_in(folder: Path, *others: Path) -> list[Choice]:
+    """The embedded pair, `others`, and each folder in `folder`, by name; a folder that is missing holds none."""
+    paths = [embedded_pair(), *others]
+    if folder.is_dir():
+        paths += sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    found: dict[Path, Path] = {}
+    for path in paths:
+        found.setdefault(path.resolve(), path)
+    return [_choice(path) for path in found.values()]
+
+
+def _choice(path: Path) -> Choice:
+    try:
+        check_files(Pair.open(path))
+    except OutriderError as error:
+        return Choice(name_of(path), path, Reason.of(error))
+    return Choice(name_of(path), path)
+
+
+def check_files(pair: Pair) -> None:
+    """Raises BrokenPair where what a pair's files say of it cannot be read."""
+    _ = pair.max_context, pair.properties

@@ -1,0 +1,1 @@
+"""What the page says, in each language."""

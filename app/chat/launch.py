@@ -1,0 +1,132 @@
+"""Serve the chat page."""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+from outrider.models.pulled import pairs_folder
+from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
+from outrider.pipelines.devices.devices import CPU
+from outrider.pipelines.model.pair import name_of
+
+from ..server.access import Access
+from ..server.address import url_of
+from ..server.tls import Certificate
+from .assistant import Assistant
+from .i18n.wording import TRANSLATIONS
+from .store.history import History, history_path
+from .ui import Page
+from .ui.served import GatedApp
+from .ui.theme import HEAD, STYLE_SHEET, theme
+from .ui.uploads import UploadLimits, Uploads, upload_folder
+
+
+class AddressTaken(OutriderError):
+    """The page cannot listen where it was told to."""
+
+
+def serve(
+    pair: Path,
+    device: str = "CPU",
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    open_browser: bool = False,
+    reference: Path | None = None,
+    exact: bool | None = None,
+    pairs: Path | None = None,
+    keys: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
+    certificate: Certificate | None = None,
+) -> None:
+    """Load the pair and serve its page until interrupted; the page offers the pairs in the folder `pairs`, too.
+
+    Raises AddressTaken, UnsafeServer, InvalidOption for a folder of pairs that is none, and what LLMPipeline raises.
+    """
+    access = _access(host, keys, names, certificate)
+    _check_address(host, port)
+    if pairs is not None and not pairs.is_dir():
+        raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that holds pairs.")
+
+    def load(path: Path, device: str) -> LLMPipeline:
+        return LLMPipeline(path, device, reference=reference if device == CPU else None, exact=exact)
+
+    pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
+    assistant = Assistant(pipeline, name_of(pair), load, pairs or pairs_folder(), (pair,))
+    page = open_page(assistant, History(history_path()), host, port, open_browser, keys, names, certificate)
+    print(f"Outrider is at {url_of(host, port, access.scheme)} (Ctrl-C ends it)", flush=True)
+    try:
+        while True:
+            time.sleep(3600)  # Gradio's own way to wait comments on the interrupt
+    except KeyboardInterrupt:
+        print()
+    finally:
+        page.assistant.close()
+        page.blocks.close(verbose=False)
+        page.history.close()
+
+
+def open_page(
+    assistant: Assistant,
+    history: History,
+    host: str,
+    port: int,
+    open_browser: bool = False,
+    keys: tuple[str, ...] = (),
+    names: tuple[str, ...] = (),
+    certificate: Certificate | None = None,
+    limits: UploadLimits | None = None,
+) -> Page:
+    """Start serving an assistant's page in the background, and warm the model up meanwhile.
+
+    keys, names: see `Access`. With a key, the page asks for it.
+    Raises UnsafeServer where `host` lets other machines in and there is no key.
+    """
+    access = _access(host, keys, names, certificate)
+    uploads = Uploads(upload_folder(), limits or UploadLimits())
+    page = Page(assistant, history)
+    page.blocks.launch(
+        _app=GatedApp(access, uploads),
+        server_name=f"[{host}]" if ":" in host else host,
+        server_port=port,
+        ssl_certfile=None if certificate is None else str(certificate.chain),
+        ssl_keyfile=None if certificate is None else str(certificate.key),
+        ssl_verify=False,  # Gradio's own look at its start; the certificate need not name this address
+        max_file_size=uploads.limits.one,
+        num_workers=0,  # they would listen on ports of their own, without the gate
+        inbrowser=open_browser,
+        prevent_thread_lock=True,
+        quiet=True,
+        share=False,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        run_history=False,
+        footer_links=[],
+        theme=theme(),
+        css_paths=STYLE_SHEET,
+        head=HEAD,
+        i18n=TRANSLATIONS,
+    )
+    assistant.warm_up_in_background()
+    return page
+
+
+def _access(host: str, keys: tuple[str, ...], names: tuple[str, ...], certificate: Certificate | None) -> Access:
+    return Access(host, keys, names=names, scheme="http" if certificate is None else "https")
+
+
+def _check_address(host: str, port: int) -> None:
+    """Gradio finds out only after the model is loaded, and says it in other words."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise AddressTaken(
+                f"The page cannot listen on {host}:{port} ({error.strerror}): stop what uses it, "
+                f"or choose another port, such as --port {port + 1 if port < 65535 else port - 1}."
+            ) from error

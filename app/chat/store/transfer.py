@@ -1,0 +1,172 @@
+"""Conversations as JSON, which keeps everything, and as Markdown, which keeps what the shown branch says; and back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.pipelines import OutriderError, Span
+from outrider.pipelines.engine.trace import TARGET
+
+from ..core.code import code_start, is_python
+from ..core.conversation import File, Turn
+from ..core.values import sound
+from .history import Node, title_of
+from .record import turn_of, turn_record
+
+FORMAT = "outrider-chat"
+VERSION = 1
+LARGEST_IMPORT = 64_000_000  # bytes
+MOST_TURNS = 10_000
+MOST_FILES = 1_000  # of one prompt
+
+_FENCE = "```"
+_MARK = re.compile(r"^(\\*)(#{1,2} .*<!-- (title|prompt|file|answer)(?: code (\d{1,9}))? -->)[ \t]*$")
+
+
+class BadImport(OutriderError):
+    """A file that holds no conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A conversation on its way: the arguments of `History.insert`."""
+
+    title: str
+    turns: tuple[tuple[int | None, Turn], ...]
+    tip: int | None
+
+
+def exchange_of(title: str, tree: Sequence[Node], tip: int | None) -> Exchange:
+    """A conversation as it is kept; `tip` is the id of the turn that it is shown up to."""
+    places = {node.id: place for place, node in enumerate(tree)}
+    turns = tuple((None if node.parent is None else places[node.parent], node.turn) for node in tree)
+    return Exchange(title, turns, None if tip is None else places[tip])
+
+
+def to_json(exchange: Exchange) -> str:
+    turns = [{"parent": parent, **turn_record(turn)} for parent, turn in exchange.turns]
+    whole = {"format": FORMAT, "version": VERSION, "title": exchange.title, "tip": exchange.tip, "turns": turns}
+    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def to_markdown(title: str, path: Sequence[Turn]) -> str:
+    """The headings carry marks that do not show; a line of a text that looks like one gets a backslash.
+
+    Code that no fence surrounds gets one; the mark then says at which line of the text it begins.
+    """
+    parts = [f"# {' '.join(title.split())} <!-- title -->\n"]
+    for turn in path:
+        parts += _section("Prompt", "prompt", turn.prompt, code_start(turn.prompt))
+        for file in turn.files:
+            parts += _section(" ".join(file.name.split()), "file", file.text, 0, language="")
+        parts += _section("Answer", "answer", turn.text, 0 if is_python(turn.text) else None)
+    return "\n".join(parts)
+
+
+def read_exchange(content: bytes) -> Exchange:
+    """What `to_json` or `to_markdown` wrote. Raises BadImport and BadRecord."""
+    if len(content) > LARGEST_IMPORT:
+        raise BadImport(f"The file has {len(content):,} bytes, and {LARGEST_IMPORT:,} can be imported.")
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadImport(
+            f"This is not a text file in UTF-8 ({error.reason}): choose one that Outrider exported."
+        ) from error
+    return _from_json(text) if text.lstrip().startswith("{") else _from_markdown(text)
+
+
+def _from_json(text: str) -> Exchange:
+    try:
+        whole: Any = sound(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise BadImport(
+            f"This is not a valid JSON file ({_reason(error)}): choose one that Outrider exported."
+        ) from error
+    if whole.get("format") != FORMAT or whole.get("version") != VERSION:
+        raise BadImport(
+            f"This is not a conversation that Outrider exported (format {FORMAT!r}, version {VERSION}): choose "
+            "another one, or update Outrider."
+        )
+    title, tip, records = whole.get("title"), whole.get("tip"), whole.get("turns")
+    if not isinstance(title, str) or not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
+        raise BadImport("The file lacks the title or the turns: choose one that Outrider exported.")
+    _check_count(len(records))
+    turns = []
+    for place, record in enumerate(records):
+        parent = record.pop("parent", None)
+        if parent is not None and not (type(parent) is int and 0 <= parent < place):
+            raise BadImport(f"Turn {place} has a parent that is none: give the place of an earlier turn, or null.")
+        files = record.get("files")
+        if isinstance(files, list) and len(files) > MOST_FILES:
+            raise BadImport(f"Turn {place} has {len(files):,} files, and {MOST_FILES:,} can be imported.")
+        turns.append((parent, turn_of(record)))
+    if tip is not None and not (type(tip) is int and 0 <= tip < len(turns)):
+        raise BadImport("The tip is no turn: give a place in the list, or null.")
+    return Exchange(title, tuple(turns), tip)
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_TURNS:
+        raise BadImport(f"The conversation has {count:,} turns, and {MOST_TURNS:,} can be imported.")
+
+
+def _from_markdown(text: str) -> Exchange:
+    title, sections = "", _sections(text)
+    _check_count(len(sections) // 2)  # a turn has two marks, and more only with files
+    turns: list[Turn] = []
+    for kind, heading, body in sections:
+        if kind == "title":
+            title = heading
+        elif kind == "prompt":
+            turns.append(Turn(body, finish_reason="stop"))
+        elif not turns:
+            raise BadImport(f"The file has an {kind} before the first prompt: put a prompt before it.")
+        else:
+            last = turns[-1]
+            files = (*last.files, File(heading, body)) if kind == "file" else last.files
+            spans = (Span(body, TARGET),) if kind == "answer" and body else last.spans
+            turns[-1] = Turn(last.prompt, files=files, spans=spans, finish_reason="stop")
+    if not turns:
+        raise BadImport("The file holds no prompt: choose one that Outrider exported, as JSON or Markdown.")
+    line = tuple((place - 1 if place else None, turn) for place, turn in enumerate(turns))
+    return Exchange(title or title_of(turns[0].prompt), line, len(turns) - 1)
+
+
+def _sections(text: str) -> list[tuple[str, str, str]]:
+    """Kind, heading and body of each marked part."""
+    sections: list[tuple[str, str, int | None, list[str]]] = []
+    for line in text.split("\n"):
+        if (mark := _MARK.match(line)) and not mark[1]:
+            heading = mark[2].lstrip("#").rpartition("<!--")[0].strip()
+            sections.append((mark[3], heading, None if mark[4] is None else int(mark[4]), []))
+        elif sections:
+            sections[-1][3].append(line[1:] if mark else line)
+    return [(kind, heading, _unfenced("\n".join(body)[1:-1], at)) for kind, heading, at, body in sections]
+
+
+def _section(heading: str, kind: str, text: str, code: int | None, language: str = "python") -> list[str]:
+    """Heading and text of a part, the code from this character on in a fence."""
+    lines = ["\\" + line if _MARK.match(line) else line for line in text.split("\n")]
+    mark = kind
+    if code is not None and text.strip() and _FENCE not in text:
+        at = text.count("\n", 0, code)
+        lines = [*lines[:at], _FENCE + language, *lines[at:], _FENCE]
+        mark = f"{kind} code {at}"
+    return [f"## {heading} <!-- {mark} -->\n", "\n".join(lines) + "\n"]
+
+
+def _unfenced(text: str, at: int | None) -> str:
+    """The text without the fence that `to_markdown` put before this line and behind the last."""
+    lines = text.split("\n")
+    if at is None or len(lines) < at + 2 or not lines[at].startswith(_FENCE) or lines[-1] != _FENCE:
+        return text
+    return "\n".join([*lines[:at], *lines[at + 1 : -1]])

@@ -1,0 +1,98 @@
+"""The box at the bottom: the prompt, the files that go with it, and which earlier prompt it takes the place of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gradio as gr
+
+from ..core.attachment import LARGEST_TOGETHER, read_attachments
+from ..core.conversation import File
+from ..i18n.wording import Words, translate, words_of
+from .buttons import AWAY, toggled
+from .guard import told
+from .rendering import files_html
+
+# Escape stops an answer. Enter sends and Shift+Enter begins a line, which Gradio does for a box of one line.
+KEYS = """
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") document.querySelector("#stop")?.click();
+});
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What the box holds beside its text. `editing` is the turn whose prompt is being changed."""
+
+    files: tuple[File, ...] = ()
+    editing: int | None = None
+
+
+class Composer:
+    """Lays itself out where it is made. `outputs` take what `composed` gives."""
+
+    def __init__(self) -> None:
+        self.entry = gr.State(Entry())
+        with gr.Row(elem_id="notes"):
+            self._notes = gr.HTML(elem_id="entry-notes")
+            self._detach = gr.Button(translate("detach"), size="sm", min_width=60, visible=AWAY, elem_id="detach")
+            self._cancel = gr.Button(
+                translate("cancel_edit"), size="sm", min_width=60, visible=AWAY, elem_id="cancel-edit"
+            )
+        with gr.Row(elem_id="entry"):
+            self._upload = gr.UploadButton(
+                translate("attach"),
+                file_count="multiple",
+                type="filepath",
+                elem_id="attach",
+                min_width=38,
+                scale=0,
+            )
+            self.box = gr.Textbox(
+                label=translate("prompt"),
+                show_label=False,
+                container=False,
+                placeholder=translate("ask"),
+                lines=1,
+                max_lines=12,
+                autofocus=True,
+                elem_id="prompt",
+            )
+            self.send = gr.Button(translate("send"), variant="primary", elem_id="send", min_width=84, scale=0)
+            self.stop = gr.Button(
+                translate("stop"), variant="stop", elem_id="stop", min_width=84, scale=0, visible=AWAY
+            )
+        gr.HTML(elem_id="keys", js_on_load=KEYS)
+        self.outputs = [self.box, self.entry, self._notes, self._detach, self._cancel]
+
+    def connect(self, queued: dict[str, Any]) -> None:
+        beside = self.outputs[1:]
+        self._upload.upload(self._attach, [self._upload, self.entry], beside, **queued)
+        self._detach.click(self._drop_files, self.entry, beside, **queued)
+        self._cancel.click(self._leave_edit, None, self.outputs, **queued)
+
+    def _attach(self, paths: Sequence[str], entry: Entry, request: gr.Request) -> tuple[Any, ...]:
+        with told(request):
+            return composed("", replace(entry, files=read_attachments(paths, entry.files)), words_of(request))[1:]
+
+    def _drop_files(self, entry: Entry, request: gr.Request) -> tuple[Any, ...]:
+        return composed("", replace(entry, files=()), words_of(request))[1:]
+
+    def _leave_edit(self, request: gr.Request) -> tuple[Any, ...]:
+        return composed("", Entry(), words_of(request))
+
+
+def composed(text: str, entry: Entry, words: Words) -> tuple[Any, ...]:
+    """The box with a text and what goes with it."""
+    notes = [f'<p class="editing">{words("editing")}</p>'] if entry.editing is not None else []
+    if entry.files:
+        limit = words("attach_limit", limit=LARGEST_TOGETHER // 1000)
+        notes.append(f"{files_html(entry.files, words)}<small>{limit}</small>")
+    return text, entry, "".join(notes), *toggled(bool(entry.files), entry.editing is not None)
+
+
+def untouched() -> tuple[Any, ...]:
+    return (gr.skip(),) * 5

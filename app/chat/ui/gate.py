@@ -1,0 +1,155 @@
+"""The gate of the page: every request passes it before Gradio sees it, and every response on its way out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.websockets import WebSocketClose
+
+from ...server.access import Access, Denied
+from .login import PATH as LOGIN
+from .login import Login
+from .uploads import MIB, TooMuch, Uploads
+
+LARGEST_EVENT = 8 * MIB
+BODY_S = 120.0  # for a body to arrive
+ANOTHER_PAGE = "Another web page may not use this one."
+READING = ("GET", "HEAD")
+API = "/gradio_api"
+UPLOAD = f"{API}/upload"
+# What the page sends. Gradio has more, which runs programs on recordings or edits the app's own code.
+SENDING = (*(f"{API}/{name}" for name in ("queue/join", "run/", "cancel", "reset", "component_server")), UPLOAD, LOGIN)
+OPEN = (f"{API}/startup-events",)  # asked by Gradio itself while it starts; says whether it has
+
+# Gradio has scripts and styles in the page itself, and compiles the listeners that a page brings along.
+POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data: blob:",
+        "font-src 'self' data:",
+        "media-src 'self' data: blob:",
+        "connect-src 'self'",
+        "worker-src 'self' blob:",
+        "object-src 'none'",
+        "frame-src 'none'",
+        "frame-ancestors 'none'",
+        "form-action 'self'",
+        "base-uri 'self'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+class PageGate:
+    """ASGI middleware around the whole of Gradio."""
+
+    def __init__(self, app: ASGIApp, access: Access, uploads: Uploads) -> None:
+        self._app = app
+        self._access = access
+        self._uploads = uploads
+        self._login = Login(access)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # the page needs none
+            await WebSocketClose()(scope, receive, send)
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        scope = {**scope, "headers": [(name, value) for name, value in scope["headers"] if not _is_relayed(name)]}
+        if scope["method"] not in READING:
+            receive = _in_time(receive)
+        request = Request(scope, receive)
+        refusal = self._refusal(request)
+        if refusal is None and scope["path"] not in OPEN and not self._login.admits(request):
+            refusal = await self._login.answer(request)
+        if refusal is not None:
+            await refusal(scope, receive, send_with_headers)
+        elif scope["path"] == UPLOAD and scope["method"] == "POST":
+            await self._take_files(scope, receive, send_with_headers)
+        else:
+            await self._app(scope, receive, send_with_headers)
+
+    def _refusal(self, request: Request) -> Response | None:
+        headers, method, path = request.headers, request.method, request.scope["path"]
+        try:
+            self._access.check(headers)
+        except Denied as denied:
+            return PlainTextResponse(str(denied) if denied.code == "host" else ANOTHER_PAGE, 403)
+        if not _is_own(headers, method):
+            return PlainTextResponse(ANOTHER_PAGE, 403)
+        if method in READING:
+            return None
+        if method != "POST" or not path.startswith(SENDING):
+            return PlainTextResponse("There is nothing at this address that takes this method.", 405)
+        length = headers.get("content-length", "")
+        if not (length.isascii() and length.isdecimal()) or "transfer-encoding" in headers:
+            return PlainTextResponse("The length of the body is missing.", 411)
+        if path != UPLOAD and int(length) > LARGEST_EVENT:
+            return PlainTextResponse(f"The body is larger than {LARGEST_EVENT / MIB:g} MiB.", 413)
+        return None
+
+    async def _take_files(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with self._uploads.room_for(int(Headers(scope=scope)["content-length"])):
+                await self._app(scope, receive, send)
+        except TooMuch as error:
+            await PlainTextResponse(str(error), error.status)(scope, receive, send)
+
+
+def _is_own(headers: Headers, method: str) -> bool:
+    """Whether the browser says that the page itself asks, or a person who follows a link to it.
+
+    Browsers before 2023 do not say, nor do other programs; what those ask in a web page's name has an Origin.
+    """
+    if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+        return True
+    return (
+        method in READING
+        and headers.get("sec-fetch-mode") == "navigate"
+        and headers.get("sec-fetch-dest") == "document"
+    )
+
+
+def _is_relayed(name: bytes) -> bool:
+    """Headers of relays, of which this server knows none; Gradio would build its addresses from them."""
+    return name.lower().startswith(b"x-forwarded-") or name.lower() == b"forwarded"
+
+
+def _in_time(receive: Receive) -> Receive:
+    """A body that does not arrive in time counts as given up."""
+    until, is_whole = time.monotonic() + BODY_S, False
+
+    async def receive_some() -> Message:
+        nonlocal is_whole
+        if is_whole:
+            return await receive()
+        try:
+            message = await asyncio.wait_for(receive(), until - time.monotonic())
+        except asyncio.TimeoutError:
+            return {"type": "http.disconnect"}
+        is_whole = not message.get("more_body", False)
+        return message
+
+    return receive_some

@@ -1,0 +1,88 @@
+"""Login: a page opened from another machine asks for a key, and the browser keeps a cookie instead of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections import deque
+from html import escape
+from urllib.parse import parse_qs
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+
+from ...server.access import Access
+from ..i18n.wording import Words, language_of
+
+PATH = "/login"
+MOST_BROWSERS = 200  # that are let in at a time; with one more the first has to log in again
+MOST_BYTES = 4096  # of the form
+STYLE = """
+body { font: 16px system-ui, sans-serif; max-width: 22rem; margin: 20vh auto; padding: 0 1rem }
+:root { color-scheme: light dark }
+input, button { font: inherit; width: 100%; box-sizing: border-box; margin-top: .5rem; padding: .5rem }
+"""
+
+
+class Login:
+    """Knows which browsers have shown a key. The cookie says nothing about the key and ends with the server."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._tokens: deque[str] = deque(maxlen=MOST_BROWSERS)
+
+    def admits(self, request: Request) -> bool:
+        if self._access.admits(request.headers):
+            return True
+        sent = request.cookies.get(_cookie(request), "").encode()
+        matches = [secrets.compare_digest(sent, token.encode()) for token in self._tokens]  # the time tells nothing
+        return any(matches)
+
+    async def answer(self, request: Request) -> Response:
+        """To a request without a key: the form where a person looks, its result, or a refusal."""
+        if request.scope["path"] == PATH and request.method == "POST":
+            return await self._log_in(request)
+        if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", ""):
+            return _form(request)
+        return PlainTextResponse("Log in first.", 401, {"WWW-Authenticate": "Bearer"})
+
+    async def _log_in(self, request: Request) -> Response:
+        if int(request.headers["content-length"]) > MOST_BYTES:
+            return PlainTextResponse("The form is too large.", 413)
+        try:
+            body = await request.body()
+        except ClientDisconnect:
+            return PlainTextResponse("The form did not arrive.", 408)
+        given = parse_qs(body.decode("latin-1")).get("key", [""])[0]
+        if not self._access.has_key(given.strip().encode("utf-8", "replace")):
+            return _form(request, is_wrong=True)
+        token = secrets.token_urlsafe(32)
+        self._tokens.append(token)
+        answer = RedirectResponse("/", 303)
+        is_secure = self._access.scheme == "https"
+        answer.set_cookie(_cookie(request), token, httponly=True, samesite="strict", secure=is_secure)
+        return answer
+
+
+def _cookie(request: Request) -> str:
+    """Browsers do not keep the cookies of two ports of one machine apart."""
+    server = request.scope.get("server")
+    return f"outrider-{server[1] if server else ''}"
+
+
+def _form(request: Request, is_wrong: bool = False) -> Response:
+    language = language_of(request.headers.get("accept-language", ""))
+    words = Words(language)
+    wrong = f'<p role="alert">{escape(words("login_wrong"))}</p>' if is_wrong else ""
+    page = f"""<!doctype html>
+<html lang="{language}">
+<head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Outrider</title>
+<style>{STYLE}</style></head>
+<body><main><h1>Outrider</h1>{wrong}
+<form method="post" action="{PATH}">
+<label for="key">{escape(words("login_key"))}</label>
+<input id="key" name="key" type="password" autocomplete="current-password" required autofocus>
+<button>{escape(words("login"))}</button>
+</form></main></body></html>
+"""
+    # With "no-referrer" browsers send a form with the origin "null", as if it came from another page.
+    return HTMLResponse(page, 401, {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"})

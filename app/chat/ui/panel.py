@@ -1,0 +1,130 @@
+"""The settings and presets, at the right."""
+
+from __future__ import annotations
+
+from dataclasses import astuple, replace
+from html import escape
+from typing import Any
+
+import gradio as gr
+
+from outrider.pipelines import InvalidOption
+
+from ..assistant import Assistant
+from ..core.settings import Settings
+from ..core.values import storable
+from ..i18n.wording import translate, words_of
+from ..store.history import History
+from .buttons import Deletion
+from .guard import refused, told
+from .model_choice import ModelChoice
+
+LONGEST_NAME = 100
+
+
+class SettingsPanel:
+    """Lays itself out where it is made. `values` are the components of the fields of `Settings` behind its mode."""
+
+    def __init__(self, assistant: Assistant, history: History) -> None:
+        self._assistant = assistant
+        self._history = history
+        # Encrypted by Gradio under a key that has to outlive the program; what is kept is no secret from its browser.
+        self._browser = gr.BrowserState(None, storage_key="outrider-settings", secret="outrider-settings")
+        default, context = Settings(), assistant.pipeline.max_context
+        drafts = len(assistant.pipeline.modes) > 1
+        with gr.Sidebar(position="right", width=300, open=False, elem_id="settings"):
+            self.model = ModelChoice(assistant)
+            self._presets = gr.Dropdown(
+                [], label=translate("preset"), info=translate("preset_hint"), allow_custom_value=True, elem_id="preset"
+            )
+            with gr.Row(elem_id="preset-buttons"):
+                self._keep = gr.Button(translate("keep_preset"), size="sm", min_width=80)
+                self._deletion = Deletion("drop_preset", "preset-")
+            self.system = gr.Textbox(
+                default.system, label=translate("system"), info=translate("system_hint"), lines=3, elem_id="system"
+            )
+            self._heading = gr.HTML()
+            self.values: list[Any] = [
+                gr.Slider(0, 2, default.temperature, step=0.05, label=translate("temperature")),
+                gr.Slider(0, 200, default.top_k, step=1, label=translate("top_k")),
+                gr.Slider(0.05, 1, default.top_p, step=0.05, label=translate("top_p")),
+                gr.Slider(0, 0.95, default.min_p, step=0.05, label=translate("min_p")),
+                gr.Slider(0.5, 2, default.repetition_penalty, step=0.05, label=translate("repetition_penalty")),
+                gr.Number(default.seed, precision=0, label=translate("seed_label"), info=translate("seed_hint")),
+                gr.Slider(1, context, min(512, context), step=1, label=translate("max_new_tokens")),
+                gr.Slider(0, 16, default.draft_tokens, step=1, label=translate("draft_tokens"), visible=drafts),
+                self.system,
+            ]
+        self.dependent = self.values[-3:-1]  # those whose range the model decides
+
+    def ranged(self, assistant: Assistant, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider]:
+        """The dependent ones, as the model of now has them."""
+        drafts, context = len(assistant.pipeline.modes) > 1, assistant.pipeline.max_context
+        tokens = max_new_tokens if isinstance(max_new_tokens, (int, float)) else context
+        return gr.Slider(maximum=context, value=min(tokens, context)), gr.Slider(visible=drafts)
+
+    def connect(self, blocks: gr.Blocks, mode: gr.Radio, queued: dict[str, Any]) -> None:
+        kept = [mode, *self.values]
+        # The browser has read what it keeps before the page is loaded, and keeps it again whenever something changes.
+        loaded = blocks.load(self._restored, [self._browser, *kept], kept, preprocess=False, **queued)
+        keep: dict[str, Any] = {"fn": None, "inputs": kept, "outputs": self._browser, "js": "(...values) => [values]"}
+        loaded.then(**keep, show_progress="hidden", api_visibility="private")
+        gr.on([value.change for value in kept], **keep, show_progress="hidden", api_visibility="private")
+        blocks.load(self._listed, None, [self._presets, self._heading], **queued)
+        self._presets.select(self._apply, [self._presets, mode], kept, preprocess=False, **queued)
+        self._keep.click(self._kept, [self._presets, *kept], self._presets, preprocess=False, **queued)
+        deletion = self._deletion
+        deletion.connect(self._existing, self._presets, queued | {"preprocess": False})
+        dropped = [self._presets, *deletion.outputs]
+        deletion.sure.click(self._dropped, deletion.doomed, dropped, preprocess=False, **queued)
+        self._presets.change(deletion.spared, None, deletion.outputs, **queued)
+
+    def _restored(self, browser: Any, *now: Any) -> tuple[Any, ...]:
+        """What this browser was last left with; what the model of now cannot do, or nobody could, stays as it is."""
+        try:
+            settings = Settings.of(*browser)
+        except (InvalidOption, TypeError):  # nothing is kept yet, or by another release
+            return (gr.skip(),) * len(now)
+        return self._shown(settings, now[0])
+
+    def _shown(self, settings: Settings, mode: Any) -> tuple[Any, ...]:
+        """The values of the controls for these; a mode that this model lacks leaves the one of now."""
+        pipeline = self._assistant.pipeline
+        tokens = min(settings.max_new_tokens, pipeline.max_context)
+        offered = settings.mode if settings.mode in pipeline.modes else mode
+        return astuple(replace(settings, mode=offered, max_new_tokens=tokens))
+
+    def _listed(self, request: gr.Request) -> tuple[gr.Dropdown, str]:
+        return self._dropdown(None, request), f"<h2>{words_of(request)('sampling')}</h2>"
+
+    def _apply(self, name: Any, mode: Any, request: gr.Request) -> tuple[Any, ...]:
+        with told(request):
+            return self._shown(self._history.preset(_named(name, request)), mode)
+
+    def _kept(self, request: gr.Request, name: Any, *values: Any) -> gr.Dropdown:
+        with told(request):
+            named = _named(name, request)[:LONGEST_NAME]
+            self._history.keep_preset(named, Settings.of(*values))
+            gr.Info(escape(words_of(request)("preset_kept", name=named), quote=False))
+            return self._dropdown(named, request)
+
+    def _existing(self, request: gr.Request, name: Any) -> str:
+        with told(request):
+            if (named := _named(name, request)) not in self._history.preset_names():
+                raise refused("no_such_preset", request)
+            return named
+
+    def _dropped(self, name: str, request: gr.Request) -> tuple[Any, ...]:
+        with told(request):
+            self._history.drop_preset(name)
+            return self._dropdown(None, request), *self._deletion.spared()
+
+    def _dropdown(self, name: str | None, request: gr.Request) -> gr.Dropdown:
+        with told(request):
+            return gr.Dropdown(choices=list(self._history.preset_names()), value=name)
+
+
+def _named(name: Any, request: gr.Request) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise refused("no_preset_name", request)
+    return storable(name)

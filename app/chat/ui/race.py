@@ -1,0 +1,111 @@
+"""The race: one prompt answered plainly and with drafts, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from ..assistant import Assistant
+from ..core.conversation import Turn
+from ..core.reading import Reading
+from ..core.receipt import first_difference
+from ..core.settings import Settings
+from ..core.standing import Standing
+from ..core.values import text_of
+from ..i18n.wording import Words, translate, words_of
+from . import rendering
+from .buttons import AWAY, toggled
+from .examples import EXAMPLES
+from .guard import refused, told
+from .redraw import Redraw
+
+START = Turn(EXAMPLES[1].prompt)
+
+
+class Race:
+    """Lays itself out where it is made."""
+
+    def __init__(self, assistant: Assistant) -> None:
+        self._assistant = assistant
+        self._about = gr.HTML(elem_id="race-about")
+        with gr.Row(elem_id="race-entry"):
+            self._prompt = gr.Textbox(
+                START.prompt, label=translate("race_prompt"), lines=3, max_lines=8, elem_id="race-prompt"
+            )
+            self._start = gr.Button(translate("race_start"), variant="primary", scale=0, min_width=90, elem_id="start")
+            self._stop = gr.Button(
+                translate("stop"), variant="stop", scale=0, min_width=90, visible=AWAY, elem_id="race-stop"
+            )
+        self._lanes = gr.HTML(elem_id="lanes")
+
+    def connect(self, blocks: gr.Blocks, mode: gr.Radio, settings: list[Any], queued: dict[str, Any]) -> None:
+        blocks.load(self._told, None, self._about, **queued)
+        buttons = [self._start, self._stop]
+        raced = self._start.click(
+            self._run,
+            [self._prompt, mode, *settings],
+            [self._lanes, *buttons],
+            concurrency_id="answer",
+            concurrency_limit=8,
+            preprocess=False,
+            **queued,
+        )
+        raced.then(lambda: toggled(True, False), None, buttons, **queued)
+        self._stop.click(self._end, None, None, **queued)
+
+    def _told(self, request: gr.Request) -> str:
+        return f"<p>{words_of(request)('race_about')}</p>"
+
+    def _end(self, request: gr.Request) -> None:
+        self._assistant.stop(str(request.session_hash))
+
+    def _run(self, request: gr.Request, prompt: str, mode: str, *values: Any) -> Iterator[tuple[Any, ...]]:
+        words, redraw = words_of(request), Redraw()
+        with told(request):
+            if mode == "off":
+                raise refused("race_plain", request)
+            asked, settings = Turn(text_of(prompt)), Settings.of(mode, *values).seeded()
+            yield lanes_html(Standing(asked, asked), mode, words), *toggled(False, True)
+            for standing in self._assistant.race(asked, settings, str(request.session_hash)):
+                plain, drafted = standing.plain, standing.drafted
+                if redraw.is_due(drafted.complete or (plain.complete and not drafted.token_ids)):
+                    start = gr.Button(translate("race_again" if standing.disturbed else "race_start"), visible=AWAY)
+                    yield lanes_html(standing, mode, words), start, gr.skip()
+
+
+def lanes_html(standing: Standing, mode: str, words: Words) -> str:
+    """Both answers, and who won by how much once both are there and nothing disturbed them."""
+    plain, drafted, reading = standing.plain, standing.drafted, standing.reading
+    lanes = _lane_html(plain, words("mode_off"), None if plain.complete else reading, words)
+    lanes += _lane_html(drafted, words(f"mode_{mode}"), reading if plain.complete else None, words)
+    note = f'<p class="disturbed" role="alert">{words("race_disturbed")}</p>' if standing.disturbed else ""
+    return f'<div class="lanes">{lanes}</div>{_verdict_html(standing, words)}{note}'
+
+
+def _lane_html(turn: Turn, name: str, reading: Reading | None, words: Words) -> str:
+    if turn.complete:
+        line = rendering.figures_html(turn, words)
+    else:
+        count = len(turn.token_ids)
+        said = words.count(count, "token", "tokens") if count else words("race_waits")
+        said = rendering.reading_html(reading, words) if reading else said
+        line = f'<div class="figures"><span>{said}</span></div>'
+    return f"<section><h3>{name}</h3>{rendering.coloured_html(turn.spans)}{line}</section>"
+
+
+def _verdict_html(standing: Standing, words: Words) -> str:
+    plain, drafted = standing.plain, standing.drafted
+    if plain.stats is None or drafted.stats is None:
+        return ""
+    differs_at = first_difference(plain.token_ids, drafted.token_ids)
+    times = {"plain": rendering.duration(plain.stats.total_s), "drafted": rendering.duration(drafted.stats.total_s)}
+    if differs_at is not None:
+        line = words("race_other", place=f"{differs_at + 1:,}", **times)
+    elif standing.disturbed:
+        line = words("race_same_tokens", count=f"{len(plain.token_ids):,}", **times)
+    else:
+        ratio = plain.stats.total_s / drafted.stats.total_s if drafted.stats.total_s else 1.0
+        line = words("race_same", count=f"{len(plain.token_ids):,}", ratio=rendering.speedup(ratio, words), **times)
+    return f'<p class="verdict" role="status">{line}</p>'

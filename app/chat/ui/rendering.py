@@ -1,0 +1,247 @@
+"""Turns as the HTML that the chat shows. Everything a person or a model wrote is escaped, or rendered by `markdown`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from types import MappingProxyType
+
+from outrider.pipelines import Span
+
+from ..assistant import State
+from ..core.code import code_start, is_python
+from ..core.conversation import CANCELLED, File, Turn
+from ..core.reading import Reading
+from ..core.reason import Reason
+from ..core.receipt import Receipt
+from ..i18n.wording import IN_ENGLISH, Words
+from ..store.history import Node
+from .markdown import code_html, markdown_html, verbatim
+
+SOURCES = ("target", "prompt_lookup", "suffix", "earlier_turn", "reference", "draft_model", "grammar")
+DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
+LEAST_TOLD_MS = 0.5  # less would read as nothing saved
+MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
+
+_FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
+
+
+def chat_messages(
+    nodes: Iterable[Node], coloured: bool, words: Words = IN_ENGLISH, notes: Mapping[int, str] = MappingProxyType({})
+) -> list[dict[str, str]]:
+    """What `gr.Chatbot` shows: a message for each prompt and one for each answer with its figures.
+
+    `notes` are lines of HTML to stand under the answers of some nodes.
+    """
+    result = []
+    for node in nodes:
+        prompt = prompt_html(node.turn.prompt) + files_html(node.turn.files, words)
+        result.append({"role": "user", "content": prompt + prompt_acts_html(node, words)})
+        result.append({"role": "assistant", "content": answer_content(node, coloured, words, notes.get(node.id))})
+    return result
+
+
+def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: str | None = None) -> str:
+    """An answer, coloured by where its tokens came from or as Markdown, and the lines under it."""
+    turn = node.turn
+    if not turn.complete and not turn.spans:
+        dots = "<span>.</span><span>.</span><span>.</span>"
+        return f'<div class="waiting" role="status">{note or words("thinking")}{dots}</div>'
+    body = coloured_html(turn.spans) if coloured else answer_html(turn.text)
+    if not turn.complete:
+        return body
+    line = f'<p class="receipt" role="status">{note}</p>' if note else receipt_html(turn.receipt, words)
+    return f"{body}{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
+
+
+def prompt_acts_html(node: Node, words: Words) -> str:
+    """The buttons under a prompt: its branches, where it has several, edit and copy."""
+    if not node.turn.complete:
+        return ""
+    place, count = node.siblings.index(node.id) + 1 if node.siblings else 1, len(node.siblings)
+    branches = ""
+    if count > 1:
+        back, on = act_html("back", node, words), act_html("on", node, words)
+        branches = f'<span class="branches">{back}<span>{place}/{count}</span>{on}</span>'
+    acts = branches + act_html("edit", node, words) + act_html("copy", node, words, "copy_prompt")
+    return f'<div class="acts">{acts}</div>'
+
+
+def answer_acts_html(node: Node, words: Words) -> str:
+    receipt = act_html("receipt", node, words) if node.turn.token_ids else ""
+    return f'<div class="acts">{act_html("copy", node, words, "copy_answer")}{receipt}</div>'
+
+
+def act_html(label: str, node: Node, words: Words, act: str | None = None) -> str:
+    """A button that the page's listener knows by its classes, which are all that the chat lets through."""
+    act = act or label
+    hint = escape(words(f"{act}_hint"))
+    return f'<button type="button" class="act act-{act} turn-{node.id}" title="{hint}">{words(label)}</button>'
+
+
+def coloured_html(spans: Iterable[Span]) -> str:
+    """The answer's text, white space kept, each span marked with its source; line ends and indents stay unmarked."""
+    html = []
+    in_indent = True
+    for span in spans:
+        for part in re.split(r"(\n[ \t]*)", span.text):
+            indent = part[: len(part) - len(part.lstrip(" \t\n"))] if in_indent or part.startswith("\n") else ""
+            html.append(verbatim(indent))
+            if part != indent:
+                html.append(f'<span class="from-{escape(span.source)}">{verbatim(part[len(indent) :])}</span>')
+            in_indent = part == indent if part else in_indent
+    return f'<pre class="answer">{"".join(html)}</pre>'
+
+
+def answer_html(text: str) -> str:
+    """The answer as its Markdown says; bare Python becomes a code block, so that it is highlighted."""
+    if "```" in text or not is_python(text):
+        return markdown_html(text)
+    return f'<div class="answer-text">{code_html(text.strip(chr(10)), "python")}</div>'
+
+
+def prompt_html(prompt: str) -> str:
+    """A prompt as it was typed, its code (fenced, or from the first line that starts like a definition) set apart."""
+    parts = _FENCE.split(prompt)
+    if len(parts) == 1 and (start := code_start(prompt)) is not None:
+        parts = [prompt[:start], prompt[start:]]
+    said = ('<p class="said">', "</p>", str.strip)
+    code = ('<pre class="code">', "</pre>", str.rstrip)
+    html = []
+    for at, part in enumerate(parts):
+        opening, closing, trimmed = code if at % 2 else said
+        if part.strip():
+            html.append(f"{opening}{verbatim(trimmed(part))}{closing}")
+    return "".join(html)
+
+
+def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
+    """The line under an answer: tokens, speed, passes, and how many of the drafted tokens stood."""
+    figures = [f"<span>{figure}</span>" for figure in figures_of(turn, words)]
+    if turn.saving is not None and turn.saving.took_ms and turn.saving.is_certain:
+        parts = ", ".join(
+            f"{words(f'from_{source}')} {saved_phrase(ms, words)}"
+            for source, ms in turn.saving.by_drafter.items()
+            if source in SOURCES
+        )
+        hint = words("saved_hint", plain=duration(turn.saving.plain_ms / 1e3), parts=parts)
+        figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.saving.total_ms, words)}</span>')
+    if turn.finish_reason == "length":
+        figures.append(f'<span class="note">{words("looped" if turn.is_looping else "cut")}</span>')
+    if turn.finish_reason == CANCELLED:
+        figures.append(f'<span class="note">{words("stopped")}</span>')
+    return f'<div class="figures">{"".join(figures)}</div>'
+
+
+def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
+    """The settings that matter and the figures of one answer, as phrases."""
+    figures = [words(f"mode_{turn.settings.mode}")]
+    if turn.settings.temperature > 0:
+        figures.append(words("seed", seed=turn.settings.seed))
+    stats = turn.stats
+    if stats is None:
+        return figures
+    figures.append(words.count(stats.new_tokens, "token", "tokens"))
+    if stats.tokens_per_s is not None:
+        figures.append(words("speed", rate=f"{stats.tokens_per_s:,.{0 if stats.tokens_per_s >= 10 else 1}f}"))
+    figures.append(words.count(stats.passes, "pass", "passes"))
+    accepted, drafted = f"{stats.accepted:,}", f"{stats.drafted:,}"
+    figures.append(words("accepted", accepted=accepted, drafted=drafted) if stats.drafted else words("undrafted"))
+    return figures
+
+
+def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable[Turn] = ()) -> str:
+    """What the colours mean, for the sources that these modes can have, and what each saved in these turns."""
+    savings = [turn.saving for turn in turns if turn.saving is not None]
+    saved: dict[str, float] = {}
+    for saving in savings:
+        for source, ms in saving.by_drafter.items() if saving.is_certain else ():
+            saved[source] = saved.get(source, 0.0) + ms
+    sources = ["target", *(source for mode, source in DRAFTERS.items() if mode in modes)]
+    drafted = {source for saving in savings for source in saving.took_ms}
+    sources += sorted(source for source in drafted if source in SOURCES and source not in sources)
+    marks = []
+    for source in sources:
+        mark = f'<span class="from-{source}" title="{words(f"from_{source}_hint")}">{words(f"from_{source}")}</span>'
+        ms = saved.get(source, 0.0)
+        note = f"<small>{saved_phrase(ms, words)}</small>" if abs(ms) >= LEAST_TOLD_MS else ""
+        marks.append(f"<div>{mark}{note}</div>")
+    return f"{words('tokens_from')} {''.join(marks)}"
+
+
+def saved_phrase(ms: float, words: Words) -> str:
+    return words("saved" if ms >= 0 else "lost", time=duration(abs(ms) / 1e3))
+
+
+def speedup(ratio: float, words: Words) -> str:
+    """How much faster, for how many times as long the other one took; a twentieth is nothing."""
+    if 0.95 < ratio < 1.05:
+        return words("as_fast")
+    return words("faster", ratio=f"{ratio:.1f}") if ratio > 1 else words("slower", ratio=f"{1 / ratio:.1f}")
+
+
+def duration(seconds: float) -> str:
+    """In the unit that it is read in."""
+    return f"{1e3 * seconds:,.0f} ms" if seconds < 0.9995 else f"{seconds:,.{2 if seconds < 2 else 1}f} s"
+
+
+def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
+    """What the replay of an answer showed."""
+    if receipt is None:
+        return ""
+    if receipt.differs_at is None:
+        line = words("identical", count=f"{receipt.num_tokens:,}")
+    else:
+        line = words("differs", place=f"{receipt.differs_at + 1:,}")
+    if receipt.ratio is not None:
+        plain, drafted = duration(receipt.plain_s), duration(receipt.drafted_s)
+        line += " " + words("times", plain=plain, drafted=drafted, ratio=speedup(receipt.ratio, words))
+    sort = "same" if receipt.differs_at is None else "other"
+    return f'<p class="receipt {sort}">{line}</p>'
+
+
+def reading_html(reading: Reading, words: Words = IN_ENGLISH) -> str:
+    """How much of the prompt is read; a bar as soon as there is something to show, which short prompts never have."""
+    total = f"{reading.total:,}"
+    if not reading.read:
+        return words("reading", count=total)
+    line = words("reading_on", read=f"{reading.read:,}", count=total, share=f"{reading.read / reading.total:.0%}")
+    return f'<progress class="reading" max="{reading.total}" value="{reading.read}"></progress>{line}'
+
+
+def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:
+    """The names and sizes of attached files."""
+    names = (escape(words("attached", name=file.name, size=f"{len(file.text):,}")) for file in files)
+    return f'<p class="files">{"".join(f"<span>{name}</span>" for name in names)}</p>' if files else ""
+
+
+def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str:
+    """How much of the context a conversation takes; `used` is None where that cannot be told."""
+    if used is None:
+        return f"<span>{words('context_unknown', all=f'{context:,}')}</span>"
+    line = words("context", used=f"{used:,}", all=f"{context:,}")
+    return f'<meter min="0" max="{context}" high="{context * 0.8:.0f}" value="{used}">{line}</meter><span>{line}</span>'
+
+
+def words_html(words: Words) -> str:
+    """For the page's script: the language, and names of what only screen readers name."""
+    names = {"chats": "chats", "settings": "settings", "examples": "examples", "log": "tab_chat", "copied": "copied"}
+    names |= {"user": "prompt", "bot": "answer"}
+    said = "".join(f' data-{name}="{escape(words(key))}"' for name, key in names.items())
+    return f'<p hidden data-lang="{words.language}"{said}></p>'
+
+
+def notice_html(notice: Reason | None, words: Words = IN_ENGLISH) -> str:
+    """What was wrong with the history file, where something was."""
+    return f'<p role="alert">{escape(words.reason(notice))}</p>' if notice else ""
+
+
+def status_html(name: str, state: State, words: Words = IN_ENGLISH) -> str:
+    """The model's name and whether it is ready."""
+    values = {n: words.reason(value) if isinstance(value, Reason) else value for n, value in state.values.items()}
+    line = escape(words(state.line, **values))
+    if state.name == "warming":
+        line += " " + words("seconds", seconds=f"{time.monotonic() - state.began:.0f}")
+    return f'<div class="{state.name}" role="status"><i></i><b>{escape(name)}</b> {line}</div>'

@@ -1,0 +1,313 @@
+"""Talk: asking, answering and moving about in the shown conversation."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import gradio as gr
+
+from outrider.pipelines import AUTO, OutriderError
+
+from ..assistant import Assistant
+from ..core.conversation import CANCELLED, Turn
+from ..core.reading import Reading
+from ..core.receipt import Receipt
+from ..core.settings import Settings
+from ..core.values import text_of
+from ..i18n.wording import Words, words_of
+from ..store.history import History, Node, NoSuchChat, title_of
+from . import rendering
+from .acts import copied
+from .buttons import toggled
+from .composer import Entry, composed, untouched
+from .guard import refusal_html, refuse_while_answering, told
+from .redraw import Redraw
+from .view import View
+from .writing import Writing
+
+STOP_S = 30  # how long the end of an answer is waited for
+FOLLOW_S = 0.5  # how often an answer of another window is looked at
+KEEP_S = 2.0  # how often a growing answer is kept, should the program not live to its end
+
+Unsent = dict[int | None, tuple[str, Entry]]  # by conversation, None for a new one
+
+log = logging.getLogger(__name__)
+
+
+class Talk:
+    """The values of each event come in the order of the inputs that `Page` names."""
+
+    def __init__(self, assistant: Assistant, history: History) -> None:
+        self._assistant = assistant
+        self._history = history
+        self._writing = Writing()
+        self._followed: dict[str, int] = {}  # by window, the turn of another one that it sees grow
+
+    def ask(
+        self, request: gr.Request, prompt: str, entry: Entry, view: View, coloured: bool, *values: Any
+    ) -> tuple[Any, ...]:
+        with told(request):
+            prompt = text_of(prompt)
+            if not prompt.strip():
+                raise gr.Error("", visible=False, print_exception=False)
+            settings = Settings.of(*values).seeded()
+            view = self._idle(view, request)
+            place = view if entry.editing is None else view.before(view.find(entry.editing))
+        begun = self._begin(Turn(prompt, settings, entry.files), place, coloured, request)
+        return *composed("", Entry(), words_of(request)), *begun
+
+    def ask_example(
+        self, request: gr.Request, event: gr.SelectData, view: View, coloured: bool, *values: Any
+    ) -> tuple[Any, ...]:
+        with told(request):
+            turn = Turn(text_of(event.value["text"]), Settings.of(*values).seeded())
+        return *untouched(), *self._begin(turn, view, coloured, request)
+
+    def retry(
+        self, request: gr.Request, event: gr.RetryData, view: View, coloured: bool, *values: Any
+    ) -> tuple[Any, ...]:
+        """Ask again: with sampling under a new seed, as the one before would give the same text."""
+        with told(request):
+            view = self._idle(view, request)
+            again = _node_of(view, event.index)
+            settings = Settings.of(*values)
+            before = again.turn.settings
+            if settings.samples:
+                settings = settings.seeded(anew=settings.seed == before.seed)
+            elif _deciding(settings) == _deciding(before) and again.turn.model == self._assistant.model:
+                gr.Info(words_of(request)("same_again"))
+            turn = Turn(again.turn.prompt, settings.seeded(), again.turn.files)
+        return *untouched(), *self._begin(turn, view.before(again), coloured, request)
+
+    def answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
+        """Draw the answer as it grows, and keep what there is of it, however it ends."""
+        visitor = str(request.session_hash)
+        if not view.is_answering or not self._writing.start(view.nodes[-1].id, visitor):
+            return  # stopped before it began
+        words, asked = words_of(request), view
+        redraw, kept = Redraw(), time.monotonic()
+        prompt_tokens = 0
+        try:
+            for seen in self._assistant.answer(view.conversation, view.nodes[-1].turn.settings, visitor):
+                begins = isinstance(seen, Turn) and not view.nodes[-1].turn.token_ids
+                if isinstance(seen, Turn):
+                    view, notes = view.with_last(seen), {}
+                    if seen.complete or time.monotonic() - kept > KEEP_S:
+                        kept = time.monotonic()
+                        self._keep(view)
+                else:
+                    notes, prompt_tokens = {view.nodes[-1].id: rendering.reading_html(seen, words)}, seen.total
+                if redraw.is_due(begins or not view.is_answering):
+                    used = prompt_tokens + len(view.nodes[-1].turn.token_ids)
+                    meter = rendering.meter_html(used, self._assistant.pipeline.max_context, words)
+                    yield view, _messages(view, coloured, words, notes), *untouched(), meter
+        except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
+            if not isinstance(error, OutriderError):
+                log.exception("An answer failed")
+            gr.Warning(refusal_html(error, words))
+            failed, place = asked.nodes[-1], len(asked.nodes) - 1
+            self._history.remove(failed.id)
+            view = self._resumed(asked.chat)
+            behind = view.nodes[place].id if len(view.nodes) > place else None  # what was to be retried or edited
+            entry = composed(failed.turn.prompt, Entry(failed.turn.files, behind), words)
+            yield view, self.drawn(view, coloured, request), *entry, gr.skip()
+        finally:
+            self._writing.end(asked.nodes[-1].id)
+            if view.is_answering and view.tip == asked.tip:
+                self._keep(view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED)))
+
+    def rest(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        return self.drawn(view, coloured, request), *toggled(not view.is_answering, view.is_answering)
+
+    def drawn(self, view: View, coloured: bool, request: gr.Request) -> list[dict[str, str]]:
+        return _messages(view, coloured, words_of(request), {})
+
+    def undo(self, event: gr.UndoData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        """Take the last turn out of view, and its prompt into the box; it is kept as a branch."""
+        with told(request):
+            view = self._idle(view, request)
+            undone, words = _node_of(view, event.index), words_of(request)
+            view = view.before(undone)
+            entry = composed(undone.turn.prompt, Entry(undone.turn.files), words)
+            gr.Info(words("undone"))
+            return *entry, view, self.drawn(view, coloured, request)
+
+    def open(
+        self, request: gr.Request, chat: int, coloured: bool, text: str | None, entry: Entry, view: View, unsent: Unsent
+    ) -> tuple[Any, ...]:
+        self.leave_chat(request)
+        with told(request):
+            unsent = _stashed(unsent, view, text, entry)
+            view = self._current(View(chat, self._history.resume(chat)))
+            return *_restored(unsent, view, request), view, *self.rest(view, coloured, request), unsent
+
+    def follow(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
+        """Draw the answer that another window has asked for, as far as it is kept, until it ends."""
+        visitor = str(request.session_hash)
+        if not view.is_answering or self._writing.visitor(view.nodes[-1].id) in (None, visitor):
+            return
+        self._followed[visitor] = view.nodes[-1].id
+        while view.is_answering:
+            time.sleep(FOLLOW_S)
+            with told(request):
+                view = self._current(view.with_last(self._kept(view)))
+            if self._followed.get(visitor) != view.nodes[-1].id:
+                return
+            yield view, *self.rest(view, coloured, request)
+
+    def begin_anew(
+        self, request: gr.Request, text: str | None, entry: Entry, view: View, unsent: Unsent
+    ) -> tuple[Any, ...]:
+        self.leave_chat(request)
+        unsent = _stashed(unsent, view, text, entry)
+        nothing_open = gr.Radio(value=None)  # at once with the rest: a marked conversation cannot be picked
+        return *_restored(unsent, View(), request), View(), [], *toggled(True, False), unsent, nothing_open
+
+    def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        """What a button within the conversation asks for."""
+        view = self._idle(view, request)
+        with told(request):
+            act, node = event._data["act"], view.find(event._data["turn"])
+        if act == "copy_prompt":
+            return *untouched(), gr.skip(), gr.skip(), copied(node.turn.prompt)
+        if act == "copy_answer":
+            return *untouched(), gr.skip(), gr.skip(), copied(node.turn.text)
+        if act == "edit":
+            entry = composed(node.turn.prompt, Entry(node.turn.files, node.id), words_of(request))
+            return *entry, gr.skip(), gr.skip(), None
+        with told(request):
+            assert view.chat is not None
+            step = 1 if act == "on" else -1
+            other = node.siblings[(node.siblings.index(node.id) + step) % len(node.siblings)]
+            view = View(view.chat, self._history.show_branch(view.chat, other))
+            return *composed("", Entry(), words_of(request)), view, self.drawn(view, coloured, request), None
+
+    def receipt(
+        self, event: gr.EventData, view: View, coloured: bool, request: gr.Request
+    ) -> Iterator[tuple[Any, ...]]:
+        """Replay an answer without drafts, and keep what that showed."""
+        view = self._idle(view, request)
+        words, redraw = words_of(request), Redraw()
+        buttons = toggled(False, True)
+        with told(request):
+            node = view.find(event._data["turn"])
+            path = (*view.before(node).conversation, node.turn)
+            for seen in self._assistant.replay(path, str(request.session_hash)):
+                if isinstance(seen, Receipt):
+                    saving = node.turn.saving
+                    if saving is not None and seen.plain_ms is not None:  # measured, which is better than reckoned
+                        saving = saving.at(seen.plain_ms)
+                    turn = replace(node.turn, receipt=seen, saving=saving)
+                    self._history.update(node.id, turn)
+                    view = View(view.chat, tuple(replace(n, turn=turn) if n == node else n for n in view.nodes))
+                    yield view, self.drawn(view, coloured, request), *buttons
+                elif redraw.is_due():
+                    if isinstance(seen, Reading):
+                        note = rendering.reading_html(seen, words)
+                    else:
+                        note = words("replaying", count=f"{seen:,}")
+                    chat = _messages(view, coloured, words, {node.id: note})
+                    yield view, chat, *buttons
+
+    def stop(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        """End the answer that is shown, whichever window asked for it; what there is of it is kept."""
+        if self._assistant.stop(str(request.session_hash)):
+            return (gr.skip(),) * 4  # what is stopped draws its own end
+        with told(request):
+            if view.is_answering:
+                node, patience = view.nodes[-1].id, time.monotonic() + STOP_S
+                self._writing.withdraw(node)
+                while (visitor := self._writing.visitor(node)) and time.monotonic() < patience:
+                    self._assistant.stop(visitor)
+                    time.sleep(0.05)
+                view = self._current(view)
+            return view, *self.rest(view, coloured, request)
+
+    def leave_chat(self, request: gr.Request) -> None:
+        """End the answer that is being written; what there is of it is kept."""
+        self._followed.pop(str(request.session_hash), None)
+        self._writing.withdraw_all(str(request.session_hash))
+        self._assistant.drop(str(request.session_hash), patience_s=STOP_S)
+
+    def leave_doomed(self, view: View, doomed: int | None, request: gr.Request) -> None:
+        """End the answer that is being written in the conversation that is to be deleted, where that is shown."""
+        if view.chat == doomed:
+            self.leave_chat(request)
+
+    def leave(self, request: gr.Request) -> None:
+        self._followed.pop(str(request.session_hash), None)
+        self._writing.withdraw_all(str(request.session_hash))
+        self._assistant.drop(str(request.session_hash))
+
+    def _begin(self, turn: Turn, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        view = self._idle(view, request)
+        with told(request):
+            chat = self._history.add_chat(title_of(turn.prompt)) if view.chat is None else view.chat
+            self._writing.announce(self._history.add_turn(chat, view.tip, turn), str(request.session_hash))
+            view = View(chat, self._history.path(chat))
+        return view, self.drawn(view, coloured, request), *toggled(False, True)
+
+    def _current(self, view: View) -> View:
+        """The view with what has become of its last answer. One that nobody writes any more ends as it is."""
+        if not view.is_answering or self._writing.visitor(view.nodes[-1].id):
+            return view
+        turn = self._kept(view)
+        if turn.complete:
+            return view.with_last(turn)
+        view = view.with_last(replace(turn, finish_reason=CANCELLED))
+        self._keep(view)
+        return view
+
+    def _kept(self, view: View) -> Turn:
+        """What is kept of the last turn. Raises NoSuchChat."""
+        assert view.chat is not None
+        kept = {node.id: node.turn for node in self._history.tree(view.chat)}
+        if (turn := kept.get(view.nodes[-1].id)) is None:
+            raise NoSuchChat("This part of the conversation has been deleted: open it again.")
+        return turn
+
+    def _idle(self, view: View, request: gr.Request) -> View:
+        """The view as it is now, in which no answer is being written."""
+        with told(request):
+            view = self._current(view)
+            refuse_while_answering(view, request)
+            return view
+
+    def _resumed(self, chat: int | None) -> View:
+        return View(chat, self._history.resume(chat)) if chat is not None and self._history.has(chat) else View()
+
+    def _keep(self, view: View) -> None:
+        self._history.update(view.nodes[-1].id, view.nodes[-1].turn)
+
+
+def _messages(view: View, coloured: bool, words: Words, notes: dict[int, str]) -> list[dict[str, str]]:
+    unreadable = {node.id: words("unreadable") for node in view.nodes if node.unreadable}
+    return rendering.chat_messages(view.nodes, coloured, words, {**unreadable, **notes})
+
+
+def _stashed(unsent: Unsent, view: View, text: str | None, entry: Entry) -> Unsent:
+    """With what was typed in the conversation that is left."""
+    others = {chat: draft for chat, draft in (unsent or {}).items() if chat != view.chat}
+    return {**others, view.chat: (text or "", entry)} if text or entry.files else others
+
+
+def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...]:
+    """The box as it was left in this conversation."""
+    text, entry = unsent.get(view.chat, ("", Entry()))
+    if entry.editing not in {node.id for node in view.nodes}:
+        entry = replace(entry, editing=None)
+    return composed(text, entry, words_of(request))
+
+
+def _deciding(settings: Settings) -> Settings:
+    """What of the settings a greedy text depends on."""
+    return replace(settings, mode=AUTO, draft_tokens=0, seed=0)
+
+
+def _node_of(view: View, message: int | tuple[int, int]) -> Node:
+    """The turn that a message of the chat belongs to."""
+    return view.nodes[(message if isinstance(message, int) else message[0]) // 2]

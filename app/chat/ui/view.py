@@ -1,0 +1,42 @@
+"""View: what one window of the page shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ..core.conversation import Conversation, Turn
+from ..store.history import Node, NoSuchChat
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A branch of a kept conversation; `chat` is None before the first prompt of a new one."""
+
+    chat: int | None = None
+    nodes: tuple[Node, ...] = ()
+
+    @property
+    def conversation(self) -> Conversation:
+        return tuple(node.turn for node in self.nodes)
+
+    @property
+    def is_answering(self) -> bool:
+        return bool(self.nodes) and not self.nodes[-1].turn.complete
+
+    @property
+    def tip(self) -> int | None:
+        return self.nodes[-1].id if self.nodes else None
+
+    def before(self, node: Node) -> View:
+        """The turns that come before one of these."""
+        return View(self.chat, self.nodes[: self.nodes.index(node)])
+
+    def find(self, node: int) -> Node:
+        """The shown turn of this id. Raises NoSuchChat."""
+        for shown in self.nodes:
+            if shown.id == node:
+                return shown
+        raise NoSuchChat("This part of the conversation is no longer shown: open it again.")
+
+    def with_last(self, turn: Turn) -> View:
+        return replace(self, nodes=(*self.nodes[:-1], replace(self.nodes[-1], turn=turn)))

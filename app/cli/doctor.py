@@ -1,0 +1,120 @@
+"""`outrider doctor`: what a pair can do on this machine, measured and checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.bar import Bar
+from rich.console import Console
+from rich.table import Table
+
+from outrider.pipelines import LLMPipeline
+from outrider.pipelines.model.tuning import Compilation
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.planner import LONGEST
+
+ACCEPTANCES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
+CONTEXT = 256  # tokens, for every figure shown
+BAR_WIDTH = 32
+MEGABYTE = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The best fixed draft length where each token of a draft is kept with the same probability, and its speedup."""
+
+    length: int
+    speedup: float
+
+
+def gain(cost: CostModel, acceptance: float, draft_ms: float) -> Gain:
+    """What drafts of `draft_ms` a token bring: tokens of a pass, over its time, against plain decoding.
+
+    A pass with a draft of n tokens gives 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).
+    """
+    plain_ms = cost.pass_ms([(1, CONTEXT)])
+
+    def speedup(length: int) -> float:
+        tokens = sum(acceptance**i for i in range(length + 1))
+        return tokens * plain_ms / (cost.pass_ms([(1 + length, CONTEXT)]) + length * draft_ms)
+
+    return max((Gain(length, speedup(length)) for length in range(LONGEST + 1)), key=lambda found: found.speedup)
+
+
+def examine(pair: Path, console: Console, again: bool = False, exact: bool | None = None) -> bool:
+    """Print the findings on a pair; False where something that was asked for cannot be had here.
+
+    `exact` is that of `LLMPipeline`, whose errors are raised; `again` measures anew what is kept from an earlier time.
+    """
+    with console.status("Loading and measuring"):
+        pipeline = LLMPipeline(pair, exact=exact)
+        speculation = pipeline.speculation
+        speculation.measure(again)
+    console.print(_findings(pipeline))
+    if speculation.cost is None:
+        console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded plainly. Try again "
+                      "when it is less busy.")  # fmt: skip
+        return False
+    console.print(_passes(speculation.cost), _gains(speculation.cost))
+    return pipeline.exact or not exact
+
+
+def _findings(pipeline: LLMPipeline) -> Table:
+    table = Table(title=f"{pipeline.pair.path}", show_header=False, title_justify="left", box=None, padding=(0, 1))
+    speculation, memory = pipeline.speculation, pipeline.speculation.memory
+    table.add_row("device", f"{pipeline.device}, {speculation.num_threads} threads, {speculation.precision}")
+    for name, finding in _exactness(speculation.compilation):
+        table.add_row(name, finding)
+    if pipeline.pair.properties:
+        chosen = ", ".join(f"{name}={value}" for name, value in pipeline.pair.properties.items())
+        table.add_row("properties", f"{chosen}, of the pair")
+    table.add_row("draft model", "none" if pipeline.pair.draft is None else "the target's vocabulary, id for id")
+    table.add_row("vocabulary", f"{len(pipeline.tokenizer.vocabulary):,} tokens")
+    table.add_row("context", f"{pipeline.max_context:,} tokens")
+    weights, cache = (f"{size / MEGABYTE:,.0f} MB" for size in (memory.weights, memory.cache))
+    table.add_row("memory", f"{weights} of weights, {cache} of cache for {memory.cache_tokens:,} tokens")
+    return table
+
+
+def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
+    rows, price = compilation.rows, compilation.price
+    if not compilation.exact:
+        found = [("exactness", "[yellow]the drafting mode can change the text[/], not its distribution")]
+        return found if price is None else [*found, ("its price", f"{price:.2f} plain passes a token; --exact pays it")]
+    parts = "" if compilation.longest is None else f", products above {compilation.longest} in parts"
+    return [
+        ("exactness", "[green]the same text in every mode[/], checked bit by bit"),
+        ("its price", f"{price:.2f} plain passes a token, passes of {rows.fewest} to {rows.most} rows{parts}"),
+    ]
+
+
+def _passes(cost: CostModel) -> Table:
+    table = Table(title=f"Time of a pass over so many new tokens, behind {CONTEXT}", title_justify="left")
+    table.add_column("tokens", justify="right")
+    table.add_column("ms", justify="right")
+    table.add_column("against one", justify="right")
+    table.add_column("", max_width=BAR_WIDTH)
+    one = cost.pass_ms([(1, CONTEXT)])
+    longest = cost.pass_ms([(cost.rows[-1], CONTEXT)])
+    for rows in sorted({1, *cost.rows}):
+        took = cost.pass_ms([(rows, CONTEXT)])
+        table.add_row(str(rows), f"{took:.2f}", f"{took / one:.2f}", Bar(longest, 0, took))
+    if cost.draft_ms:
+        table.add_section()
+        table.add_row("draft model, one", f"{cost.draft_ms:.2f}", f"{cost.draft_ms / one:.2f}",
+                      Bar(longest, 0, cost.draft_ms))  # fmt: skip
+    return table
+
+
+def _gains(cost: CostModel) -> Table:
+    table = Table(title="Speedup to expect where drafted tokens are kept so often", title_justify="left")
+    table.add_column("kept", justify="right")
+    table.add_column("found in the text", justify="right")
+    if cost.draft_ms:
+        table.add_column("draft model", justify="right")
+    for acceptance in ACCEPTANCES:
+        costs = (0.0, cost.draft_ms) if cost.draft_ms else (0.0,)
+        gains = [gain(cost, acceptance, draft_ms) for draft_ms in costs]
+        table.add_row(f"{acceptance:.0%}", *(f"{g.speedup:.2f} times, {g.length} drafted" for g in gains))
+    return table

@@ -1,0 +1,240 @@
+"""The `outrider` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from outrider.models.pulled import find_pair
+from outrider.pipelines.errors import OutriderError
+from outrider.pipelines.privacy import keep_private
+
+from .models import app as models_app
+
+app = typer.Typer(
+    name="outrider",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,  # its boxes cut the names of long options
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.add_typer(models_app, name="models")
+
+
+PairFolder = Annotated[
+    Path | None,
+    typer.Option("--pair", parser=find_pair, metavar="PAIR",
+                 help="A pair that `outrider models pull` fetched, by its name; or a folder: a pair that "
+                 "`outrider export` made, or an exported model.",
+                 show_default="the pair that comes with Outrider"),
+]  # fmt: skip
+
+
+Reference = Annotated[
+    Path | None, typer.Option("--reference", help="A folder of text files that answers may quote; makes quoting fast.")
+]
+
+Device = Annotated[
+    str, typer.Option(help="Where the model runs: CPU, or GPU, GPU.1, NPU, which OpenVINO GenAI serves without drafts.")
+]  # fmt: skip
+
+Exact = Annotated[
+    bool | None,
+    typer.Option("--exact/--no-exact", show_default="where it costs little",
+                 help="Whether the same seed gives the same text in every mode, whatever that costs."),
+]  # fmt: skip
+
+Port = Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)]
+
+KeyFile = Annotated[
+    Path | None, typer.Option("--api-key-file", help="A file of keys, one a line; whoever asks then has to know one.")
+]
+
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-host", help="A name that this machine is called by in addresses; can be repeated."),
+]
+
+TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="A certificate in PEM, to be asked over https.")]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key, in PEM.")]
+
+LOCAL = "127.0.0.1"
+Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"outrider {version('outrider')}")
+        raise typer.Exit
+
+
+@app.callback()
+def outrider(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Speculative decoding on OpenVINO that never changes a token."""
+
+
+@app.command()
+def chat(
+    pair: PairFolder = None,
+    device: Device = "CPU",
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a key.")] = LOCAL,
+    port: Port = 7860,
+    api_key_file: KeyFile = None,
+    allowed_host: AllowedHost = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    open_browser: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
+    reference: Reference = None,
+    exact: Exact = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(help="A folder of pairs that the page offers.", show_default="the pulled pairs"),
+    ] = None,
+) -> None:
+    """Chat in the browser. Nothing leaves this machine."""
+    keep_private()
+    from ..chat.launch import serve
+    from ..server.access import read_keys
+    from ..server.tls import certificate_of
+
+    keys, certificate = read_keys(api_key_file), certificate_of(tls_cert, tls_key)
+    names = tuple(allowed_host or ())
+    pair = pair or _embedded_pair()
+    serve(pair, device, host, port, open_browser, reference, exact, pairs, keys, names, certificate)
+
+
+@app.command()
+def serve(
+    pair: PairFolder = None,
+    device: Device = "CPU",
+    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a key.")] = LOCAL,
+    port: Port = 8000,
+    api_key_file: KeyFile = None,
+    allowed_host: AllowedHost = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    cors_origin: Annotated[
+        list[str] | None, typer.Option(help="A web page's origin that may ask, or *; can be repeated.")
+    ] = None,
+    reference: Reference = None,
+    exact: Exact = None,
+    max_answers: Annotated[int, typer.Option(help="Answers waiting or being written at a time.", min=1)] = 256,
+    max_connections: Annotated[int, typer.Option(help="Connections that are open at a time.", min=1)] = 512,
+    max_body_mib: Annotated[int, typer.Option(help="The largest request that is read.", min=1)] = 8,
+    request_seconds: Annotated[float, typer.Option(help="An answer that takes longer is ended.", min=1)] = 600,
+) -> None:
+    """Serve OpenAI's API to programs on this machine."""
+    keep_private()
+    from ..server.access import Access, read_keys
+    from ..server.limits import MIB, Limits
+    from ..server.serve import serve as run_server
+    from ..server.tls import certificate_of
+
+    certificate = certificate_of(tls_cert, tls_key)
+    scheme = "http" if certificate is None else "https"
+    access = Access(host, read_keys(api_key_file), tuple(cors_origin or ()), tuple(allowed_host or ()), scheme)
+    limits = Limits(max_answers, max_body_mib * MIB, max_connections, request_s=request_seconds)
+    run_server(pair or _embedded_pair(), device, reference, exact, access, port, limits, certificate)
+
+
+@app.command()
+def generate(
+    prompt: str,
+    pair: PairFolder = None,
+    device: Device = "CPU",
+    mode: Annotated[Mode, typer.Option(help="Who drafts.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0)] = 0,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.", min=0.0)] = 0.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.", min=1)] = 512,
+    reference: Reference = None,
+    exact: Exact = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with text and figures.")] = False,
+) -> None:
+    """Answer one prompt on the command line, token by token. PROMPT is what to say; - reads it from standard input."""
+    keep_private()
+    from outrider.pipelines import LLMPipeline
+
+    pipeline = LLMPipeline(pair or _embedded_pair(), device, reference=reference, exact=exact)
+    options: dict[str, Any] = {
+        "mode": mode,
+        "rng_seed": seed,
+        "do_sample": temperature > 0,
+        "temperature": temperature,
+        "max_new_tokens": max_new_tokens,
+    }
+    if prompt == "-":
+        prompt = sys.stdin.read()
+    if as_json:
+        answer = pipeline.generate(prompt, **options).generations[0]
+        result = {
+            "text": answer.text,
+            "token_ids": list(answer.token_ids),
+            "finish_reason": answer.finish_reason,
+            "stats": answer.stats.as_dict(),
+        }
+        typer.echo(json.dumps(result))
+        return
+    for piece in pipeline.stream(prompt, **options):
+        typer.echo(piece.text, nl=False)
+    typer.echo()
+
+
+@app.command()
+def doctor(
+    pair: Annotated[
+        Path | None,
+        typer.Argument(parser=find_pair, metavar="[PAIR]", show_default="the pair that comes with Outrider"),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure anew what is known from an earlier time.")] = False,
+    exact: Exact = None,
+) -> None:
+    """Measure and check what a pair can do on this machine. PAIR is its name or its folder."""
+    keep_private()
+    from rich.console import Console
+
+    from .doctor import examine
+
+    if not examine(pair or _embedded_pair(), Console(), again, exact):
+        raise typer.Exit(1)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def bench(context: typer.Context) -> None:
+    """Measure every mode of a pair beside plain decoding."""
+    from ..bench.bench import main as run_bench
+
+    run_bench(context.args)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def export(context: typer.Context) -> None:
+    """Make a pair of your own, of a target and a draft model."""
+    from outrider.export.command import main as run_export
+
+    run_export(context.args)
+
+
+def _embedded_pair() -> Path:
+    from outrider.models import embedded_pair
+
+    return embedded_pair()
+
+
+def main() -> None:
+    """Run the command; a refusal is one line on standard error and exit code 2, an interrupt exit code 130."""
+    try:
+        app()
+    except OutriderError as error:
+        print(f"outrider: {error}", file=sys.stderr)
+        sys.exit(2)

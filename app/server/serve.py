@@ -1,0 +1,101 @@
+"""`outrider serve`: load a pair, serve it until interrupted, and tell on the terminal what goes on."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+
+import uvicorn
+
+from outrider.pipelines import LLMPipeline, OutriderError, Pair
+
+from .address import bound_socket, url_of
+from .admission import Access
+from .api import Server, create_api
+from .limits import Limits
+from .protocol import config_of
+from .tls import Certificate
+from .worker import Worker
+
+GRACE_S = 10  # for clients to take the end of their streams
+
+
+class FailedToStart(OutriderError):
+    """The model gave up while it was warming up."""
+
+
+def serve(
+    pair: Path,
+    device: str,
+    reference: Path | None,
+    exact: bool | None,
+    access: Access,
+    port: int,
+    limits: Limits,
+    certificate: Certificate | None = None,
+) -> None:
+    """Serve until SIGINT or SIGTERM. Raises CannotListen, FailedToStart, and what LLMPipeline raises."""
+    began = time.perf_counter()
+    with bound_socket(access.host, port) as bound:
+        name = Pair.open(pair).name
+        _say(f"Loading {name} on {device}")
+        pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
+        server = Server.of(pipeline, name, limits)
+        web = _Web(config_of(create_api(server, access), limits), server.worker, certificate)
+        for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens, and when it raises them again
+            signal.signal(number, web.end)
+        url = url_of(access.host, port, access.scheme)
+        _say(f"Serving OpenAI's API at {url}/v1 ({_who(access)})")
+        _say("Warming up: answers take longer until then" if device == "CPU" else "Warming up")
+
+        def on_warm() -> None:
+            if server.worker.failure is not None:
+                web.should_exit = True
+                return
+            _say(f"Ready after {time.perf_counter() - began:.1f} s. {_promise(pipeline)} Ctrl-C ends it.")
+
+        server.worker.on_warm = on_warm
+        web.run([bound])
+    if server.worker.failure is not None:
+        raise FailedToStart(
+            f"{name} failed while it was warming up; what is printed above says how. `outrider doctor` may tell more."
+        )
+    _say("\nEnded.")  # behind the ^C that terminals show
+
+
+class _Web(uvicorn.Server):
+    """Ends the answers with itself, so that streams come to an end that clients understand."""
+
+    def __init__(self, config: uvicorn.Config, worker: Worker, certificate: Certificate | None) -> None:
+        config.timeout_graceful_shutdown = GRACE_S
+        if certificate is not None:
+            config.ssl_certfile, config.ssl_keyfile = certificate.chain, certificate.key
+        super().__init__(config)
+        self._worker = worker
+
+    def end(self, sig: int, frame: FrameType | None) -> None:
+        self._worker.end_answers()
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._worker.end_answers()
+        super().handle_exit(sig, frame)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _who(access: Access) -> str:
+    reach = "this machine only" if access.is_local else "every machine that reaches it"
+    return f"{reach}, {'with a key' if access.keys else 'no key needed'}"
+
+
+def _promise(pipeline: LLMPipeline) -> str:
+    if pipeline.device != "CPU":
+        return f"On {pipeline.device} nothing is drafted, and the same seed may give another text."
+    if not pipeline.exact:
+        return "On this device the same seed may give another text in another mode."
+    return "Same seed, same text, in every mode."

@@ -1,0 +1,1 @@
+"""Devices other than the CPU, where OpenVINO GenAI decodes."""

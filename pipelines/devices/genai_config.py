@@ -1,0 +1,51 @@
+"""Our GenerationConfig in the words of OpenVINO GenAI, for the devices on which that one decodes."""
+
+from __future__ import annotations
+
+import openvino_genai
+
+from ..config import GenerationConfig
+from ..errors import InvalidOption
+
+SEEDS = 2**32  # its random generator takes the rest of a seed away
+NEXT_ANSWER = 0x9E3779B9  # an odd number, so that no two of the answers to a prompt share a seed
+PENALTY = 2.0
+
+
+def to_genai(config: GenerationConfig, max_new_tokens: int, answer: int = 0) -> openvino_genai.GenerationConfig:
+    """What GenAI has to do for a request. `answer` counts the answers to one prompt, each of which has its own seed.
+
+    Stop tokens are passed on, so that the device rests when an answer ends. Stop strings and the chat template are not:
+    `TextStream` and `encode_prompt` are the same on every device. Nor is what concerns drafts only.
+
+    Raises InvalidOption for a value that GenAI does not take.
+    """
+    if config.rng_seed >= SEEDS:
+        raise InvalidOption(f"rng_seed={config.rng_seed} is too large for this device: give one below {SEEDS}.")
+    for name in ("presence_penalty", "frequency_penalty"):
+        if abs(getattr(config, name)) > PENALTY:
+            raise InvalidOption(
+                f"{name}={getattr(config, name)!r} is too much for this device: give one from {-PENALTY} to {PENALTY}."
+            )
+    options = {
+        "max_new_tokens": max_new_tokens,
+        "min_new_tokens": min(config.min_new_tokens, max_new_tokens),
+        "ignore_eos": not config.stop_ids,
+        "stop_token_ids": set(config.stop_ids),
+        "do_sample": not config.greedy,
+        "rng_seed": (config.rng_seed + answer * NEXT_ANSWER) % SEEDS,
+        "repetition_penalty": config.repetition_penalty,
+        "presence_penalty": config.presence_penalty,
+        "frequency_penalty": config.frequency_penalty,
+    }
+    if not config.greedy:
+        options |= {"temperature": config.temperature, "top_p": config.top_p, "min_p": config.min_p}
+        if config.top_k is not None:
+            options["top_k"] = config.top_k
+    if not config.stop_ids:  # it would forbid the model's own end
+        options["min_new_tokens"] = 0
+    genai = openvino_genai.GenerationConfig()
+    genai.update_generation_config(**options)
+    if config.stop_ids:  # without one it would take the model's own as well
+        genai.set_eos_token_id(min(config.stop_ids))
+    return genai

@@ -1,0 +1,160 @@
+"""GenaiEngine: the devices on which OpenVINO GenAI's pipeline decodes."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeAlias
+
+import numpy as np
+import openvino
+import openvino_genai
+
+from ..engine.backend import Backend, Load
+from ..engine.sequence import Sequence
+from ..engine.trace import TARGET, PassRecord
+from ..errors import CacheTooSmall, DeviceFailed, PromptTooLong, reason_of
+from .devices import Room
+from .genai_config import to_genai
+
+Written: TypeAlias = "list[int] | Exception | None"  # the next tokens, or how GenAI ended
+
+
+class GenaiEngine(Backend):
+    """Serves requests one after the other with an `openvino_genai.LLMPipeline`, by plain decoding.
+
+    It cannot promise what `Engine` does: how a device rounds depends on how tokens are cut into passes, and nobody
+    feeds it with care for that. GenAI cannot switch its drafting for one request, and with drafts its texts are others,
+    so there is none. `Statistics.cached_tokens` is 0, also where `exact=False` lets GenAI keep prompts: it does not
+    tell what it took over. Nor does it tell the model's time from its own, so `target_s` is both.
+
+    GenAI generates in a thread of its own, which leaves Python free meanwhile; its `step` for many requests does not.
+    """
+
+    def __init__(self, pipeline: openvino_genai.LLMPipeline, room: Room) -> None:
+        super().__init__()
+        self._pipeline = pipeline
+        self._room = room
+        self._running: _Answer | None = None
+        self._end_last: weakref.finalize[..., Any] | None = None  # waits for the thread of the answer begun last
+
+    def _check(self, sequence: Sequence) -> None:
+        """Raises PromptTooLong, CacheTooSmall and InvalidOption."""
+        prompt, new, room = sequence.num_prompt_tokens, sequence.max_new_tokens, self._room
+        if prompt > room.prompt_tokens:
+            raise PromptTooLong(
+                f"The prompt has {prompt} tokens and this device was prepared for {room.prompt_tokens}: shorten the "
+                f"prompt, or load the pair with {room.remedy}."
+            )
+        if prompt + new > room.tokens:
+            raise CacheTooSmall(
+                f"The request needs a cache of {prompt + new} tokens ({prompt} of the prompt and up to {new} new "
+                f"ones), and the cache holds {room.tokens}: lower max_new_tokens, shorten the prompt, or load the "
+                f"pair with {room.remedy}."
+            )
+        to_genai(sequence.config, new, sequence.answer)
+
+    @property
+    def load(self) -> Load:
+        """A pass for each token, as far as GenAI tells."""
+        num_running = int(self._running is not None)
+        return Load(len(self._arrived) + len(self._waiting), num_running, None, self._num_passes)
+
+    def step(self) -> None:
+        """Wait for the next token of the request that runs, or of the next one."""
+        with self.lock:
+            self._queue_arrived()
+            if self._running is None:
+                if not self._waiting:
+                    return
+                if self._end_last is not None:
+                    self._end_last()
+                self._running = _Answer(self._pipeline, self._waiting.popleft())
+                self._end_last = weakref.finalize(self, self._running.end)  # called when Python exits, too
+            answer = self._running
+            try:
+                answer.advance()
+                self._num_passes += 1
+            except Exception as error:
+                answer.sequence.error = error
+            if answer.sequence.finished:
+                self._retire(answer.sequence)
+
+    def _retire(self, sequence: Sequence) -> None:
+        if self._running is not None and self._running.sequence is sequence:
+            self._running.stop()
+            self._running = None
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+
+
+class _Answer:
+    """One request in GenAI's hands: a thread generates, and what it wrote is taken over step by step."""
+
+    def __init__(self, pipeline: openvino_genai.LLMPipeline, sequence: Sequence) -> None:
+        self.sequence = sequence
+        self._pipeline = pipeline
+        self._written: SimpleQueue[tuple[float, Written]] = SimpleQueue()
+        self._writer = _Writer(self._written)
+        self._rows = sequence.num_prompt_tokens
+        self._until = time.perf_counter()
+        self._thread = Thread(target=self._generate, name="genai", daemon=True)
+        self._thread.start()
+
+    def advance(self) -> None:
+        """Give the sequence what was written next, and wait for that. Raises DeviceFailed."""
+        written_at, tokens = self._written.get()
+        if isinstance(tokens, Exception):
+            raise DeviceFailed(
+                f"OpenVINO GenAI failed on this request ({reason_of(tokens)}): ask again, or use another device."
+            ) from tokens
+        if tokens is None:
+            raise DeviceFailed(
+                f"OpenVINO GenAI ended the answer after {self.sequence.num_new} of {self.sequence.max_new_tokens} "
+                "tokens, as it does when its memory is full: shorten the prompt, or lower max_new_tokens."
+            )
+        num_before = self.sequence.num_new
+        self.sequence.extend(tokens, [TARGET] * len(tokens))
+        sources = tuple(self.sequence.sources[num_before:])
+        passed_s = written_at - self._until
+        self.sequence.trace.append(PassRecord(self._until, written_at, passed_s, 0.0, self._rows, sources=sources))
+        self._until, self._rows = written_at, 1
+
+    def stop(self) -> None:
+        self._writer.stopped = True
+
+    def end(self) -> None:
+        """Stop, and wait for the pass that is on: neither the next answer nor the end of the process may meet it."""
+        self.stop()
+        self._thread.join()
+
+    def _generate(self) -> None:
+        sequence = self.sequence
+        outcome: Written = None
+        try:
+            prompt = openvino.Tensor(np.array([sequence.tokens[: sequence.num_prompt_tokens]], np.int64))
+            config = to_genai(sequence.config, sequence.max_new_tokens, sequence.answer)
+            self._pipeline.generate(prompt, config, self._writer)
+        except Exception as error:
+            outcome = error
+        self._written.put((time.perf_counter(), outcome))
+
+
+class _Writer(openvino_genai.StreamerBase):
+    """Gets each token from GenAI. It must not raise: GenAI would end the whole process."""
+
+    def __init__(self, written: SimpleQueue[tuple[float, Written]]) -> None:
+        super().__init__()
+        self._written = written
+        self.stopped = False
+
+    def write(self, tokens: Any) -> openvino_genai.StreamingStatus:
+        if self.stopped:
+            return openvino_genai.StreamingStatus.CANCEL
+        self._written.put((time.perf_counter(), tokens if isinstance(tokens, list) else [tokens]))
+        return openvino_genai.StreamingStatus.RUNNING
+
+    def end(self) -> None:
+        pass

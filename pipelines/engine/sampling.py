@@ -1,0 +1,250 @@
+"""From a row of logits to the token for (seed, answer, position): pure functions, no state, no random generator.
+
+The token at position t is `argmax over v of (score(v) + Gumbel(seed, answer, t, v))`, where the scores are the
+processed logits; by the Gumbel-max identity this samples from softmax(score) (Maddison et al., arXiv 1411.0030). The
+noise is a hash of its arguments, so the token does not depend on how position t was reached.
+
+Standard Gumbel noise is the negative logarithm of an exponential arrival time. Ids run in heats of HEAT. One hash tells
+when the first of a heat arrives, and which it is; as exponentials have no memory, each of the others takes a fresh one
+longer. So one hash bounds the noise of a whole heat, and of a large vocabulary only the few heats that could win are
+looked into (the top-down construction of the same paper).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import GenerationConfig
+from ..errors import BrokenLogits
+
+Logits = NDArray[np.float32]  # [vocabulary]
+Scores = NDArray[np.float64]  # [vocabulary] or [candidates]
+S = TypeVar("S", Logits, Scores, Logits | Scores)
+Times = NDArray[np.float64]
+Ids = NDArray[np.int64]  # [candidates], ascending
+Hashes = NDArray[np.uint64]  # [candidates]
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+UNIT = 2.0**-52
+HEAT = 64  # neighbouring ids
+FEW_HEATS = 8  # that are looked into to begin with
+# How far below the best score the likeliest tokens are looked for, before all are taken into account.
+REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
+ROUNDING = 1e-9  # more than what noise and scores are rounded by
+
+
+def choose_token(
+    logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig, answer: int = 0
+) -> int:
+    """The token that follows `tokens`, the prompt and the answer so far. A tie goes to the lowest id.
+
+    Raises BrokenLogits.
+    """
+    scores = sound(penalized(logits, tokens, num_prompt_tokens, config))
+    if config.greedy:
+        return int(np.argmax(scores))
+    key = _key(config.rng_seed, answer, len(tokens))
+    if config.top_k is None and config.top_p == 1.0 and config.min_p == 0.0:
+        return _winner_of_all(scores, config.temperature, key)
+    ids, scores = candidates(scores, config)
+    return int(ids[np.argmax(scores - np.log(_arrivals(key, ids)))])
+
+
+def sound(scores: S) -> S:
+    """Scores that a token can be chosen from; all others raise BrokenLogits. The maximum shows every NaN."""
+    highest = float(scores.max())
+    if math.isfinite(highest):
+        return scores
+    if highest == -math.inf:
+        raise BrokenLogits(
+            "No token can follow, as the model gives each that may a probability of 0 (a logit of -inf): ask for less "
+            "with structured_output_config, stop_token_ids and min_new_tokens, or export the pair again."
+        )
+    raise BrokenLogits(
+        f"The model's logits hold {highest}, and no token can be chosen from them: load the pair with "
+        "INFERENCE_PRECISION_HINT='f32', or export it again."
+    )
+
+
+def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:
+    """Logits of which only those of the `allowed` tokens are left over; the others, and ids behind them, are -inf."""
+    if allowed is None:
+        return logits
+    size = min(logits.size, allowed.size)
+    left = np.full_like(logits, -np.inf)
+    np.copyto(left[:size], logits[:size], where=allowed[:size])
+    return left
+
+
+def penalized(
+    logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig
+) -> Logits | Scores:
+    """Logits after the penalties and the bias, [vocabulary]: float64, or as they came where nothing changes them.
+
+    Repetition divides positive and multiplies negative logits of every token in prompt and answer (CTRL, arXiv
+    1909.05858); presence and frequency subtract once, or once for each occurrence, for tokens of the answer. Last
+    comes the bias, so that no penalty scales it. Tokens that end the answer are impossible before `min_new_tokens`.
+    """
+    if not config.penalizes:
+        return logits
+    scores = logits.astype(np.float64)
+    answer = tokens[num_prompt_tokens:]
+    if config.repetition_penalty != 1.0:
+        seen = np.unique(np.asarray(tokens, np.int64))
+        scores[seen] *= np.where(scores[seen] > 0, 1 / config.repetition_penalty, config.repetition_penalty)
+    if answer and (config.presence_penalty or config.frequency_penalty):
+        seen, counts = np.unique(np.asarray(answer, np.int64), return_counts=True)
+        scores[seen] -= config.presence_penalty + config.frequency_penalty * counts
+    for token, bias in config.logit_bias:
+        if token < scores.size:
+            scores[token] += bias
+    if len(answer) < config.min_new_tokens:
+        scores[_within(config.stop_ids, scores.size)] = -np.inf
+    return scores
+
+
+def candidates(scores: Logits | Scores, config: GenerationConfig) -> tuple[Ids, Scores]:
+    """The ids (ascending) and tempered scores that top-k, then top-p, then min-p leave over; never none.
+
+    At equal scores the lower id is kept. Top-p keeps the smallest set of the most probable tokens whose probabilities
+    add up to `top_p` (Holtzman et al., arXiv 1904.09751); min-p keeps those at least `min_p` times as probable as the
+    best (arXiv 2407.01082).
+    """
+    best, top_k = scores.max(), config.top_k
+    if top_k is None:
+        ids = np.flatnonzero(scores > -np.inf)
+    else:
+        ids = _likeliest(scores, lambda ids: ids.size >= top_k)
+        ids = _top(ids, scores[ids], top_k)
+    if ids.size < scores.size:
+        scores = scores[ids]
+    scores = _tempered(scores, best, config.temperature)
+    if config.top_p < 1.0:
+        left = _nucleus(scores, config.top_p)
+        ids, scores = ids[left], scores[left]
+    if config.min_p > 0.0:
+        left = np.flatnonzero(scores >= np.log(config.min_p))
+        ids, scores = ids[left], scores[left]
+    return ids, scores
+
+
+def gumbel(seed: int, answer: int, position: int, ids: Ids) -> Scores:
+    """Standard Gumbel noise, float64 [candidates], a pure function of its arguments.
+
+    The hash is the finalizer of SplitMix64 (Steele et al., 2014, doi 10.1145/2660193.2660195), 52 of its bits taken as
+    the middle of an equal slice of (0, 1), so that no logarithm meets 0 or 1.
+    """
+    return -np.log(_arrivals(_key(seed, answer, position), ids))
+
+
+def _winner_of_all(scores: Logits | Scores, temperature: float, key: int) -> int:
+    """The id whose tempered score and noise are highest, looked for in the heats that promise most, until what is found
+    is more than any other can have."""
+    highest = np.maximum.reduceat(scores, np.arange(0, scores.size, HEAT))
+    best = highest.max()
+    firsts, leaders = _firsts(key, np.arange(highest.size))
+    bounds = _tempered(highest, best, temperature) - np.log(firsts) + ROUNDING
+    by_promise = np.argsort(-bounds)
+    num = FEW_HEATS
+    while True:
+        heats = by_promise[:num, None]
+        ids = heats * HEAT + np.arange(HEAT)
+        totals = _tempered(scores.take(ids, mode="clip"), best, temperature)
+        totals -= np.log(_behind(firsts[heats], leaders[heats], key, ids))
+        totals[ids >= scores.size] = -np.inf
+        winning = totals.max()
+        needed = int(np.count_nonzero(bounds >= winning))
+        if needed <= num:
+            return int(ids[totals == winning].min())
+        num = needed
+
+
+def _tempered(scores: Logits | Scores, best: np.floating[Any], temperature: float) -> Scores:
+    with np.errstate(over="ignore"):  # at the smallest temperatures all but the best become -inf
+        return (scores.astype(np.float64) - best) / temperature
+
+
+def _likeliest(scores: Logits | Scores, are_enough: Callable[[Ids], bool]) -> Ids:
+    """Those of the highest scores that are enough, found without sorting all."""
+    best = scores.max()
+    for reach in REACHES:
+        ids = np.flatnonzero(scores >= best - reach)
+        if are_enough(ids):
+            return ids
+    return np.flatnonzero(scores > -np.inf)
+
+
+def _top(ids: Ids, scores: Logits | Scores, num: int) -> Ids:
+    """So many of the highest scores, the lower ids of equal ones."""
+    if num >= ids.size:
+        return ids
+    least = np.partition(scores, -num)[-num]
+    left = scores >= least
+    if surplus := int(np.count_nonzero(left)) - num:
+        left[np.flatnonzero(scores == least)[-surplus:]] = False
+    return ids[left]
+
+
+def _nucleus(scores: Scores, top_p: float) -> Ids:
+    """Where the most probable are that have the mass `top_p` together."""
+    odds = np.exp(scores)
+    mass = top_p * odds.sum()
+    likeliest = _likeliest(scores, lambda ids: odds[ids].sum() >= mass)
+    order = likeliest[np.argsort(-scores[likeliest], kind="stable")]
+    return np.sort(order[: int(np.searchsorted(np.cumsum(odds[order]), mass)) + 1])
+
+
+def _key(seed: int, answer: int, position: int) -> int:
+    return _mix(_mix(_mix(seed) + answer) + position)
+
+
+def _arrivals(key: int, ids: Ids) -> Times:
+    """When each id arrives, exponentially distributed with rate 1."""
+    return _behind(*_firsts(key, ids // HEAT), key, ids)
+
+
+def _behind(firsts: Times, leaders: Ids, key: int, ids: Ids) -> Times:
+    """When ids arrive whose heats are led by `leaders`, who arrive at `firsts`."""
+    return firsts + np.where(ids == leaders, 0.0, _exponential(_hashes(key, ids)))
+
+
+def _firsts(key: int, heats: Ids) -> tuple[Times, Ids]:
+    """When the first of each heat arrives, and which id that is."""
+    hashes = _hashes(_mix(key), heats)
+    return _exponential(hashes) / HEAT, heats * HEAT + (hashes % np.uint64(HEAT)).astype(np.int64)
+
+
+def _hashes(key: int, numbers: Ids) -> Hashes:
+    """64 random bits for each."""
+    bits = numbers.astype(np.uint64)
+    bits *= np.uint64(GOLDEN)
+    bits += np.uint64(key)
+    bits ^= bits >> np.uint64(30)
+    bits *= np.uint64(0xBF58476D1CE4E5B9)
+    bits ^= bits >> np.uint64(27)
+    bits *= np.uint64(0x94D049BB133111EB)
+    bits ^= bits >> np.uint64(31)
+    return bits
+
+
+def _exponential(hashes: Hashes) -> Times:
+    """Standard exponential times from the upper 52 bits."""
+    return -np.log(((hashes >> np.uint64(12)).astype(np.float64) + 0.5) * UNIT)
+
+
+def _mix(value: int) -> int:
+    """SplitMix64: one well-mixed 64-bit word for each 64-bit word."""
+    value = (value + GOLDEN) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+def _within(ids: Iterable[int], size: int) -> list[int]:
+    return [i for i in ids if i < size]

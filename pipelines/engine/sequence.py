@@ -1,0 +1,114 @@
+"""Sequence: one request's tokens, cache and end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from collections.abc import Sequence as SequenceOf
+
+from ..config import GenerationConfig
+from ..structured.constraint import Constraint
+from ..text.tokenizer import TextStream
+from .block_pool import Table
+from .logprobs import TokenLogprobs
+from .sampling import Logits, choose_token, restricted
+from .trace import PassRecord, Statistics
+
+STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
+
+
+class Sequence:
+    """One answer in the making.
+
+    `tokens` is the prompt and the accepted answer; `num_cached` of them have keys and values in `table`'s blocks. All
+    ways for it to end (stop tokens, stop strings, a complete structure, length) are decided here, so that a draft never
+    carries an answer past its end.
+
+    num_earlier_tokens: how many first tokens are of the earlier turns of a conversation.
+    """
+
+    def __init__(
+        self,
+        prompt: SequenceOf[int],
+        config: GenerationConfig,
+        max_new_tokens: int,
+        text: TextStream | None = None,
+        answer: int = 0,
+        constraint: Constraint | None = None,
+        num_earlier_tokens: int = 0,
+    ) -> None:
+        self.tokens = list(prompt)
+        self.num_prompt_tokens = len(self.tokens)
+        self.config = config
+        self.max_new_tokens = max_new_tokens
+        self.text = text
+        self.answer = answer
+        self.constraint = constraint
+        self.num_earlier_tokens = num_earlier_tokens
+        self.table = Table()
+        self.num_cached = 0
+        self.num_taken_over: int | None = None
+        self.sources: list[str] = []
+        self.logprobs: list[TokenLogprobs] = []
+        self.finish_reason: str | None = None
+        self.error: Exception | None = None
+        self.trace: list[PassRecord] = []
+        self.submitted = time.perf_counter()
+
+    @property
+    def new_tokens(self) -> list[int]:
+        return self.tokens[self.num_prompt_tokens :]
+
+    @property
+    def num_new(self) -> int:
+        return len(self.tokens) - self.num_prompt_tokens
+
+    @property
+    def num_slots(self) -> int:
+        """Cache slots that the request can need at most."""
+        return self.num_prompt_tokens + self.max_new_tokens
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None or self.error is not None
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, self.num_taken_over or 0)
+
+    def allows(self, ahead: SequenceOf[int], token: int) -> bool:
+        """Whether a token may stand behind `tokens` and those ahead of it."""
+        return self.constraint is None or self.constraint.allows([*self.new_tokens, *ahead], token)
+
+    def restricted(self, logits: Logits, ahead: SequenceOf[int]) -> Logits:
+        """Logits behind `tokens` and those ahead, without the tokens that the answer's structure rules out."""
+        if self.constraint is None:
+            return logits
+        return restricted(logits, self.constraint.allowed([*self.new_tokens, *ahead]))
+
+    def choose(self, logits: Logits, kept: list[int]) -> int:
+        """The token that the model whose logits these are writes behind `tokens` and `kept`. Raises BrokenLogits."""
+        logits = self.restricted(logits, kept)
+        return choose_token(logits, self.tokens + kept, self.num_prompt_tokens, self.config, self.answer)
+
+    def extend(self, tokens: list[int], sources: list[str], rows: Iterable[Logits] = ()) -> None:
+        """Take the next tokens of the answer, up to the one that ends it; `rows` are the logits that they come from."""
+        tokens = tokens[: self.max_new_tokens - self.num_new]
+        stop = next((i for i, token in enumerate(tokens) if self._ends(tokens[:i], token)), None)
+        tokens = tokens if stop is None else tokens[: stop + 1]
+        if self.text is not None:
+            tokens = tokens[: self.text.extend(tokens, sources[: len(tokens)])]
+        self.tokens += tokens
+        self.sources += sources[: len(tokens)]
+        if (num_top := self.config.logprobs) > 0:
+            self.logprobs += [TokenLogprobs.of(*each, num_top) for each in zip(rows, tokens, strict=False)]
+        if stop is not None or (self.text is not None and self.text.stopped):
+            self.finish_reason = STOP
+        elif self.num_new >= self.max_new_tokens:
+            self.finish_reason = LENGTH
+
+    def _ends(self, before: list[int], token: int) -> bool:
+        """Whether the answer is over with a token."""
+        if token in self.config.stop_ids:
+            return True
+        return self.constraint is not None and self.constraint.is_complete([*self.new_tokens, *before, token])

@@ -1,0 +1,278 @@
+"""PagedModel: an IR in paged-attention form, and one pass over windows of several sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+from openvino._offline_transformations import paged_attention_transformation
+
+from ..errors import BrokenPair, InvalidOption, UnsupportedModel
+from .partial_sums import longest_inner, split_products
+from .processor import PRECISION, limited_properties
+from .projections import join_projections
+
+BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
+PREFILL_ROWS = 512  # of a pass, at most: more read a prompt no faster
+ATTENDING_ROWS = 2  # of a sequence, where bits count: attention over a single row takes another kernel
+UNFILLED_ROWS, FILLED_ROWS = 64, 32  # without exactness a pass of more is filled up to a multiple, see `forward`
+
+FED_INPUTS = {
+    "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices", "block_indices_begins",
+    "max_context_len", "rows", "attending", "attended",
+}  # fmt: skip
+
+ANYTHING = (58, 63)  # bytes of which numbers of any type, the cache's scales included, are neither huge nor denormal
+
+PROPERTIES = {
+    "PERFORMANCE_HINT": "LATENCY",
+    PRECISION: "f32",  # not bf16, with which some int4 models are not exact
+    "KV_CACHE_PRECISION": "u8",
+    # By channel, the default, requantizes the keys of accepted tokens when a rejected one joins their block.
+    "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One sequence's new tokens in a pass.
+
+    `tokens` go to the positions from `start` on, in the slots of `blocks`; logits are wanted for the last `num_rows`.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    num_rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How many rows a pass may have, of all sequences together.
+
+    Kernels change with the number of rows, and with them the last bits of the logits. Passes of `fewest` to `most` rows
+    of which at least `fewest_projected` are projected on the vocabulary all give the same.
+    """
+
+    fewest: int = 1
+    most: int = PREFILL_ROWS
+    fewest_projected: int = 1
+
+
+ANY_ROWS = Rows()
+
+
+class PagedModel:
+    """Compiles `folder`/openvino_model.xml with a cache of `num_blocks` blocks. Not safe for concurrent calls.
+
+    Where `exact`, logits are bitwise the same however tokens are cut into passes and whoever else is in them, as long
+    as passes keep within `rows`, which `exactness.find_rows` finds out. `forward` fills up passes that are too short,
+    with rows whose keys and values go to a spare block. Attention over a single row of a sequence would break that,
+    too, so a window of one token is repeated for the attention alone, where the second row is nearly free. What that
+    leaves in the cache lies behind the token, and is written over by the next pass.
+
+    longest: the inner dimension from which on products are summed in parts (see `split_products`); None for none.
+    precision: what the device computes in, such as "f32" or "bf16".
+
+    Raises BrokenPair where the IR cannot be read, UnsupportedModel where it has no paged-attention form or needs inputs
+    other than tokens, InvalidOption for a property that the device does not take.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        num_blocks: int,
+        properties: Mapping[str, Any] | None = None,
+        exact: bool = True,
+        longest: int | None = None,
+    ) -> None:
+        mode = (properties or {}).get("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
+        if mode != "BY_TOKEN":
+            raise InvalidOption(
+                f"KEY_CACHE_QUANT_MODE={mode} is not possible: a rejected token would change accepted keys, "
+                "and the same seed would give another text. Leave it out."
+            )
+        core = ov.Core()
+        model = _paged(core, folder)
+        if exact:
+            _gather_in_attention(model)
+        self.longest_inner = longest_inner(model)
+        if longest is not None:
+            split_products(model, longest)
+        try:
+            compiled = core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {}), **limited_properties()})
+        except RuntimeError as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise InvalidOption(f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason}") from error
+        self.exact = exact
+        self.rows = ANY_ROWS
+        self.num_threads: int = compiled.get_property("INFERENCE_NUM_THREADS")
+        self.precision: str = compiled.get_property(PRECISION).get_type_name()
+        self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
+        self._caches: list[ov.Tensor] = []
+        self._fed: dict[str, ov.Tensor] = {}
+        self._request = compiled.create_infer_request()
+        for port in compiled.inputs:
+            name = port.get_any_name()
+            if not _is_cache(name):
+                self._fed[name] = fed = ov.Tensor(port.element_type, ov.Shape([1] * len(port.partial_shape)))
+                self._request.set_tensor(name, fed)
+            elif (size := port.partial_shape[2].get_length()) != BLOCK_SIZE:
+                raise UnsupportedModel(f"{folder} uses key-value blocks of {size} tokens, not {BLOCK_SIZE}.")
+        self._cache_ports = [port for port in compiled.inputs if _is_cache(port.get_any_name())]
+        self.resize(num_blocks)
+        self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
+
+    def resize(self, num_blocks: int) -> None:
+        """Give the model an empty cache of so many blocks in place of the one that it has."""
+        self.num_blocks = num_blocks
+        self._caches.clear()
+        for port in self._cache_ports:
+            shape = [num_blocks + 1, *(dim.get_length() for dim in list(port.partial_shape)[1:])]  # one is spare
+            cache = ov.Tensor(port.element_type, ov.Shape(shape))
+            self._request.set_tensor(port.get_any_name(), cache)
+            self._caches.append(cache)
+
+    @property
+    def cache_bytes(self) -> int:
+        return sum(cache.byte_size for cache in self._caches)
+
+    def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        """Run all windows in one pass; logits [num_rows, vocabulary] for each window. They lie in the model's memory,
+        and the next pass writes over them: copy what is to be kept.
+
+        The pass is ragged. It is filled up to the fewest of `rows`; where exactness is given up, as for a draft model,
+        only a long prompt is: each number of rows compiles kernels of its own, which takes a small model longer than
+        the rows. Raises ValueError where the promise would break, for more rows than the most of `rows`.
+        """
+        wanted_rows = [w.num_rows for w in windows]
+        num_rows = sum(len(w.tokens) for w in windows)
+        if self.exact and num_rows > self.rows.most:
+            raise ValueError(f"A pass of {num_rows} rows is too long: feed at most {self.rows.most}.")
+        num_filling = max(0, self.rows.fewest - num_rows)
+        if not self.exact and num_rows > UNFILLED_ROWS:
+            num_filling = -num_rows % FILLED_ROWS
+        if num_filling:
+            windows = [*windows, Window([0] * num_filling, 0, [], 0)]
+        tokens = [w.tokens for w in windows]
+        lengths = [len(each) for each in tokens]
+        attending = [max(length, ATTENDING_ROWS) if self.exact else length for length in lengths]
+        begins, attention_begins = [*accumulate(lengths, initial=0)], [*accumulate(attending, initial=0)]
+        ends = [w.start + rows for w, rows in zip(windows, attending, strict=True)]
+        used = [[*w.blocks, self.num_blocks][: -(-end // BLOCK_SIZE)] for w, end in zip(windows, ends, strict=True)]
+        unwanted = [begin + len(w.tokens) - w.num_rows for w, begin in zip(windows, begins, strict=False)]
+        inputs = {
+            "input_ids": [*chain.from_iterable(tokens)],
+            "position_ids": _ranges([w.start for w in windows], lengths),
+            "past_lens": [w.start for w in windows],
+            "subsequence_begins": attention_begins,
+            "block_indices": [*chain.from_iterable(used)],
+            "block_indices_begins": [*accumulate(map(len, used), initial=0)],
+            "rows": _ranges(unwanted, wanted_rows),
+        }
+        inputs["rows"] += inputs["rows"][-1:] * (self.rows.fewest_projected - len(inputs["rows"]))
+        if self.exact:
+            repeated = zip(begins, lengths, attending, strict=False)
+            inputs["attending"] = [begin + min(i, n - 1) for begin, n, rows in repeated for i in range(rows)]
+            inputs["attended"] = _ranges(attention_begins, lengths)
+        self._fed["max_context_len"].data[...] = max(ends)
+        for name, values in inputs.items():
+            fed = self._fed[name]
+            fed.shape = [len(values)]
+            fed.data[:] = values
+        outputs = self._request.infer(share_outputs=True)
+        return np.split(outputs[0].reshape(-1, self.vocabulary_size), [*accumulate(wanted_rows)])[:-1]
+
+    def occupy(self, blocks: Sequence[int]) -> None:
+        """Write something into blocks, always the same, so that passes over them take what they will: memory that was
+        never written to is one page of zeros, which lies in the processor's own cache."""
+        rng = np.random.default_rng(0)
+        for cache in self._caches:
+            held = cache.data.reshape(cache.shape[0], -1).view(np.uint8)
+            held[blocks] = rng.integers(*ANYTHING, (len(blocks), held.shape[1]), np.uint8)
+
+    def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> NDArray[np.float32]:
+        """Feed what the cache lacks of one sequence and return the logits [vocabulary] that follow its last token."""
+        last, most = len(tokens) - 1, self.rows.most
+        for start in range(min(num_cached, last), last + 1, most):
+            (logits,) = self.forward([Window(tokens[start : start + most], start, blocks)])
+        return logits[-1]
+
+
+def _ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
+    """So many numbers from each of `begins` on."""
+    return [i for begin, length in zip(begins, lengths, strict=False) for i in range(begin, begin + length)]
+
+
+def _paged(core: ov.Core, folder: Path) -> ov.Model:
+    path = folder / "openvino_model.xml"
+    if not path.is_file() or not path.with_suffix(".bin").is_file():
+        raise BrokenPair(f"{path} or its .bin file is missing: export the pair again.")
+    try:
+        model = core.read_model(path)
+    except RuntimeError as error:
+        raise BrokenPair(f"{path} cannot be read: export the pair again. ({error})") from error
+    try:
+        paged_attention_transformation(model)
+    except RuntimeError as error:
+        raise UnsupportedModel(
+            f"{folder} has no paged-attention form, so rejected tokens cannot be taken back: choose a decoder language "
+            f"model with key-value cache, exported for text generation. ({error})"
+        ) from error
+    join_projections(model)
+    _gather_rows(model, folder)
+    unknown = {port.get_any_name() for port in model.inputs if not _is_cache(port.get_any_name())} - FED_INPUTS
+    if unknown:
+        raise UnsupportedModel(f"{folder} needs inputs other than tokens: {', '.join(sorted(unknown))}.")
+    return model
+
+
+def _is_cache(name: str) -> bool:
+    return name.startswith(("key_cache.", "value_cache."))
+
+
+def _gather_rows(model: ov.Model, folder: Path) -> None:
+    """Project only the wanted rows on the vocabulary: a prompt needs the logits of its last token alone."""
+    result = next((r for r in model.get_results() if "logits" in r.input_value(0).get_names()), None)
+    node = None if result is None else result.input_value(0).get_node()
+    while node is not None and node.get_type_name() != "MatMul":
+        node = node.input_value(0).get_node() if node.get_input_size() else None
+    if node is None:
+        raise UnsupportedModel(f"{folder} has no output named logits that a matrix product yields.")
+    (rows,) = _index_inputs(model, "rows")
+    node.input(0).replace_source_output(_gathered(node.input_value(0), rows))
+    model.validate_nodes_and_infer_types()
+
+
+def _gather_in_attention(model: ov.Model) -> None:
+    """Let other rows attend than those that the matrix products see: those of `attending`, and go on with `attended`
+    of them. So a row can be repeated for its sequence's attention alone."""
+    attending, attended = _index_inputs(model, "attending", "attended")
+    for node in model.get_ordered_ops():
+        if node.get_type_name() == "PagedAttentionExtension":
+            for states in (node.input(i) for i in range(3)):  # queries, keys, values
+                states.replace_source_output(_gathered(states.get_source_output(), attending))
+            readers = node.output(0).get_target_inputs()
+            gathered = _gathered(node.output(0), attended)
+            for reader in readers:
+                reader.replace_source_output(gathered)
+    model.validate_nodes_and_infer_types()
+
+
+def _index_inputs(model: ov.Model, *names: str) -> list[Any]:
+    inputs = [ops.parameter([-1], ov.Type.i64, name=name) for name in names]
+    for node, name in zip(inputs, names, strict=True):
+        node.output(0).set_names({name})
+    model.add_parameters(inputs)
+    return inputs
+
+
+def _gathered(states: Any, rows: Any) -> Any:
+    return ops.gather(states, rows, ops.constant(0, dtype=np.int64)).output(0)

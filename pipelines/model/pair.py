@@ -1,0 +1,109 @@
+"""Pair: a target and what drafts for it, as they lie on disk."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import BrokenPair
+
+MODEL_FILES = (
+    "openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.xml", "openvino_tokenizer.bin",
+    "openvino_detokenizer.xml", "openvino_detokenizer.bin", "config.json",
+)  # fmt: skip
+
+
+def name_of(pair: Path) -> str:
+    """What people call a pair: its folder's name, or its parent's where that is just called "pair"."""
+    folder = pair.resolve()
+    return folder.parent.name if folder.name == "pair" else folder.name
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A pair folder holds target/, pair.json and, where a model drafts, draft/. A bare IR folder is a pair too."""
+
+    path: Path
+    target: Path
+    draft: Path | None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Pair:
+        """Find the models in a folder. Raises BrokenPair where a file is missing or cannot be read."""
+        folder = Path(path).expanduser()
+        if not folder.is_dir():
+            raise BrokenPair(f"There is no folder {folder}: give a folder that `outrider export` made.")
+        if not any((folder / name).exists() for name in ("openvino_model.xml", "pair.json")):
+            raise BrokenPair(
+                f"{folder} is no pair, as it has neither pair.json nor openvino_model.xml: give a folder that "
+                "`outrider export` made."
+            )
+        if (folder / "openvino_model.xml").is_file():
+            pair = cls(folder, folder, None)
+        else:
+            pair = cls(
+                folder,
+                folder / "target",
+                folder / "draft" if (folder / "draft").is_dir() else None,
+                read_json(folder / "pair.json"),
+            )
+        for model in filter(None, (pair.target, pair.draft)):
+            missing = [name for name in MODEL_FILES if not (model / name).is_file()]
+            if missing:
+                raise BrokenPair(f"{model} lacks {', '.join(missing)}: export the pair again.")
+        if pair.draft is None and "draft" in pair._models:
+            raise BrokenPair(f"{folder} lacks the draft/ folder that its pair.json names: export the pair again.")
+        return pair
+
+    @property
+    def name(self) -> str:
+        return name_of(self.path)
+
+    @property
+    def properties(self) -> dict[str, str | int]:
+        """OpenVINO properties that the target is to run with. They can change its text, so they belong to the pair.
+
+        Raises BrokenPair.
+        """
+        target = self._models.get("target", {})
+        found = target.get("properties", {}) if isinstance(target, dict) else None
+        if not isinstance(found, dict) or not all(isinstance(value, (str, int)) for value in found.values()):
+            raise BrokenPair(f"{self.path / 'pair.json'} has no sound properties ({found!r}): export the pair again.")
+        return found
+
+    @property
+    def _models(self) -> dict[str, Any]:
+        models = self.metadata.get("models", {})
+        if not isinstance(models, dict):
+            raise BrokenPair(f"{self.path / 'pair.json'} does not tell its models ({models!r}): export the pair again.")
+        return models
+
+    @property
+    def max_context(self) -> int:
+        """Tokens that prompt and answer can have together, by the target's config.json."""
+        return context_length(self.target)
+
+
+def context_length(model: Path) -> int:
+    """The longest sequence that a model was made for, in tokens. Raises BrokenPair where its config.json hides it."""
+    config = read_json(model / "config.json")
+    inner = config.get("text_config")
+    length = config.get("max_position_embeddings") or (isinstance(inner, dict) and inner.get("max_position_embeddings"))
+    if not isinstance(length, int) or length < 2:
+        raise BrokenPair(f"{model / 'config.json'} has no max_position_embeddings: add the model's context length.")
+    return length
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises BrokenPair."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BrokenPair(f"{path} cannot be read ({error}): export the pair again.") from error
+    if not isinstance(content, dict):
+        raise BrokenPair(f"{path} is not a JSON object: export the pair again.")
+    return content

@@ -1,0 +1,262 @@
+"""Tuning: with which properties a model runs fastest on this machine, of those under which it stays exact."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ..errors import InvalidOption
+from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
+from .paged_model import ANY_ROWS, BLOCK_SIZE, PROPERTIES, PagedModel, Rows, Window
+from .processor import GROUP_SIZE, PRECISION, fastest_precision
+from .profile import keep, kept
+
+# How many activations share a scale where the weights are int8 or int4. The plugin's own choice is 32. Larger groups
+# are coarser and faster; none is larger than a usual group of int4 weights.
+CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 128})
+LONGEST = (4096, 2048)  # inner dimensions beyond which products are summed in parts, where they have to be
+FAIR = 1.1  # passes of one row that an exact one may take, to be taken unless told otherwise
+EARLY = 1.15  # how far beyond that its first estimate may be
+FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind, and seconds
+ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
+CONTEXT = 64
+REPEATS = 5
+WORTH_IT = 0.95  # how much of the time of the plugin's own choice another may take, to be taken
+AS_FAST = 1.03  # of the same for passes of one row, where only those of more are to gain
+NUM_TOKENS = 128
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """How a target is compiled and run on this machine.
+
+    exact: whether the same seed gives the same text in every mode, see `exactness`.
+    precision: what it computes in, such as "f32" or "bf16".
+    longest: inner dimension beyond which products are summed in parts; None for none.
+    rows: those that passes keep to.
+    price: time of an exact pass of one token, in times of one that is not; None where nothing is exact or nobody asked.
+    """
+
+    exact: bool
+    precision: str
+    longest: int | None = None
+    rows: Rows = ANY_ROWS
+    price: float | None = None
+
+    def load(self, folder: Path, num_blocks: int, properties: Mapping[str, Any]) -> PagedModel:
+        """Raises what PagedModel raises."""
+        model = PagedModel(folder, num_blocks, {PRECISION: self.precision, **properties}, self.exact, self.longest)
+        model.rows = self.rows
+        return model
+
+
+def fastest_properties(folder: Path) -> dict[str, int]:
+    """Time passes with each of CANDIDATES, one after the other, as some models fit into memory only once, and all
+    compiled as is right for the first.
+
+    Raises what PagedModel raises.
+    """
+    chosen, least = CANDIDATES[0], WORTH_IT
+    own_s: list[float] = []
+    compilation: Compilation | None = None
+    for properties in CANDIDATES:
+        if compilation is None:
+            candidate, compilation = load_target(folder, NUM_TOKENS // BLOCK_SIZE, properties, exact=True)
+        else:
+            candidate = compilation.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
+        took_s = _fastest_s(candidate)
+        own_s = own_s or took_s
+        relative = _relative(took_s, own_s)
+        if relative < least and (not compilation.exact or is_exact(candidate)):
+            chosen, least = properties, relative
+        del candidate  # else two are in memory
+    return dict(chosen)
+
+
+def load_target(
+    folder: Path,
+    num_blocks: int,
+    properties: Mapping[str, Any],
+    exact: bool | None = None,
+    max_context: int = CHECKED_TOKENS,
+    path: Path | None = None,
+) -> tuple[PagedModel, Compilation]:
+    """A target compiled as is best here, and how that is.
+
+    Where `exact`, bits do not depend on the cut, if that can be had at all; where it is None, if an exact pass takes
+    at most FAIR passes of one row; where it is False, what is fastest is taken. `max_context` is how many tokens the
+    model can be tried with. What was found is remembered in the file `path`, since a large model takes long to try.
+    Raises what PagedModel raises.
+    """
+    known = None if path is None else kept(path, Compilation)
+    if known is not None:
+        return known.load(folder, num_blocks, properties), known
+    model: PagedModel | None = None
+    price: float | None = None
+    if exact is not False:
+        search = _Search(folder, properties, max_context, math.inf if exact else FAIR)
+        model, found = search.run()
+        price = search.price
+    if model is None:
+        model, found = _fastest(folder, properties)
+    found = replace(found, price=price)
+    if path is not None:
+        keep(path, found)
+    model.resize(num_blocks)
+    return model, found
+
+
+class _Search:
+    """Looks for the exact model whose passes need the fewest rows.
+
+    The processor's own precision comes first. Where it is not exact, as bf16 with AMX, it is no faster either over
+    compressed weights: OpenVINO quantizes no activations in it. Then kernels for long inner dimensions are avoided.
+
+    limit: the most that an exact pass may take, in times of a pass of one row. What is clearly dearer is not tried any
+        further, since that takes a large model long.
+    price: of what was tried last, where that was exact or too dear to find out.
+    """
+
+    def __init__(self, folder: Path, properties: Mapping[str, Any], max_context: int, limit: float) -> None:
+        self._folder = folder
+        self._properties = properties
+        self._max_context = max_context
+        self._limit = limit
+        self._longest_inner = 0  # of the model, once it was loaded
+        self._plain_s: dict[Compilation, float] = {}  # passes of one row, of each that was tried
+        self._refused: dict[Compilation, int] = {}  # fewest rows with which each of them might do
+        self.price: float | None = None
+
+    def run(self) -> tuple[PagedModel | None, Compilation]:
+        """The model, or None, and how it is compiled."""
+        candidates = list(self._candidates())
+        for few in FILLED:
+            for candidate in candidates:
+                if self._refused.get(candidate, 0) > few:
+                    continue
+                model, found = self._tried(candidate, few)
+                if found is not None:
+                    return model, found
+                model = None  # else two are in memory
+            candidates = [each for each in candidates if each in self._refused]
+        return None, Compilation(False, PROPERTIES[PRECISION])
+
+    def _candidates(self) -> Iterator[Compilation]:
+        own, full = _precisions(self._properties)
+        if own != full:
+            yield Compilation(True, own)
+        for longest in (None, *LONGEST):
+            yield Compilation(True, full, longest)
+
+    def _tried(self, candidate: Compilation, few: int) -> tuple[PagedModel | None, Compilation | None]:
+        """The model, if it is exact in passes of so few rows, and these are not too dear."""
+        self._refused.pop(candidate, None)
+        if candidate.longest is not None and not candidate.longest < self._longest_inner:
+            return None, None
+        try:
+            model = candidate.load(self._folder, 1, self._properties)
+        except InvalidOption as error:
+            if candidate.precision == _precisions(self._properties)[1]:
+                raise
+            log.info("The properties do not go together with %s: %s", candidate.precision, error)
+            return None, None
+        self._longest_inner, self.price = model.longest_inner, None
+
+        def is_affordable(fewest: int) -> bool:
+            price = self._costs(candidate, model, Rows(fewest))
+            if price > EARLY * self._limit:
+                self.price = price
+                self._longest_inner = 0 if fewest <= FILLED[0] else self._longest_inner  # parts need as many rows
+            elif fewest > few:
+                self._refused[candidate] = fewest
+            else:
+                return True
+            return False
+
+        rows = exact_rows(model, self._max_context, is_affordable)
+        log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
+        if rows is None:
+            return None, None
+        self.price = self._costs(candidate, model, rows)
+        return (None, None) if self.price > self._limit else (model, replace(candidate, rows=rows))
+
+    def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> float:
+        """The price of passes of so many rows, in passes of one row now, or in those of another candidate where these
+        were faster: how fast the machine is changes from minute to minute."""
+        rows = Rows(rows.fewest, fewest_projected=rows.fewest_projected)  # one token fills none to the most
+        kept, times = model.rows, {ANY_ROWS: math.inf, rows: math.inf}
+        until, num_run = time.perf_counter() + PRICED_S, 0
+        while num_run < FEWEST_PRICED or (num_run < MOST_PRICED and time.perf_counter() < until):
+            for each in times:
+                model.rows = each
+                _pass_s(model, range(1), 1)  # the first behind one of another size takes longer
+                times[each] = min(times[each], _pass_s(model, range(1), 1))
+            num_run += 1
+        model.rows = kept
+        plain_s = min([times[ANY_ROWS], *(s for other, s in self._plain_s.items() if other != candidate)])
+        self._plain_s[candidate] = min(times[ANY_ROWS], self._plain_s.get(candidate, math.inf))
+        return max(1.0, times[rows] / plain_s)
+
+
+def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, Compilation]:
+    """The model as its passes are fastest, whatever becomes of the bits: in the processor's own precision or the full
+    one, and with long products in parts, where that gains enough and passes of one row are no slower for it."""
+    own, full = (Compilation(False, precision) for precision in _precisions(properties))
+    model: PagedModel | None = None
+    times: dict[Compilation, list[float]] = {}
+
+    def timed(candidate: Compilation) -> PagedModel:
+        loaded = candidate.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
+        times[candidate] = _fastest_s(loaded)
+        return loaded
+
+    for candidate in dict.fromkeys((own, full)):
+        model = None  # else two are in memory
+        try:
+            model = timed(candidate)
+        except InvalidOption as error:
+            if candidate == full:
+                raise
+            log.info("The properties do not go together with %s: %s", own.precision, error)
+    chosen = own if own in times and _relative(times[full], times[own]) >= 1 else full
+    parts = replace(chosen, longest=LONGEST[0])
+    if model is not None and model.longest_inner > LONGEST[0]:
+        model = None
+        model = timed(parts)
+        is_as_fast_alone = times[parts][0] <= AS_FAST * times[chosen][0]
+        if is_as_fast_alone and _relative(times[parts], times[chosen]) < WORTH_IT:
+            chosen = parts
+    if model is None or chosen != [*times][-1]:
+        model = None
+        model = chosen.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
+    return model, chosen
+
+
+def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:
+    """The processor's own, and the full one, unless the properties name another."""
+    return properties.get(PRECISION, fastest_precision()), properties.get(PRECISION, PROPERTIES[PRECISION])
+
+
+def _relative(took_s: Sequence[float], own_s: Sequence[float]) -> float:
+    return sum(took / own for took, own in zip(took_s, own_s, strict=True)) / len(ROWS)
+
+
+def _fastest_s(model: PagedModel) -> list[float]:
+    """For each of ROWS the shortest time of a pass; the first ones pack weights and prepare kernels, and are never the
+    fastest."""
+    blocks = range(min(model.num_blocks, NUM_TOKENS // BLOCK_SIZE))
+    return [min(_pass_s(model, blocks, rows) for _ in range(1 + REPEATS)) for rows in ROWS]
+
+
+def _pass_s(model: PagedModel, blocks: Sequence[int], rows: int) -> float:
+    context = min(CONTEXT, len(blocks) * BLOCK_SIZE - rows)
+    began = time.perf_counter()
+    model.forward([Window([0] * rows, context, blocks, num_rows=rows)])
+    return time.perf_counter() - began

@@ -1,0 +1,34 @@
+"""Do two models mean the same by each token id?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..errors import VocabularyMismatch
+
+ABSENT = -1
+
+
+def check_same_vocabulary(target: Mapping[bytes, int], draft: Mapping[bytes, int], names: str) -> None:
+    """Compare two vocabularies, from token to id. Raises VocabularyMismatch, which shows the first ids that differ."""
+    if target == draft:
+        return
+    both = ((target.get(token, ABSENT), draft.get(token, ABSENT), token) for token in target.keys() | draft.keys())
+    different = sorted((change for change in both if change[0] != change[1]), key=_first_id)
+    shown = "; ".join(
+        f"{token.decode(errors='backslashreplace')!r} is {_place(ours)} in the target and {_place(theirs)} in the draft"
+        for ours, theirs, token in different[:3]
+    )
+    raise VocabularyMismatch(
+        f"The vocabularies of {names} differ in {len(different)} tokens ({shown}): take a draft model of the same "
+        "family."
+    )
+
+
+def _first_id(change: tuple[int, int, bytes]) -> tuple[int, bytes]:
+    """Orders changes by the first id that they concern, in either vocabulary."""
+    return min(place for place in change[:2] if place != ABSENT), change[2]
+
+
+def _place(token_id: int) -> str:
+    return "absent" if token_id == ABSENT else str(token_id)

@@ -1,0 +1,1 @@
+"""Speculative decoding: who drafts, how much, and what it costs."""

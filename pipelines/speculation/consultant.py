@@ -1,0 +1,271 @@
+"""Consultant: when the draft model is asked, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TypeVar
+
+from ..config import AUTO
+from ..engine.sequence import Sequence
+from .calibration import Calibration, Evidence
+from .cost import CostModel
+from .drafters.base import Opinion, Proposal
+from .drafting import Drafting
+from .turn import Pass, Turn
+from .worth import Worth
+
+LEAST_READ = 0.1  # a draft is read as far as it is that likely to stand
+HOPED = 0.8  # what is expected of a model's next proposal before it was asked: what pays is found out by asking only
+DOUBTED = 4  # proposals that this counts for
+FORGET = 0.05  # weight of the newest proposal in what is expected of the next one, at least
+RECOVER = 0.0003  # how fast that goes back to what was hoped for while the model is not asked
+
+READ, WRITE_BEHIND, WRITE_INSTEAD = "read", "write behind", "write instead"
+
+# Weights of what is thought of a text's proposal when the draft model has read it, bias first, to begin with. The
+# features are half the log-odds of both: for a token on which they agree; for the text's where the model would write
+# another; for the model's, with the odds of the text's token.
+PRIORS = {
+    "agreed": (1.7, 0.7, 0.85), "doubted": (0.0, 0.6, 0.55), "mended": (0.0, -0.55, 1.05),
+    "agreed sampled": (0.85, 0.9, 0.8), "doubted sampled": (-0.6, 0.7, 0.7), "mended sampled": (-0.3, -0.75, 1.1),
+}  # fmt: skip
+
+
+Answer = TypeVar("Answer")  # of the draft model, for one turn
+
+
+@dataclass(slots=True)
+class _Wait:
+    """How many passes the draft model is not asked for a sequence, of how many that it was not."""
+
+    left: int = 0
+    last: int = 0
+
+    def again(self) -> None:
+        self.left = self.last = max(1, 2 * self.last)
+
+
+class Consultant:
+    """Lets the draft model read and mend what the texts offer, or write behind it or in its place (see `Planner`).
+
+    expected: the probability that its next proposal stands, as far as can be told before it is asked.
+
+    Where the draft model has no room for a sequence, which passes as others end, it is asked again after 1 pass, then
+    after 2 more, 4, 8, and so on: twice as long as was needed at most, and hardly ever where there is never room.
+    """
+
+    def __init__(self, drafting: Drafting, calibration: Calibration) -> None:
+        self._drafting = drafting
+        self._calibration = calibration
+        self.expected = HOPED
+        self._num_expected = DOUBTED  # proposals that this rests on
+        self._waits: dict[Sequence, _Wait] = {}  # for room in the model's cache
+        self._missed: dict[Sequence, float] = {}  # tokens that it would have brought since it was fed, had it been
+
+    def release(self, sequence: Sequence) -> None:
+        """Forget a finished sequence."""
+        self._waits.pop(sequence, None)
+        self._missed.pop(sequence, None)
+
+    def consult(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
+        """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay and
+        can be afforded. `rate` is what a millisecond is worth, in tokens."""
+        for turn in turns:
+            if (wait := self._waits.get(turn.sequence)) is not None and wait.left:
+                wait.left -= 1
+        asking = [turn for turn in turns if self._can_ask(turn)]
+        if not asking:
+            return
+        uses: list[str | None] = []
+        for turn in asking:
+            uses.append(self._best_use(coming, rate, turn, len(asking), uses))
+        reading = [turn for turn, use in zip(asking, uses, strict=True) if use == READ]
+        writing = [turn for turn, use in zip(asking, uses, strict=True) if use in (WRITE_BEHIND, WRITE_INSTEAD)]
+        if not reading and not writing:
+            self.expected += RECOVER * (HOPED - self.expected)
+            coming.cost.forget_draft()
+            return
+        if reading:
+            self._read(coming, rate, reading)
+            reading = [turn for turn in reading if self._can_ask(turn)]
+            for turn in reading:
+                if self._is_worth_writing(coming, rate, turn, len(reading), bool(writing)):
+                    writing.append(turn)
+        going_on = writing
+        while going_on:
+            going_on = self._write(coming, rate, going_on)
+        for turn in writing:
+            coming.cut_to_best(turn, rate)
+            coming.release(turn)
+
+    def _can_ask(self, turn: Turn) -> bool:
+        wait = self._waits.get(turn.sequence)
+        return self._drafting.can_ask_model(turn) and not turn.is_full and (wait is None or not wait.left)
+
+    def _asked(
+        self,
+        coming: Pass,
+        ask: Callable[[SequenceOf[Turn]], SequenceOf[Answer | None]],
+        turns: SequenceOf[Turn],
+        aheads: SequenceOf[SequenceOf[int]],
+    ) -> SequenceOf[Answer | None]:
+        """What the draft model answers for each turn, with so much ahead of its text. Each bears its share of the time
+        that this should take, together no more than was reserved, since this pass may have shown that the model is
+        slower than was thought then. What it takes is learnt from where there is an answer for all."""
+        cost = coming.cost
+        share_ms = cost.draft_pass_ms(len(turns)) / len(turns)
+        shares_ms = [share_ms + self._feeding_ms(cost, *each) for each in zip(turns, aheads, strict=True)]
+        expected_ms = sum(shares_ms)
+        reserved_ms = sum(turn.reserved_ms for turn in turns)
+        for turn, turn_ms in zip(turns, shares_ms, strict=True):
+            coming.release(turn)
+            coming.charge(turn, turn_ms * min(1.0, reserved_ms / expected_ms) if expected_ms else 0.0)
+        began = self._drafting.model_s
+        answers = ask(turns)
+        for turn, answer in zip(turns, answers, strict=True):
+            if answer is None:
+                self._waits.setdefault(turn.sequence, _Wait()).again()
+            else:
+                self._waits.pop(turn.sequence, None)
+        if None not in answers:
+            cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
+        return answers
+
+    def _worth(self, coming: Pass, rate: float) -> Worth:
+        return Worth(coming.cost, rate, self.expected, coming.python_row_ms)
+
+    def _best_use(
+        self, coming: Pass, rate: float, turn: Turn, num_sharing: int, others: SequenceOf[str | None]
+    ) -> str | None:
+        """What the draft model is worth most for, if it is worth its time, which is reserved; `others` are the uses of
+        those who may share its passes. The draft is made ready for that: dropped where the model is to write in its
+        place, and as long as the texts offer where it is to be read, outside the pass until then."""
+        worth, behind, length = self._worth(coming, rate), self._drafting.num_behind(turn), len(turn.draft)
+        rows_ms = coming.draft_ms(turn)
+
+        def time_ms(use: str) -> float:
+            """What feeding the model and its first pass take."""
+            num_drafted = {WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.num_read}[use]
+            is_shared = any(other is not None and (other == READ) == (use == READ) for other in others)
+            return _share_ms(coming.cost, is_shared) + worth.feeding_ms(behind, num_drafted)
+
+        bare = coming.rows - length
+        mine = worth.of_draft(turn, bare)
+        uses: dict[str, float] = {}
+        if coming.can_afford(time_ms(WRITE_BEHIND)):
+            feeding_ms = worth.feeding_ms(behind, length)
+            uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, feeding_ms, num_sharing, coming.left_ms)
+        if length and turn.sequence.config.mode == AUTO and coming.can_afford(time_ms(WRITE_INSTEAD) - rows_ms):
+            feeding_ms = worth.feeding_ms(behind, 0)
+            written = worth.of_writing(turn, 0, bare, feeding_ms, num_sharing, coming.left_ms + rows_ms)
+            uses[WRITE_INSTEAD] = written - mine
+            self._take_all_offers(turn)
+            of_reading, turn.num_read = worth.of_reading(turn, length, bare, behind, num_sharing)
+            if coming.can_afford(time_ms(READ) - rows_ms):
+                uses[READ] = of_reading - mine
+        use = max(uses, key=lambda name: uses[name], default=None)
+        if use is None or uses[use] + self._regret(turn, rate * worth.feeding_ms(behind, 0), uses) <= 0:
+            turn.cut(length)
+            return None
+        self._missed.pop(turn.sequence, None)
+        offers = turn.draft.copy()
+        turn.cut(length)
+        if use != WRITE_BEHIND:
+            coming.cut(turn, 0)
+        if use == READ:
+            turn.draft = offers
+        coming.reserve(turn, time_ms(use))
+        return use
+
+    def _regret(self, turn: Turn, feeding: float, uses: Mapping[str, float]) -> float:
+        """How much of the price of `feeding` the model what it missed need not be paid by this pass alone: as much as
+        the model would have brought in passes for which the texts offered nothing, had it been fed before. So little is
+        lost whether the answer goes on or ends (ski rental; Karlin et al., Competitive snoopy caching, 1988)."""
+        missed = self._missed.get(turn.sequence, 0.0)
+        if not turn.draft and WRITE_BEHIND in uses:
+            self._missed[turn.sequence] = missed + max(0.0, uses[WRITE_BEHIND] + feeding)
+        return min(missed, feeding)
+
+    def _take_all_offers(self, turn: Turn) -> None:
+        for proposal in self._drafting.surest(turn):
+            survival = turn.survival * self._calibration.estimate(proposal.evidence)
+            if turn.is_full or survival < LEAST_READ:
+                return
+            turn.take(proposal, survival)
+
+    def _read(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
+        """Have drafts read, and take of each what is likely to stand now."""
+        aheads = [turn.tokens[: turn.num_read] for turn in turns]
+        for turn, opinions in zip(turns, self._asked(coming, self._drafting.read, turns, aheads), strict=True):
+            draft = turn.draft.copy()
+            turn.cut(0)
+            is_mended = False
+            for proposal, opinion in zip_longest(draft, (opinions or ())[: turn.num_read]):
+                second = proposal
+                if opinion is not None:
+                    second = self._second_thought(proposal, opinion, turn.sequence.config.greedy)
+                if not self._take(coming, rate, turn, second):
+                    break
+                if is_mended := second.token != proposal.token:
+                    break
+            if is_mended:
+                for proposal in self._drafting.surest(turn):  # copying goes on
+                    if not self._take(coming, rate, turn, proposal):
+                        break
+            coming.cut_to_best(turn, rate)
+
+    def _take(self, coming: Pass, rate: float, turn: Turn, proposal: Proposal) -> bool:
+        """Take one more token into a draft, unless no row could be so cheap that it pays, or it is too much to lose."""
+        survival, price_ms = turn.survival * self._calibration.estimate(proposal.evidence), coming.row_ms(turn)
+        if survival < rate * coming.least_row_ms or not coming.can_take(turn, price_ms):
+            return False
+        coming.take(turn, proposal, survival, price_ms)
+        return True
+
+    def _second_thought(self, proposal: Proposal, opinion: Opinion, is_greedy: bool) -> Proposal:
+        """The likelier of what a text proposes and what the draft model would write there."""
+        odds, kind = self._calibration.log_odds(proposal.evidence) / 2, "" if is_greedy else " sampled"
+        own = opinion.proposal
+        if own.token == proposal.token:
+            return replace(proposal, evidence=Evidence(f"agreed{kind}", (odds, opinion.log_odds / 2)))
+        doubted = replace(proposal, evidence=Evidence(f"doubted{kind}", (odds, opinion.log_odds / 2)))
+        mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
+        return self._calibration.likeliest((doubted, mended))
+
+    def _is_worth_writing(self, coming: Pass, rate: float, turn: Turn, num_sharing: int, is_shared: bool) -> bool:
+        """Whether the model is to go on behind the draft, of which it may have read a part. Its time is reserved."""
+        feeding_ms = self._feeding_ms(coming.cost, turn, turn.tokens)
+        price_ms = feeding_ms + _share_ms(coming.cost, is_shared)
+        length = len(turn.draft)
+        worth = self._worth(coming, rate).of_writing(turn, length, coming.rows, feeding_ms, num_sharing, coming.left_ms)
+        if worth <= 0 or not coming.can_take(turn, coming.row_ms(turn) + price_ms):
+            return False
+        coming.reserve(turn, price_ms)
+        return True
+
+    def _write(self, coming: Pass, rate: float, writing: SequenceOf[Turn]) -> list[Turn]:
+        """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
+        proposals = self._asked(coming, self._drafting.written, writing, [turn.tokens for turn in writing])
+        goes_on: list[Turn] = []
+        for turn, proposal in zip(writing, proposals, strict=True):
+            if proposal is None:
+                continue
+            self._num_expected += 1
+            weight = max(FORGET, 1 / self._num_expected)
+            self.expected += weight * (self._calibration.estimate(proposal.evidence) - self.expected)
+            is_taken = self._take(coming, rate, turn, proposal)
+            if is_taken and self._is_worth_writing(coming, rate, turn, len(writing), bool(goes_on)):
+                goes_on.append(turn)
+        return goes_on
+
+    def _feeding_ms(self, cost: CostModel, turn: Turn, ahead: SequenceOf[int]) -> float:
+        """The time in which the draft model is fed what it missed of a text, and what is ahead of that."""
+        return cost.feeding_ms(self._drafting.num_behind(turn, ahead) - 1)
+
+
+def _share_ms(cost: CostModel, is_shared: bool) -> float:
+    """What one more sequence adds to the draft model's time for a pass."""
+    return cost.draft_row_ms if is_shared else cost.draft_pass_ms(1)

@@ -1,0 +1,172 @@
+"""A small model of the target's vocabulary drafts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import numpy as np
+
+from ...config import GenerationConfig
+from ...engine.block_pool import BlockPool, OutOfBlocks, Table
+from ...engine.sampling import Logits, choose_token
+from ...engine.sequence import Sequence
+from ...model.paged_model import PREFILL_ROWS, PagedModel, Window
+from ..calibration import Evidence
+from .base import Opinion, Proposal, Wanted
+
+SUREST = 8.0  # log-odds of a proposal are cut here
+LEAST = 1e-9  # share of the likeliest token's probability that is not told from none
+REACH = 256  # tokens of a text that the model is fed to begin with, at most
+
+# Weights of a proposal's features, bias first, to begin with. The model's own odds are taken at their word where it
+# takes the likeliest token. Where it samples, the shared noise makes the target agree more often than they say.
+PRIORS = {"draft_model": (0.7, 1.8, 0.0), "draft_model sampled": (0.4, 0.4, 0.0)}
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What the draft model's cache holds of one sequence, and of the draft behind it: `tokens`, from `begin` on."""
+
+    table: Table
+    begin: int
+    tokens: list[int]  # rejected drafts included
+
+
+class DraftModel:
+    """Writes ahead with the draft model, token by token, in its own cache.
+
+    It samples with the target's settings and the target's noise, so that both models choose the same token as often as
+    their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). It runs only for proposals
+    that are taken; what it missed is fed in one pass. Of a long text that is the last `reach` tokens, as what lies far
+    back helps a small model little and costs much (Sun et al., TriForce, arXiv 2404.11912); with them it begins anew
+    where its context is full. Where its cache is full it proposes nothing.
+    """
+
+    name = "draft_model"
+
+    def __init__(self, model: PagedModel, pool: BlockPool, max_context: int, reach: int = REACH) -> None:
+        self._model = model
+        self._pool = pool
+        self._max_context = max_context
+        self._reach = min(reach, max_context // 2)
+        self._progress: dict[Sequence, _Progress] = {}
+
+    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
+        ahead = list(ahead)
+        while (proposal := self.write([(sequence, ahead)])[0]) is not None:
+            yield proposal
+            ahead.append(proposal.token)
+
+    def write(self, wanted: Wanted) -> list[Proposal | None]:
+        rows = zip(wanted, self._run(wanted, 1), strict=True)
+        return [None if logits is None else self._opinion(*each, None, logits[0]).proposal for each, logits in rows]
+
+    def read(self, wanted: Wanted) -> list[list[Opinion] | None]:
+        rows = zip(wanted, self._run(wanted, None), strict=True)
+        return [None if logits is None else self._opinions(*each, logits) for each, logits in rows]
+
+    def _opinions(self, sequence: Sequence, ahead: SequenceOf[int], logits: SequenceOf[Logits]) -> list[Opinion]:
+        rows = zip_longest(logits, ahead)  # behind the last token, none is there yet
+        return [self._opinion(sequence, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
+
+    def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
+        """The last `num_rows` logits behind each sequence and what is ahead of it, or those of all that is ahead."""
+        windows: dict[int, Window] = {}
+        for i, (sequence, ahead) in enumerate(wanted):
+            progress = self._prepared(sequence, ahead)
+            if progress is None:
+                continue
+            tokens = [*sequence.tokens[progress.begin :], *ahead]
+            rows = num_rows or 1 + len(ahead)
+            start = min(_common_length(progress.tokens, tokens), len(tokens) - rows)
+            progress.tokens = tokens[:start]  # should the pass fail
+            if len(tokens) - start > PREFILL_ROWS:
+                self._model.prefill(tokens[:-rows], start, progress.table.blocks)
+                start = len(tokens) - rows
+            windows[i] = Window(tokens[start:], start, progress.table.blocks, rows)
+        if not windows:
+            return [None] * len(wanted)
+        logits = dict(zip(windows, self._model.forward(list(windows.values())), strict=True))
+        for i in windows:
+            sequence, ahead = wanted[i]
+            progress = self._progress[sequence]
+            text = sequence.tokens[progress.begin :]
+            progress.tokens = [*text, *ahead]
+            self._pool.publish(progress.table, text, len(text))
+        return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
+
+    def _opinion(self, sequence: Sequence, ahead: SequenceOf[int], there: int | None, logits: Logits) -> Opinion:
+        """On the token that is there, or where none is, on its own."""
+        tokens, config = [*sequence.tokens, *ahead], sequence.config
+        logits = sequence.restricted(logits, ahead)
+        own = choose_token(logits, tokens, sequence.num_prompt_tokens, config, sequence.answer)
+        odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
+        kind = self.name if config.greedy else f"{self.name} sampled"
+        features = (odds / 2, math.log2(1 + len(ahead)) / 4)
+        return Opinion(Proposal(own, self.name, Evidence(kind, features)), odds_there)
+
+    def num_behind(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> int:
+        begin, cached = self._known(sequence, ahead)
+        return max(1, len(sequence.tokens) + len(ahead) - begin - cached)
+
+    def release(self, sequence: Sequence) -> None:
+        progress = self._progress.pop(sequence, None)
+        if progress is not None:
+            self._pool.close(progress.table)
+
+    def _known(self, sequence: Sequence, ahead: SequenceOf[int]) -> tuple[int, int]:
+        """From where on the model reads a sequence and what is ahead of it, and how much of that its cache holds."""
+        progress, tokens, num_ahead = self._progress.get(sequence), sequence.tokens, len(ahead)
+        if progress is not None and len(tokens) - progress.begin + num_ahead < self._max_context:
+            return progress.begin, _common_length(progress.tokens, [*tokens[progress.begin :], *ahead])
+        known = self._pool.num_known(tokens)
+        if len(tokens) - known <= self._reach and len(tokens) + num_ahead < self._max_context:
+            return 0, known
+        begin = max(0, len(tokens) - self._reach)
+        return begin, self._pool.num_known(tokens[begin:])
+
+    def _prepared(self, sequence: Sequence, ahead: SequenceOf[int]) -> _Progress | None:
+        """A sequence's cache with room for a draft; None where there is none."""
+        begin, _ = self._known(sequence, ahead)
+        progress, text = self._progress.get(sequence), sequence.tokens[begin:]
+        num_slots = len(text) + len(ahead)
+        if num_slots >= self._max_context:
+            return None
+        if progress is not None and progress.begin != begin:
+            self.release(sequence)
+            progress = None
+        try:
+            if progress is None:
+                table, num_shared = self._pool.open(text, num_slots)
+                progress = self._progress[sequence] = _Progress(table, begin, text[:num_shared])
+            else:
+                self._pool.grow(progress.table, num_slots)
+        except OutOfBlocks:
+            return None
+        return progress
+
+
+def _common_length(left: list[int], right: list[int]) -> int:
+    """How many first tokens are the same; by halves, since lists compare much faster than a loop over them."""
+    same, different = 0, min(len(left), len(right)) + 1
+    while different - same > 1:
+        middle = (same + different) // 2
+        if left[same:middle] == right[same:middle]:
+            same = middle
+        else:
+            different = middle
+    return same
+
+
+def _log_odds(logits: Logits, tokens: SequenceOf[int], config: GenerationConfig) -> list[float]:
+    """How sure the model itself is of each token, at the temperature asked for: log p / (1 - p), within SUREST."""
+    scores = logits if config.greedy else logits / np.float32(config.temperature)
+    highest = scores.max()
+    total = float(np.exp(scores - highest).sum())
+    shares = [math.exp(float(scores[token] - highest)) for token in tokens]
+    odds = [math.log(max(share, LEAST) / max(total - share, LEAST)) for share in shares]
+    return [min(SUREST, max(-SUREST, each)) for each in odds]

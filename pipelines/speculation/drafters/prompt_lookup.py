@@ -1,0 +1,36 @@
+"""Prompt lookup: what followed the last time these tokens stood here?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+
+from ...engine.sequence import Sequence
+from ..calibration import Evidence
+from .base import Proposal, source_of
+from .latest import LatestIndex
+
+
+class PromptLookup:
+    """The longest n-gram at the end of the text that occurred before, and what followed its latest occurrence.
+
+    The method is known as prompt lookup decoding (A. Saxena, 2023). Each token is indexed once.
+    """
+
+    name = "prompt_lookup"
+
+    def __init__(self) -> None:
+        self._indices: dict[Sequence, LatestIndex] = {}
+
+    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
+        tokens, longest = sequence.tokens, sequence.config.max_ngram_size
+        index = self._indices.setdefault(sequence, LatestIndex(longest))
+        index.extend(tokens, len(tokens) - 1)  # an n-gram at the very end has no successor yet
+        size, match = index.match(tokens, [*tokens[-longest:], *ahead][-longest:])
+        for depth, token in enumerate(tokens[match:] if size else ()):
+            evidence = Evidence(self.name, (size / 8, math.log2(1 + depth) / 4))
+            yield Proposal(token, source_of(self.name, match + depth, sequence), evidence)
+
+    def release(self, sequence: Sequence) -> None:
+        self._indices.pop(sequence, None)

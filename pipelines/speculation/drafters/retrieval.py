@@ -1,0 +1,38 @@
+"""Retrieval: the user's own files as the drafter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+
+from ...engine.sequence import Sequence
+from ..calibration import Evidence
+from ..reference import LENGTHS, Reference
+from .base import Proposal
+
+# Weights of the features below, bias first, to begin with: about the share of an n-gram's occurrences that agree.
+PRIORS = {"reference": (-1.0, 1.0, 0.2, 1.0, -0.2)}
+
+
+class Retrieval:
+    """Goes on as a text of the reference does that ends in the same n-gram (REST, arXiv 2311.08252)."""
+
+    name = "reference"
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+
+    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
+        tail = [*sequence.tokens[-LENGTHS[0] :], *ahead][-LENGTHS[0] :]
+        depth = len(ahead)
+        while (match := self._reference.match(tail)) is not None:
+            token = int(self._reference.tokens[match.end])
+            odds = math.log(match.share / (1 - match.share))
+            features = (match.length / 8, math.log2(1 + match.count) / 4, odds, math.log2(1 + depth) / 4)
+            yield Proposal(token, self.name, Evidence(self.name, features))
+            tail = [*tail, token][-LENGTHS[0] :]
+            depth += 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Nothing is kept of a sequence."""

@@ -1,0 +1,156 @@
+"""Measuring: passes of both models are timed, as many as there is time for, and what others take is guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..model.timing import NoMeasurement, Run, Timing, take
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels take them by fours
+EARLY = (5, 9, 3, 17, 4, 33)  # which of them tell most of the others, and come first, where time is short
+CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
+CATCH_UP_ROWS = 64
+UNTILED_ROWS, TILE_ROWS = 64, 32  # see `CostModel.is_tiled`
+LEAST_ROW = 0.02  # of the time of the smallest pass: what a row more takes at least, where that is a guess
+TOKEN_SHARE = 2e-5  # bytes of keys and values of a token, for each of the weights, in models of 1 to 8 billion
+
+# How far a guess may be from the truth, beyond what is usual, as a standard deviation of the logarithm: of what rows
+# take, from fewer and more of them, and from fewer; of what context takes, from that for fewer rows, and from bytes.
+BETWEEN, BEYOND = 0.2, 0.6
+WIDER, BY_BYTES = 0.4, 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of what `CostModel` is made, under the same names."""
+
+    rows: tuple[int, ...]
+    base_ms: tuple[float, ...]
+    context_ms: tuple[float, ...]
+    draft_ms: float
+    draft_row_ms: float
+    draft_context_ms: float
+    is_tiled: bool
+    base_doubt: tuple[float, ...]
+    context_doubt: tuple[float, ...]
+
+
+def measured(
+    target: Run,
+    draft: Run | None,
+    max_context: int,
+    least_rows: int,
+    most_rows: int | None,
+    token_share: float,
+    budget_s: float,
+) -> Measured:
+    """See `CostModel.measure`. Raises NoMeasurement."""
+    most = min(max_context - 1, most_rows or max_context)
+    rows = tuple(n for n in sorted({least_rows, *ROWS}) if least_rows <= n <= most)
+    if len(rows) < 2:
+        raise NoMeasurement(f"No two sizes of a pass can be timed between {least_rows} and {most} rows.")
+    short, long = (max(0, min(context, max_context - rows[-1])) for context in CONTEXTS)
+    few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row takes another attention kernel
+    tiles = [UNTILED_ROWS + more for more in (0, 1) if most > UNTILED_ROWS and max_context > UNTILED_ROWS + short]
+    at_short = {n: Timing(target, n, short) for n in (*rows, *tiles)}
+    at_long = {n: Timing(target, n, long) if long > short else at_short[n] for n in few}
+    drafts = [] if draft is None else _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long)
+    first, second, *others = sorted(rows, key=lambda n: (n != rows[0], EARLY.index(n) if n in EARLY else len(EARLY), n))
+    at_short[first].num_needed, at_short[second].num_needed = 2, 1
+    needed = [at_short[first], *drafts[:1], at_short[second]]
+    more = [at_long[first], *drafts[1:], *(at_short[n] for n in (*others, *tiles)), *at_long.values()]
+    take(list(dict.fromkeys((*needed, *more))), budget_s)
+    short_ms, base_doubt = _filled(rows, at_short)
+    slope, context_doubt = _slopes(rows, short_ms, at_long, max(long - short, 1), token_share)
+    base = increasing(short_ms - slope * short)
+    if base.min() <= 0:
+        raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
+    if base[-1] <= base[0]:  # whatever is drafted would seem free
+        raise NoMeasurement(f"A pass of {rows[-1]} rows would take no longer than one of {rows[0]}.")
+    row_share = (short_ms[-1] - short_ms[0]) / (rows[-1] - rows[0]) / short_ms[0]
+    return Measured(
+        rows,
+        tuple(base.tolist()),
+        tuple(slope.tolist()),
+        *_draft_costs(drafts, float(row_share), token_share),
+        _is_tiled([at_short[n].ms for n in tiles]),
+        base_doubt,
+        context_doubt,
+    )
+
+
+def increasing(values: SequenceOf[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """More rows never cost less: the noise that says so is taken out from the right."""
+    return np.minimum.accumulate(np.asarray(values)[::-1])[::-1]
+
+
+def _filled(rows: SequenceOf[int], timings: Mapping[int, Timing]) -> tuple[NDArray[np.float64], tuple[float, ...]]:
+    """What passes of so many rows take, and how doubtful each of these times is. Those that were not timed are taken
+    from their neighbours: reading the weights is a part for all rows together, and each row adds its own."""
+    known = {n: ms for n in rows if (ms := timings[n].ms) is not None}
+    sizes, times = list(known), increasing(list(known.values()))
+    last = sizes[-1]
+    if last < rows[-1]:
+        row_ms = max((times[-1] - times[0]) / (last - sizes[0]), LEAST_ROW * times[0])
+        sizes, times = [*sizes, rows[-1]], np.append(times, times[-1] + row_ms * (rows[-1] - last))
+    doubt = tuple(timings[n].doubt if n in known else BETWEEN if n < last else BEYOND for n in rows)
+    return np.interp(rows, sizes, times), doubt
+
+
+def _slopes(
+    rows: SequenceOf[int],
+    short_ms: NDArray[np.float64],
+    at_long: Mapping[int, Timing],
+    num_tokens: int,
+    token_share: float,
+) -> tuple[NDArray[np.float64], tuple[float, ...]]:
+    """What each token of context adds to a pass of so many rows, and how doubtful that is. Context longer by
+    `num_tokens` may not have been tried; then keys and values are read as fast as the weights are."""
+    by_bytes = token_share * short_ms[0] * np.sqrt(np.divide(rows, rows[0]))
+    known = {n: ms for n, timing in at_long.items() if (ms := timing.ms) is not None}
+    if not known:
+        return by_bytes, (BY_BYTES,) * len(rows)
+    long_ms = np.interp(rows, list(known), increasing(list(known.values())))
+    slope = (long_ms - short_ms).clip(0.0) / num_tokens
+    last = max(known)
+    wider = slope[rows.index(last)] * np.sqrt(np.divide(rows, last))
+    slope = np.where(np.asarray(rows) <= last, slope, np.maximum(wider, by_bytes))
+    is_sure = not any(at_long[n].doubt for n in known)
+    return increasing(slope), tuple(0.0 if is_sure and n <= last else WIDER for n in rows)
+
+
+def _draft_timings(draft: Run, before: Callable[[], object], max_context: int, short: int, long: int) -> list[Timing]:
+    """Of the draft model: a token, some to catch up with, and as many over a longer context. As in use, the target's
+    weights have driven its own out of the caches `before`."""
+    more = min(CATCH_UP_ROWS, max_context - short - 1)
+    far = max(short, min(long, max_context - more - 1))
+    one, near = Timing(draft, 1, short, 2, before), Timing(draft, 1 + more, short, 0, before)
+    return [one, near, Timing(draft, 1 + more, far, 0, before) if far > short else near]
+
+
+def _draft_costs(drafts: SequenceOf[Timing], row_share: float, token_share: float) -> tuple[float, float, float]:
+    """`draft_ms`, `draft_row_ms` and `draft_context_ms`. Where catching up was not tried, a row takes the share
+    `row_share` of a pass, as it does with the target."""
+    if not drafts or drafts[0].ms is None:
+        return 0.0, 0.0, 0.0
+    one, near, far = drafts
+    draft_ms = drafts[0].ms
+    if near.ms is None:
+        return draft_ms, row_share * draft_ms, token_share * draft_ms
+    context_ms = token_share * draft_ms
+    if far.ms is not None:
+        context_ms = max(0.0, (far.ms - near.ms) / max(far.context - near.context, 1) / near.rows)
+    row_ms = (near.ms - draft_ms) / max(near.rows - one.rows, 1) - context_ms * near.context
+    return draft_ms, max(0.0, row_ms), context_ms
+
+
+def _is_tiled(tiles_ms: SequenceOf[float | None]) -> bool:
+    """Whether the first row of a tile costs more than half of all of them, by the times of a full and a begun one."""
+    if not tiles_ms or tiles_ms[0] is None or tiles_ms[1] is None:
+        return False
+    return tiles_ms[1] - tiles_ms[0] > TILE_ROWS / 2 * (tiles_ms[0] / UNTILED_ROWS)

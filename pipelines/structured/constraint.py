@@ -1,0 +1,147 @@
+"""Constraint: what a grammar lets one answer be."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from ..errors import InvalidOption
+
+REMEMBERED = 64  # positions whose masks are kept: what drafting asks, verification asks again
+
+Allowed = NDArray[np.bool_]  # [tokens of the vocabulary]
+T = TypeVar("T")
+
+
+class _GivenUp(Exception):
+    """The matcher follows nothing any further, not after a reset either."""
+
+
+class Constraint:
+    """Answers what may follow any beginning of an answer; what it was asked before makes no difference.
+
+    It keeps the grammar's state behind the beginning that was asked for last, and goes from there: a draft, its
+    verification and the next draft ask for beginnings that have most in common. `matcher` is of the grammar, and so is
+    each that `make` makes. `end` is the id that stands for the end of an answer in them, behind the vocabulary; `ends`
+    are those that a model may write for it.
+
+    Every method raises InvalidOption where llguidance gives up, as on a grammar that is too complex.
+    """
+
+    def __init__(self, matcher: LLMatcher, make: Callable[[], LLMatcher], end: int, ends: frozenset[int]) -> None:
+        self._make = make
+        self._end = end
+        self._ends = ends
+        self._begin(matcher)
+
+    def _begin(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+        self._known: list[int] = []  # the beginning that was asked for last, or one that goes on behind it
+        self._at = 0  # how many tokens of it the matcher has read
+        self._masks: dict[int, bytes] = {}  # behind so many tokens of it
+        self._strayed = False  # whether the matcher has read anything else
+
+    def copy(self) -> Constraint:
+        """One of the same grammar for another answer, without reading the grammar again."""
+        other = copy.copy(self)
+        other._matcher, other._known, other._masks = self._matcher.deep_copy(), [*self._known], {**self._masks}
+        return other
+
+    def allowed(self, answer: Sequence[int]) -> Allowed | None:
+        """Whether each token of the vocabulary may follow; None where the answer is over, so that nothing does.
+
+        Raises InvalidOption where no token can write what the grammar wants.
+        """
+        if (mask := self._mask_behind(answer)) is None:
+            return None
+        bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=self._end + 1, bitorder="little")
+        allowed = bits[: self._end].astype(np.bool_)
+        if bits[self._end]:
+            allowed[sorted(self._ends)] = True
+        if not allowed.any():
+            raise InvalidOption(
+                "No token of this model's vocabulary goes on as structured_output_config demands: give another one."
+            )
+        return allowed
+
+    def allows(self, answer: Sequence[int], token: int) -> bool:
+        """Whether one token may follow."""
+        if (mask := self._mask_behind(answer)) is None:
+            return False
+        asked = self._end if token in self._ends else token
+        return asked <= self._end and bool(mask[asked // 8] >> asked % 8 & 1)
+
+    def is_complete(self, answer: Sequence[int]) -> bool:
+        """Whether the answer is over: an end was written, or nothing can follow that the grammar allows."""
+        return self._mask_behind(answer) is None
+
+    def forced(self, answer: Sequence[int]) -> int | None:
+        """The only token that may follow, if there is but one."""
+        if (mask := self._mask_behind(answer)) is None:
+            return None
+        bits = int.from_bytes(mask, "little")
+        return bits.bit_length() - 1 if bits.bit_count() == 1 else None
+
+    def _mask_behind(self, answer: Sequence[int]) -> bytes | None:
+        """A bit for each token that may follow, and one for the end; None where the answer is over.
+
+        All that drafts led llguidance to counts towards its limits, and no draft may end an answer. So where it gives
+        up and has been elsewhere, a matcher is asked once more that has read nothing but this answer.
+        """
+        try:
+            return self._mask_if_any(answer)
+        except _GivenUp as error:
+            strayed = self._strayed
+            self._begin(self._make())
+            if strayed:
+                return self._mask_behind(answer)
+            raise InvalidOption(
+                f"structured_output_config cannot be followed any further ({error}): make it simpler."
+            ) from error
+
+    def _mask_if_any(self, answer: Sequence[int]) -> bytes | None:
+        return None if not self._go_to(answer) or self._is_over() else self._mask()
+
+    def _go_to(self, answer: Sequence[int]) -> bool:
+        """Bring the matcher behind a beginning; False where the answer is over before that."""
+        answer = list(answer)
+        same = min(len(answer), self._at)
+        while self._known[:same] != answer[:same]:
+            same -= 1
+        if same < self._at:
+            self._strayed = True
+            self._matcher.rollback(self._at - same)
+            self._check()
+            self._at = same
+        for token in answer[same:]:
+            self._mask()  # it counts, too, and plain decoding asks for each
+            if token in self._ends or self._is_over():
+                return False
+            self._matcher.consume_token(token)
+            self._check()
+            if self._known[self._at : self._at + 1] != [token]:
+                self._known[self._at :] = [token]
+                self._masks = {at: mask for at, mask in self._masks.items() if at <= self._at}
+            self._at += 1
+        return True
+
+    def _is_over(self) -> bool:
+        return self._matcher.is_accepting() and int.from_bytes(self._mask(), "little") == 1 << self._end
+
+    def _mask(self) -> bytes:
+        """A bit for each token, and one for the end."""
+        if self._at not in self._masks:
+            if len(self._masks) == REMEMBERED:
+                del self._masks[min(self._masks)]
+            self._masks[self._at] = self._matcher.compute_bitmask()
+            self._check()
+        return self._masks[self._at]
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise _GivenUp(self._matcher.get_error().splitlines()[0])

@@ -1,0 +1,136 @@
+"""Grammars: makes the constraints of a pipeline's requests."""
+
+from __future__ import annotations
+
+import re
+from math import lcm
+from threading import Lock
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
+
+from ..config import GenerationConfig
+from ..errors import InvalidOption
+from ..text.token_bytes import TokenBytes
+from ..text.tokenizer import Tokenizer
+from .constraint import Constraint
+
+EXPECTED = {
+    "json_schema": "a JSON schema, as JSON text, of keywords that llguidance knows",
+    "regex": "a regular expression in the syntax of Rust's regex, without look-around and back references",
+    "grammar": "a context-free grammar in Lark's notation or in GBNF",
+}
+MOST_SHOWN = 200  # characters of a form, or of llguidance's reason, in an error
+# llguidance keeps a state for each remainder that a number can have, of all divisors of a schema together; those of 2
+# and 5 it does without. For a million it takes some 10 s and half a gigabyte, and has no limit of its own.
+DIVISOR = re.compile(r'"multipleOf"\s*:\s*([0-9]+)(?:\.([0-9]+))?')
+MOST_REMAINDERS = 100_000
+ANCHOR = "\x02"  # is part of no longer token
+# What printers of JSON put between its parts. An unsure model would go on with blank lines for ever, given leave.
+WHITE_SPACE = r" |\n[ \t]{0,40}"
+MOST_BEFORE = 3  # tokens that stand for the anchor and the space before it
+LONGEST_FORCED = 256  # characters: what llguidance forces is read anew behind each token
+AT_A_CUT = 4  # tokens at the end of a text that would be others if it went on
+
+
+class Grammars:
+    """The vocabulary is read when the first request needs it, which takes seconds where it is large, and once only."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._lock = Lock()
+        self._vocabulary: _Vocabulary | None = None
+
+    def constraint(self, config: GenerationConfig) -> Constraint | None:
+        """What a request's answer has to keep to, if anything. Raises InvalidOption with the reason of llguidance."""
+        if config.structured_output_config is None:
+            return None
+        with self._lock:
+            if self._vocabulary is None:
+                self._vocabulary = _Vocabulary(self._tokenizer)
+        name, text = config.structured_output_config.form
+        try:
+            _check_divisors(text)
+            grammar = _written(name, text)
+        except ValueError as error:
+            raise _impossible(name, text, str(error)) from error
+        vocabulary = self._vocabulary
+
+        def make() -> LLMatcher:
+            limits = LLParserLimits(verbose_errors=False)
+            return LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits)
+
+        if (matcher := make()).is_error():
+            raise _impossible(name, text, matcher.get_error())
+        constraint = Constraint(matcher, make, vocabulary.end, config.stop_ids & vocabulary.special)
+        if constraint.allowed(()) is None:
+            raise _impossible(name, text, "it allows nothing but an empty answer")
+        return constraint
+
+
+def _written(name: str, text: str) -> str:
+    """A form in llguidance's own notation. Raises ValueError."""
+    if name == "json_schema":
+        return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITE_SPACE})
+    return grammar_from("regex" if name == "regex" else "grammar", text)
+
+
+def _check_divisors(text: str) -> None:
+    """Raises ValueError for numbers that would take too long to be told apart."""
+    together = 1
+    for whole, fraction in DIVISOR.findall(text):
+        digits = f"{whole}{fraction}".strip("0")  # a power of ten more or less makes no difference
+        divisor = int(digits[:20] or 1)
+        for factor in (2, 5):
+            while divisor % factor == 0:
+                divisor //= factor
+        together = lcm(together, divisor)
+        if together > MOST_REMAINDERS or len(digits) > 20:
+            raise ValueError("the numbers of multipleOf are too large, or too many different ones")
+
+
+def _impossible(name: str, text: str, reason: str) -> InvalidOption:
+    told = _shortened(reason.partition("\n<")[0].strip())  # what follows is for the authors of llguidance
+    return InvalidOption(
+        f"structured_output_config.{name}={_shortened(text)!r} is not possible: give {EXPECTED[name]}. ({told})"
+    )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+class _Vocabulary:
+    """What llguidance asks of a tokenizer.
+
+    The end of an answer is an id of its own, `end`, behind all others: which tokens end an answer is up to the request.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        read = TokenBytes.read(tokenizer)
+        self._tokenizer = tokenizer
+        self.end = len(read.of)
+        self.special = read.special
+        # These are the names that llguidance looks for.
+        self.eos_token_id = self.end
+        self.bos_token_id = None
+        self.tokens = [*read.of, b"<end of the answer>"]
+        self.special_token_ids = [*read.special, self.end]
+        self.tokenizer = LLTokenizer(TokenizerWrapper(self))
+
+    def __call__(self, data: str | bytes) -> list[int]:
+        """The tokens in which the model would expect a text, in the middle of another; of a long one the first ones."""
+        whole = data if isinstance(data, str) else data.decode()
+        text = whole[:LONGEST_FORCED]
+        ids = self._tokens(text)
+        return ids if text == whole else ids[: max(1, len(ids) - AT_A_CUT)]
+
+    def _tokens(self, text: str) -> list[int]:
+        for anchor in ("", ANCHOR):  # some tokenizers put a space before the first token
+            ids = self._tokenizer.encode(anchor + text, add_special_tokens=False)
+            for first in range(min(len(ids), MOST_BEFORE) + 1):
+                if b"".join(map(self._bytes_of, ids[first:])) == text.encode():
+                    return ids[first:]
+        return self.tokenizer.greedy_tokenize(text)
+
+    def _bytes_of(self, token: int) -> bytes:
+        return self.tokens[token] if token < self.end else b""

@@ -1,0 +1,214 @@
+"""Text in and out: the tokenizer, and the stream that turns tokens into text without ever splitting a character."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from xml.etree import ElementTree
+
+import openvino_genai
+import regex
+
+from ..errors import BrokenPair, InvalidOption
+
+INCOMPLETE = "\ufffd"  # what a detokenizer puts where the bytes of a character are still missing
+GRAPHEME = regex.compile(r"\X")
+
+# Operations of a detokenizer that writes each token the same way wherever it stands.
+CONTEXT_FREE = frozenset(
+    ("Parameter", "Const", "Convert", "VocabDecoder", "ByteFallback", "FuzeRagged", "UTF8Validate", "StringTensorPack",
+     "Result")
+)  # fmt: skip
+
+
+class Tokenizer:
+    """A pair's tokenizer and chat template. Raises BrokenPair where its files are missing or damaged.
+
+    Where the detokenizer writes each token the same way wherever it stands, texts are put together from those of single
+    tokens: between two passes of a model, when nothing of it is in the processor's caches, running it takes long.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            self._tokenizer = openvino_genai.Tokenizer(folder)
+        except RuntimeError as error:
+            raise BrokenPair(f"The tokenizer in {folder} cannot be loaded: export the pair again. ({error})") from error
+        self._is_context_free = _is_context_free(folder / "openvino_detokenizer.xml")
+        self._texts: dict[int, str] = {}  # of single tokens
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).input_ids.data
+        ids = [int(i) for i in encoded.ravel()]
+        if self._is_context_free:
+            self._learn(ids)  # an answer will repeat many of them
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.decode_batch([ids])[0] if ids else ""
+
+    def decode_batch(self, batch: Sequence[Sequence[int]]) -> list[str]:
+        """The text of each of several lists of ids, none of them empty, in one call."""
+        if self._is_context_free:
+            self._learn(token for ids in batch for token in ids)
+            texts = ["".join([self._texts[token] for token in ids]) for ids in batch]
+            if not any(INCOMPLETE in text for text in texts):  # else tokens end within a character
+                return texts
+        return self._tokenizer.decode([list(ids) for ids in batch])
+
+    def _learn(self, ids: Iterable[int]) -> None:
+        if unknown := [[token] for token in set(ids).difference(self._texts)]:
+            self._texts.update(zip((token for (token,) in unknown), self._tokenizer.decode(unknown), strict=True))
+
+    @property
+    def eos_token_id(self) -> int | None:
+        token_id = self._tokenizer.get_eos_token_id()
+        return token_id if token_id >= 0 else None
+
+    @property
+    def vocabulary(self) -> dict[bytes, int]:
+        return self._tokenizer.get_vocab()
+
+    @cached_property
+    def vocabulary_size(self) -> int:
+        """Every token's id is below it."""
+        return 1 + max(self.vocabulary.values(), default=-1)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._tokenizer.chat_template)
+
+    @property
+    def chat_template(self) -> str:
+        """The template's text; empty where there is none."""
+        return self._tokenizer.chat_template
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+        extra_context: Mapping[str, Any] = MappingProxyType({}),
+    ) -> str:
+        """The prompt for a conversation, with the tools that the model may call and further variables of the template.
+
+        Raises InvalidOption for messages that the template cannot take.
+        """
+        given: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
+        if extra_context:
+            given["extra_context"] = dict(extra_context)
+        try:
+            return self._tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt, **given)
+        except RuntimeError as error:
+            raise InvalidOption(f"The chat template of this model refuses these messages: {error}") from error
+
+
+def _is_context_free(detokenizer: Path) -> bool:
+    if not detokenizer.is_file():
+        return False
+    layers = ElementTree.parse(detokenizer).iterfind("./layers/layer")
+    return CONTEXT_FREE.issuperset(layer.get("type", "") for layer in layers)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of text and who proposed the tokens that it came from."""
+
+    text: str
+    source: str
+
+
+class TextStream:
+    """Turns tokens into text as they come, and finds stop strings.
+
+    Text is held back while a later token could still change what it is: an incomplete character, the last grapheme
+    cluster (Unicode annex 29: a combining mark or an emoji modifier may follow), the beginning of a stop string.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, stop_strings: Iterable[str] = (), include_stop: bool = False) -> None:
+        self._tokenizer = tokenizer
+        self._stops = tuple(sorted(stop_strings))
+        self._include_stop = include_stop
+        self._ids: list[int] = []  # from the last token behind which the text was clean: context for the next
+        self._read = ""  # the part of their text that was read already
+        self._held: list[Span] = []
+        self._last_source = ""
+        self._tail = ""  # the end of the text so far, as long as a stop string can reach back
+        self.stopped = False
+
+    def extend(self, tokens: Sequence[int], sources: Sequence[str]) -> int:
+        """Take tokens; returns how many: all, or those up to the one that completed a stop string."""
+        steps = [[*self._ids, *tokens[: i + 1]] for i in range(len(tokens))]
+        texts = self._tokenizer.decode_batch([*steps, *([token] for token in tokens)])
+        read, last_clean = self._read, None
+        self._last_source = sources[-1]
+        for i, source in enumerate(sources):
+            whole = texts[i].rstrip(INCOMPLETE)
+            self._append(whole[len(read) :], source)
+            read = max(read, whole, key=len)
+            last_clean = i if whole == texts[i] else last_clean
+            if self.stopped:
+                return i + 1
+        if last_clean is None:
+            self._ids, self._read = [*self._ids, *tokens], read
+        else:
+            self._ids = list(tokens[last_clean:])
+            self._read = texts[len(tokens) + last_clean] + read[len(texts[last_clean]) :]
+        return len(tokens)
+
+    def take(self, final: bool = False) -> tuple[Span, ...]:
+        """The text that can no longer change, with its sources; all that is left when `final`."""
+        if final and not self.stopped:
+            whole = self._tokenizer.decode(self._ids)
+            self._append(whole[len(self._read) :], self._last_source)
+            self._read = whole
+        held = "".join(span.text for span in self._held)
+        ready = len(held) if final or self.stopped else self._settled(held)
+        taken, self._held = _split(self._held, ready)
+        return taken
+
+    def _append(self, text: str, source: str) -> None:
+        if not text or self.stopped:
+            return
+        before = len(self._tail)
+        seen = self._tail + text
+        self._held.append(Span(text, source))
+        ends = [(seen.find(stop, max(0, before - len(stop) + 1)), stop) for stop in self._stops]
+        found = [(start + len(stop), start) for start, stop in ends if start >= 0]
+        if found:
+            end, start = min(found)
+            surplus = len(seen) - (end if self._include_stop else start)
+            held = sum(len(span.text) for span in self._held)
+            self._held = list(_split(self._held, held - surplus)[0])
+            self.stopped = True
+        longest = max(map(len, self._stops), default=0)
+        self._tail = seen[-longest:] if longest else ""
+
+    def _settled(self, held: str) -> int:
+        """How many characters of the held text cannot change any more."""
+        if not held:
+            return 0
+        stop_prefix = max(
+            (n for stop in self._stops for n in range(1, min(len(stop), len(held) + 1)) if held.endswith(stop[:n])),
+            default=0,
+        )
+        end = len(held) - stop_prefix
+        return max(match.start() for match in GRAPHEME.finditer(held) if match.start() <= end)
+
+
+def _split(spans: Sequence[Span], at: int) -> tuple[tuple[Span, ...], list[Span]]:
+    """The first `at` characters, neighbours of one source joined, and the rest."""
+    first: list[Span] = []
+    rest: list[Span] = []
+    for span in spans:
+        if at > 0:
+            first.append(Span(span.text[:at], span.source))
+        if span.text[max(at, 0) :]:
+            rest.append(Span(span.text[max(at, 0) :], span.source))
+        at -= len(span.text)
+    joined = (Span("".join(s.text for s in group), source) for source, group in groupby(first, lambda s: s.source))
+    return tuple(joined), rest

@@ -1,0 +1,97 @@
+"""`outrider bench` as a person runs it, on the embedded pair."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from outrider.app.bench import bench as command
+from outrider.app.cli.main import app as outrider
+from outrider.pipelines import LLMPipeline, OutriderError
+
+RUNNER = CliRunner()
+QUICK = ["--prompts-per-family", "1", "--max-new-tokens", "12", "--seed", "1"]
+
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prompts") / "own.jsonl"
+    lines = [
+        {"prompt": "Repeat this function:\ndef area(width, height):\n    return width * height"},
+        {"prompts": ["Complete this function:\ndef a(b):", "Hi"], "family": "two", "options": {"temperature": 0.0}},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    return path
+
+
+def test_every_mode_is_measured_on_every_shipped_family(embedded_pair: Path) -> None:
+    done = RUNNER.invoke(outrider, ["bench", str(embedded_pair), *QUICK, "--json", "--mode", "auto"])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert {entry["family"] for entry in report["entries"]} == set(command.FAMILIES)
+    assert [entry["mode"] for entry in report["entries"]] == ["off", "auto"] * len(command.FAMILIES)
+    for entry in report["entries"]:
+        assert entry["differing"] == 0
+        assert entry["tokens_per_s"]["median"] > 0
+        if not entry["family"].startswith("batch"):
+            assert entry["best_share"]["median"] > 0
+
+
+def test_own_prompts_give_a_table_and_a_page(prompts: Path, tmp_path: Path) -> None:
+    html = tmp_path / "page.html"
+    done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, "--html", str(html)])
+    assert done.exit_code == 0, done.output
+    assert "own, 1 prompts" in done.stdout
+    assert "two, 2 prompts" in done.stdout
+    assert "Every mode gave the tokens of plain decoding." in done.stdout
+    for mode in ("off", "lookup", "suffix", "draft", "chained", "auto"):
+        assert mode in done.stdout
+    assert html.read_text(encoding="utf-8").count("<svg") == 3
+
+
+def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline that breaks the first promise must not pass unnoticed."""
+    generate = LLMPipeline.generate
+
+    def broken(self: LLMPipeline, inputs: object, **options: object) -> object:
+        if options["mode"] == "lookup":
+            options["max_new_tokens"] = 5
+        return generate(self, inputs, **options)
+
+    monkeypatch.setattr(LLMPipeline, "generate", broken)
+    chosen = ["--mode", "lookup", "--family", "own", "--exact"]
+    done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, *chosen])
+    assert done.exit_code == 1
+    assert "DIFFERENT TEXT: own, mode lookup: 1 of 1 prompts" in done.stdout
+    assert "1 answers were not those of plain decoding" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--family", "poetry"], "'poetry' is not known: choose edit"),
+        (["--mode", "fast"], "'fast' is not one that this pair can do: choose off"),
+        (["--prompts-per-family", "0"], "prompts_per_family=0"),
+        (["--prompts", "no/such.jsonl"], "cannot be read"),
+        (["--html", "no/such/folder/page.html"], "make it first"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_measured(arguments: list[str], words: str) -> None:
+    with pytest.raises(OutriderError, match=words):
+        RUNNER.invoke(outrider, ["bench", *arguments], catch_exceptions=False)
+
+
+def test_a_page_without_the_library_that_draws_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    with pytest.raises(command.MissingPlots, match=r"pip install 'outrider\[bench\]'"):
+        RUNNER.invoke(outrider, ["bench", "--html", str(tmp_path / "page.html")], catch_exceptions=False)
+
+
+def test_a_machine_whose_cost_cannot_be_measured_is_said() -> None:
+    notes, shares = command._best(SimpleNamespace(speculation=SimpleNamespace(cost=None)), [])
+    assert shares == {}
+    assert "best possible schedule is not known" in notes[0]

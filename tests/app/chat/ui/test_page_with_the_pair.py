@@ -1,0 +1,91 @@
+"""The page with the pair that comes with Outrider behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Page, Request, expect
+
+from outrider.app.chat.assistant import Assistant
+from outrider.app.chat.launch import open_page
+from outrider.app.chat.store.history import History
+from outrider.app.chat.ui.examples import EXAMPLES
+from outrider.pipelines import LLMPipeline
+from outrider.pipelines.model.pair import name_of
+
+from ...conftest import free_port
+
+expect.set_options(timeout=60_000)
+
+
+@pytest.fixture(scope="module")
+def address(embedded_pair: Path) -> Iterator[str]:
+    port = free_port()
+    history = History(Path(":memory:"))
+    assistant = Assistant(LLMPipeline(embedded_pair, exact=True), name_of(embedded_pair))
+    page = open_page(assistant, history, "127.0.0.1", port)
+    yield f"http://127.0.0.1:{port}"
+    page.assistant.close()
+    page.blocks.close(verbose=False)
+
+
+@pytest.fixture
+def requests() -> list[Request]:
+    return []
+
+
+@pytest.fixture
+def page(address: str, open_context: Callable[..., object], requests: list[Request]) -> Page:
+    page = open_context().new_page()
+    page.on("request", lambda request: requests.append(request))  # Playwright takes no built-in method
+    page.goto(address)
+    expect(page.locator("#status")).to_contain_text("ready")
+    return page
+
+
+def answered(page: Page, mode: str) -> str:
+    """The answer to the last example, asked anew in the given mode."""
+    page.locator("#mode").get_by_text(mode).click()
+    page.locator("#chat .example").get_by_text(EXAMPLES[-1].title, exact=True).click()
+    expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
+    expect(page.locator("#send")).to_be_visible()
+    text = page.locator("#chat pre.answer").inner_text()
+    page.locator("#new").click()
+    expect(page.locator("#chat .example").first).to_be_visible()
+    return text
+
+
+def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
+    page.locator("#settings .toggle-button").click()
+    page.locator("#settings").get_by_label("number input for Temperature").fill("1")
+    page.locator("#settings").get_by_label("number input for Max answer tokens").fill("96")
+    seed = page.locator("#settings").get_by_label("Seed")
+    seed.fill("7")
+    modes = ("Plain", "Prompt lookup", "Text index", "Draft model", "Chained", "Automatic")
+    texts = [answered(page, mode) for mode in modes]
+    assert texts[0].strip()
+    assert texts == [texts[0]] * len(modes)
+    seed.fill("8")
+    assert answered(page, "Plain") != texts[0]
+
+
+def test_receipt_and_race_find_the_same_tokens(page: Page) -> None:
+    page.locator("#mode").get_by_text("Automatic").click()
+    page.locator("#chat .example").get_by_text(EXAMPLES[1].title, exact=True).click()
+    expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
+    page.locator("#chat .act-receipt").click()
+    expect(page.locator("#chat .receipt.same")).to_contain_text("Verified: identical")
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.locator("#lanes .verdict")).to_contain_text("Identical")
+    first, second = page.locator("#lanes pre").all_inner_texts()
+    assert first == second
+
+
+def test_every_request_of_the_page_goes_to_its_own_host(page: Page, requests: list[Request], address: str) -> None:
+    answered(page, "Prompt lookup")
+    hosts = {urlsplit(request.url).netloc for request in requests if not request.url.startswith(("data:", "blob:"))}
+    assert hosts == {urlsplit(address).netloc}

@@ -1,0 +1,72 @@
+"""`outrider doctor`: what it says of a pair is what was measured and checked."""
+
+from __future__ import annotations
+
+import random
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from outrider.app.cli import doctor
+from outrider.pipelines.model import exactness, tuning
+from outrider.pipelines.model.timing import NoMeasurement
+from outrider.pipelines.speculation.cost import CostModel
+
+COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, draft_ms=1.5)
+
+
+@pytest.mark.parametrize(("acceptance", "draft_ms"), [(0.3, 0.0), (0.7, 0.0), (0.7, 1.5), (0.95, 1.5), (0.05, 9.0)])
+def test_the_gain_is_that_of_a_simulation_of_every_draft_length(acceptance: float, draft_ms: float) -> None:
+    rng = random.Random(1)
+
+    def simulated(length: int) -> float:
+        tokens = passes = 0
+        for _ in range(4000):
+            passes += 1
+            tokens += 1 + next((i for i in range(length) if rng.random() >= acceptance), length)
+        return tokens / passes * 10 / (COST.pass_ms([(1 + length, 0)]) + length * draft_ms)
+
+    found = doctor.gain(COST, acceptance, draft_ms)
+    speedups = [simulated(length) for length in range(33)]
+    assert found.speedup == pytest.approx(max(speedups), rel=0.05)
+    assert speedups[found.length] == pytest.approx(max(speedups), rel=0.05)
+
+
+def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) -> None:
+    console = Console(file=StringIO(), width=100)
+    assert doctor.examine(embedded_pair, console, again=True, exact=True)
+    shown = console.file.getvalue()
+    for finding in (
+        "exactness", "the same text in every mode", "id for id", "4,096 tokens", "of weights", "CPU", "33",
+        "Time of a pass", "draft model, one", "95%", "times",
+    ):  # fmt: skip
+        assert finding in shown, finding
+
+
+def test_a_machine_that_cannot_be_measured_is_said_so(embedded_pair, monkeypatch) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise NoMeasurement("Passes took nonsense.")
+
+    monkeypatch.setattr(CostModel, "measure", fail)
+    console = Console(file=StringIO(), width=100)
+    assert not doctor.examine(embedded_pair, console, again=True)
+    assert "No pass could be measured" in console.file.getvalue()
+
+
+def test_a_device_that_breaks_the_promise_is_found_out(embedded_pair, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(exactness, "is_exact", lambda model, *context: False)
+    for exact in (None, True):
+        console = Console(file=StringIO(), width=100)
+        assert doctor.examine(embedded_pair, console, exact=exact) == (exact is None)
+        assert "can change the text" in console.file.getvalue()
+
+
+def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "FAIR", 0.0)
+    console = Console(file=StringIO(), width=300)
+    assert doctor.examine(embedded_pair, console)
+    assert "plain passes a token" in console.file.getvalue()
+    assert "--exact pays it" in console.file.getvalue()

@@ -1,0 +1,148 @@
+"""The command line, run as a person runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from ..commands import OUTRIDER, run
+
+PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
+BRIEF = ("--exact", "--max-new-tokens", "48")
+
+
+@pytest.fixture(scope="module")
+def plain(embedded_pair: Path) -> str:
+    """What the embedded pair answers, token by token."""
+    done = run("generate", PROMPT, "--pair", embedded_pair, "--mode", "off", *BRIEF)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_generate_writes_the_answer_of_the_embedded_pair(plain: str) -> None:
+    assert len(plain.strip()) > 0
+
+
+def test_generate_takes_the_embedded_pair_by_itself(plain: str) -> None:
+    assert run("generate", PROMPT, "--mode", "off", *BRIEF).stdout == plain
+
+
+@pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "draft", "chained", "auto"])
+def test_json_is_one_object_with_the_same_text_in_every_mode(plain: str, mode: str) -> None:
+    done = run("generate", PROMPT, "--mode", mode, *BRIEF, "--json")
+    answer = json.loads(done.stdout)
+    assert answer["text"] + "\n" == plain
+    assert len(answer["token_ids"]) == answer["stats"]["new_tokens"] <= 48
+    assert answer["finish_reason"] in ("stop", "length")
+    figures = ("prompt_tokens", "new_tokens", "passes", "drafted", "accepted", "ttft_s", "tokens_per_s")
+    assert set(figures) <= answer["stats"].keys()
+    assert answer["stats"]["passes"] >= 1
+    assert mode != "off" or answer["stats"]["drafted"] == 0
+
+
+def test_the_seed_decides_what_is_sampled_and_the_mode_does_not() -> None:
+    def sampled(seed: int, mode: str) -> str:
+        arguments = ("--temperature", "1.5", "--seed", str(seed), "--mode", mode, *BRIEF, "--json")
+        return json.loads(run("generate", PROMPT, *arguments).stdout)["token_ids"]
+
+    assert sampled(1, "off") == sampled(1, "draft") == sampled(1, "auto")
+    assert sampled(1, "off") != sampled(2, "off")
+
+
+def test_the_prompt_can_come_from_standard_input(plain: str) -> None:
+    assert run("generate", "-", "--mode", "off", *BRIEF, typed=PROMPT).stdout == plain
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate", ""], "The prompt is empty"),
+        (["generate", "x", "--pair", "no/such/folder"], "There is no folder"),
+        (["chat", "--pair", "no/such/folder"], "There is no folder"),
+        (["doctor", "nobody"], "no pair of that name: give a folder that `outrider export` made, or one of the names"),
+        (["chat", "--pairs", "no/such/folder"], "There is no folder no/such/folder to take pairs from"),
+        (["generate", "x", "--device", "sledge"], "no device 'sledge'"),
+        (["chat", "--device", "sledge"], "choose one of 'CPU'"),
+        (["generate", "word " * 20000], "shorten the prompt"),
+    ],
+)
+def test_a_refusal_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("outrider: ")
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_pair_without_a_file_says_which(embedded_pair: Path, tmp_path: Path) -> None:
+    for file in (embedded_pair / "target").iterdir():
+        if file.name != "openvino_detokenizer.bin":
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    done = run("generate", "x", "--pair", tmp_path)
+    assert done.returncode == 2
+    assert "openvino_detokenizer.bin" in done.stderr
+    assert "export the pair again" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["generate", "x", "--mode", "fast"], ["generate", "x", "--temperature", "-1"], ["generate"], ["ride"], ["--fast"]],
+)
+def test_what_the_command_does_not_know_is_refused(arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "Usage" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_version_and_help() -> None:
+    assert run("--version").stdout.startswith("outrider 0.")
+    assert {"chat", "generate", "export"} <= set(run("--help").stdout.split())
+    told = run("export", "--help").stdout
+    for words in ("--target-weights", "--trust-remote-code", "ORG/NAME[@REVISION]"):  # whole, and brackets too
+        assert words in told
+    assert "standard input" in run("generate", "-h").stdout
+
+
+def test_a_taken_port_is_said_plainly() -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        done = run("chat", "--port", str(port))
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+    assert "--port" in done.stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single process")
+def test_chat_prints_its_address_serves_there_and_ends_quietly_when_interrupted() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [*OUTRIDER, "chat", "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert f"http://127.0.0.1:{port}" in line
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as answer:
+            assert "Outrider" in answer.read().decode()
+        if sys.platform == "linux":  # where the whole of 127.0.0.0/8 is this machine
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", port), timeout=60)
+        process.send_signal(signal.SIGINT)
+        try:
+            _, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert "Traceback" not in errors
+    assert process.returncode in (0, 130)

@@ -1,0 +1,69 @@
+"""Devices that this machine lacks: all of the way there is real, except that OpenVINO GenAI computes on the CPU.
+
+What stands in for a GPU runs paged attention, as GenAI does on GPUs; what stands in for an NPU runs the stateful model
+that an NPU needs. The NPU's fixed shapes are not played.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import openvino_genai
+import pytest
+
+from outrider.pipelines import LLMPipeline
+from outrider.pipelines.devices import devices
+from outrider.pipelines.model.processor import limited_properties
+
+GENAI = openvino_genai.LLMPipeline
+OWN_PROPERTIES: dict[str, dict[str, Any]] = {"GPU": {}, "NPU": {"ATTENTION_BACKEND": "SDPA"}}
+
+
+class Faulty:
+    """A GenAI pipeline that breaks when told to: after `fails_after` tokens of a request, or ending early there."""
+
+    def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
+        self.fails_after: int | None = None
+        self.error: Exception | None = RuntimeError("Exception from src/plugin.cpp:7:\nThe device was unplugged.\n")
+
+    def generate(self, prompt: Any, config: Any, streamer: Any) -> Any:
+        if self.fails_after is not None:
+            config.max_new_tokens = config.min_new_tokens = self.fails_after
+        result = self._pipeline.generate(prompt, config, streamer)
+        if self.fails_after is not None and self.error is not None:
+            raise self.error
+        return result
+
+
+class Elsewhere:
+    """Opens pipelines on a stand-in; `properties` and `faulty` are those of the last one."""
+
+    def __init__(self, pair: Path, device: str) -> None:
+        self.pair = pair
+        self.device = device
+        self.properties: dict[str, Any] = {}
+        self.faulty: Faulty
+
+    def open(self, **options: Any) -> LLMPipeline:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(devices, "device_names", lambda: ("CPU", "GPU.0", "GPU.1", "NPU"))
+            patch.setattr(openvino_genai, "LLMPipeline", self._load)
+            return LLMPipeline(self.pair, self.device, **options)
+
+    def reference(self) -> Any:
+        """GenAI's own pipeline, without Outrider. It forgets each prompt, or its text would depend on those before."""
+        properties = OWN_PROPERTIES[self.device] | limited_properties()
+        if self.device == "GPU":
+            properties["scheduler_config"] = openvino_genai.SchedulerConfig()
+            properties["scheduler_config"].max_num_batched_tokens = 4096
+        return GENAI(self.pair / "target", "CPU", **properties)
+
+    def _load(self, model: Path, device: str, **properties: Any) -> Faulty:
+        assert device == self.device
+        self.properties = properties
+        fixed_shapes = ("MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
+        known = {name: value for name, value in properties.items() if name not in fixed_shapes}
+        self.faulty = Faulty(GENAI(model, "CPU", **OWN_PROPERTIES[device], **limited_properties(), **known))
+        return self.faulty

@@ -1,0 +1,59 @@
+"""Sampled tokens of the embedded pair follow the target's processed distribution, drafted ones too."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from scipy import stats
+
+from outrider.pipelines.config import GenerationConfig
+
+from .. import reference
+from ..real import Models
+from ..requests import Asked
+
+NUM_DRAWS = 400
+
+
+def odds_behind(models: Models, prompt, written, config) -> dict[int, float]:
+    row = reference.model_logits(models.target)([*prompt, *written])
+    return reference.probabilities(reference.survivors(reference.penalize(row, prompt, written, config), config))
+
+
+def assert_follows(counts: Counter[int], odds: dict[int, float]) -> None:
+    assert counts.keys() <= odds.keys(), "a token that the settings exclude"
+    total = sum(counts.values())
+    usual = [token for token in odds if odds[token] * total >= 5]
+    observed, share = [counts[token] for token in usual], sum(odds[token] for token in usual)
+    # The others may be too few for chi-square.
+    assert stats.binomtest(sum(observed), total, min(1.0, share)).pvalue > 1e-4
+    if len(usual) > 1:
+        expected = [odds[token] / share * sum(observed) for token in usual]
+        assert stats.chisquare(observed, expected).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("mode", ["off", "lookup", "draft"])
+@pytest.mark.parametrize(
+    "options",
+    [{"temperature": 1.5, "top_k": 8}, {"temperature": 1.3, "top_p": 0.9, "repetition_penalty": 1.2}],
+    ids=["top-k", "top-p"],
+)
+def test_two_tokens_follow_the_targets_distribution(models: Models, mode, options):
+    message = {"role": "user", "content": "Repeat this function.\n\ndef total(values):\n    return sum(values)\n"}
+    text = models.tokenizer.apply_chat_template([message]) + "def "
+    prompt = tuple(models.tokenizer.encode(text, add_special_tokens=False))
+    config = GenerationConfig(do_sample=True, **options)
+    asked = [Asked(prompt, config.updated({"rng_seed": seed}), 3) for seed in range(NUM_DRAWS)]
+    served = models.served()
+    drawn = []
+    for first in range(0, NUM_DRAWS, 50):
+        drawn += served.all(asked[first : first + 50], [mode] * 50)
+    firsts = Counter(sequence.new_tokens[0] for sequence in drawn)
+    assert_follows(firsts, odds_behind(models, prompt, [], config))
+    for token, _ in firsts.most_common(2):
+        seconds = Counter(s.new_tokens[1] for s in drawn if s.new_tokens[0] == token and s.num_new > 1)
+        assert_follows(seconds, odds_behind(models, prompt, [token], config))
+    if mode == "draft":
+        sources = Counter(source for sequence in drawn for source in sequence.sources[:2])
+        assert sources["draft_model"] > 0 < sources["target"], "nothing kept or nothing corrected proves little"

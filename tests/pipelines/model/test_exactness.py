@@ -1,0 +1,193 @@
+"""Same seed, same text, on the embedded pair: whatever is drafted, batched, cached, cut, cancelled or broken."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from outrider.pipelines.config import MODES, GenerationConfig
+from outrider.pipelines.engine import engine as engine_module
+
+from ..real import Models, same, same_as_far_as_written
+from ..requests import Asked, Asking
+from ..speculation.drafting import SABOTAGE, BrokenDrafter
+
+GROUPS = range(12)
+GROUP_SIZE = 24
+
+
+def tokens_of(sequences) -> list[list[int]]:
+    return [sequence.new_tokens for sequence in sequences]
+
+
+@pytest.mark.parametrize("seed", GROUPS)
+def test_mode_batch_and_cache_change_no_token(models: Models, seed):
+    rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
+    asked = [asking.request() for _ in range(GROUP_SIZE)]
+    plain = [models.served().one(request) for request in asked]
+    seen: dict[str, Counter[str]] = {mode: Counter() for mode in MODES[1:]}
+
+    def note(sequences) -> None:
+        for sequence in sequences:
+            if sequence.config.mode in seen:
+                statistics = sequence.statistics
+                seen[sequence.config.mode]["accepted"] += statistics.accepted
+                seen[sequence.config.mode]["rejected"] += statistics.drafted - statistics.accepted
+
+    alone = [models.served().one(request, mode) for request, mode in zip(asked, MODES[1:] * GROUP_SIZE, strict=False)]
+    same(alone, plain, asked, "alone, cold")
+    note(alone)
+
+    served = models.served()
+    batch = served.all(asked, [rng.choice(MODES) for _ in asked])
+    same(batch, plain, asked, "all at once, cold")
+    note(batch)
+
+    order = rng.sample(range(GROUP_SIZE), GROUP_SIZE)
+    warm = [served.one(asked[i], rng.choice(MODES)) for i in order[: GROUP_SIZE // 3]]
+    same(warm, [plain[i] for i in order[: len(warm)]], [asked[i] for i in order[: len(warm)]], "one by one, warm")
+    again = [replace(asked[i], config=asking.config()) for i in order]  # other settings, the same prompts
+    modes = [rng.choice(MODES) for _ in again]
+    same(served.all(again, modes), models.served().all(again, ["off"] * len(again)), again, "other settings, warm")
+    served.assert_nothing_leaked()
+    for mode, counts in seen.items():
+        assert counts["accepted"] > 0 < counts["rejected"], f"{mode} saw {counts}, which proves little"
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_the_answer_is_that_of_the_slow_reference_decoder(models: Models, seed):
+    asking = Asking(models.tokenizer, seed)
+    asked = [asking.request(max_new_tokens=14) for _ in range(8)]
+    served = models.served()
+    fast = served.all(asked, [MODES[i % len(MODES)] for i in range(len(asked))])
+    for sequence, request in zip(fast, asked, strict=True):
+        answer = models.slowly(request)
+        assert sequence.new_tokens == answer.token_ids, f"{request} with {request.prompt}"
+        assert sequence.finish_reason == answer.finish_reason
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 30, 31, 32, 33, 34, 63, 64, 65, 66, 96, 511, 512, 513, 514, 1025])
+def test_prompts_of_every_length_around_a_border(models: Models, length):
+    asking, rng = Asking(models.tokenizer, length), random.Random(length)
+    prompt = (asking.prompt("edit") * length)[-length:] if length > 3 else asking.prompt("code")[:1] * length
+    assert len(prompt) == length
+    sampled = GenerationConfig(do_sample=True, rng_seed=length, num_assistant_tokens=rng.randint(2, 12))
+    for config in (GenerationConfig(), sampled):
+        request = Asked(prompt, config, 6)
+        expected = models.slowly(request).token_ids
+        for mode in MODES:
+            served = models.served()
+            assert served.one(request, mode).new_tokens == expected, f"{mode}, cold"
+            assert served.one(request, mode).new_tokens == expected, f"{mode}, warm"
+            both = served.all([request, replace(request, answer=1)], [mode, "draft"])
+            assert both[0].new_tokens == expected, f"{mode}, warm, beside another"
+            served.assert_nothing_leaked()
+
+
+def test_prompts_of_one_token(models: Models):
+    config = GenerationConfig(do_sample=True, temperature=1.5)
+    asked = [Asked((token,), config, 2) for token in random.Random(1).sample(range(models.target.vocabulary_size), 30)]
+    expected = [models.slowly(request).token_ids for request in asked]
+    for mode in MODES:
+        assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected
+
+
+@pytest.mark.parametrize("rows", [2, 3, 5, 31, 32, 33, 50, 64, 127])
+def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows):
+    asking = Asking(models.tokenizer, rows)
+    asked = [asking.request(max_new_tokens=8) for _ in range(6)]
+    whole = (asking.prompt("code") * 200)[: 600 if rows > 30 else 150]
+    asked.append(Asked(whole, asking.config(), 8))
+    plain = [models.served().one(request) for request in asked]
+    monkeypatch.setattr(engine_module, "PREFILL_ROWS", rows)
+    for modes in (["off"] * 7, [*MODES, "draft"]):
+        same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
+
+
+@pytest.mark.parametrize("seed", range(200, 206))
+def test_stops_inside_a_draft(models: Models, seed):
+    rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
+    asked = []
+    for _ in range(6):
+        request = replace(asking.request(), max_new_tokens=24)
+        answer = models.served().one(request).new_tokens
+        text = models.tokenizer.decode(answer)
+        first = rng.randrange(len(text)) if text else 0
+        stop_string = {text[first : first + rng.randint(1, 6)] or "x", "never there"}
+        asked.append(replace(request, config=request.config.updated({"stop_strings": stop_string})))
+        asked.append(replace(request, config=request.config.updated({"stop_token_ids": {rng.choice(answer)}})))
+    plain = [models.served().one(request) for request in asked]
+    assert {sequence.finish_reason for sequence in plain} >= {"stop"}
+    for mode in MODES[1:]:
+        served = models.served()
+        stopped = served.all(asked, [mode] * len(asked))
+        same(stopped, plain, asked, mode)
+        texts = ["".join(span.text for span in s.text.take(final=True)) for s in stopped if s.text]
+        assert texts == [models.slowly(request).text for request in asked if request.config.stop_strings]
+        served.assert_nothing_leaked()
+
+
+@pytest.mark.parametrize("settings", [{}, {"do_sample": True, "temperature": 1.2, "rng_seed": 8}], ids=str)
+def test_a_bias_works_alike_in_every_mode(models: Models, settings):
+    """On a text that is mostly copied, so that drafts propose what the bias forbids."""
+    asking = Asking(models.tokenizer, 8)
+    prompt = asking.prompt("edit")
+    plain = models.served().one(Asked(prompt, GenerationConfig(**settings), 40)).new_tokens
+    banned, rare = Counter(plain).most_common(1)[0][0], next(i for i in range(100, 2000) if i not in plain)
+    biases = [{banned: -100}, {banned: -14, rare: 11}, {rare: 100}]
+    asked = [Asked(prompt, GenerationConfig(logit_bias=bias, **settings), 40) for bias in biases]
+    expected = [models.slowly(request).token_ids for request in asked]
+    assert banned not in expected[0]
+    assert expected[1] != plain
+    assert set(expected[2]) == {rare}
+    for mode in MODES:
+        assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected, mode
+        assert [models.served().one(request, mode).new_tokens for request in asked] == expected, mode
+
+
+def test_answers_of_one_prompt_at_once_are_those_alone_and_differ(models: Models):
+    prompt = Asking(models.tokenizer, 5).prompt("code") * 3
+    config = GenerationConfig(do_sample=True, temperature=1.3, rng_seed=5)
+    asked = [Asked(prompt, config, 24, answer) for answer in range(6)]
+    plain = [models.served().one(request) for request in asked]
+    assert len({tuple(tokens) for tokens in tokens_of(plain)}) == len(asked)
+    for mode in MODES:
+        same(models.served().all(asked, [mode] * len(asked)), plain, asked, mode)
+
+
+def test_a_cache_that_holds_few_requests_gives_the_same_answers(models: Models):
+    """Blocks are handed on and beginnings forgotten all the time."""
+    asking = Asking(models.tokenizer, 77)
+    asked = [asking.request(max_new_tokens=20) for _ in range(20)]
+    asked = [replace(request, prompt=request.prompt[:120]) for request in asked]
+    plain = [models.served().one(request) for request in asked]
+    served = models.served(num_blocks=11)
+    modes = [MODES[i % len(MODES)] for i in range(len(asked))]
+    same(served.all(asked, modes), plain, asked, "small cache")
+    same(served.all(asked, modes[::-1]), plain, asked, "small cache, used")
+    served.assert_nothing_leaked()
+
+
+@pytest.mark.parametrize("seed", range(300, 303))
+def test_cancelled_requests_leave_a_cache_that_serves_the_same_answers(models: Models, seed):
+    rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
+    asked = [asking.request() for _ in range(10)]
+    plain = [models.served().one(request) for request in asked]
+    served = models.served()
+    first = served.some_cancelled(asked, [rng.choice(MODES) for _ in asked], rng)
+    same_as_far_as_written(first, plain)
+    same(served.all(asked, [rng.choice(MODES) for _ in asked]), plain, asked, "after cancellations")
+    served.assert_nothing_leaked()
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGE)
+def test_a_sabotaged_drafter_changes_nothing(models: Models, sabotage):
+    asking = Asking(models.tokenizer, 9)
+    asked = [asking.request(max_new_tokens=12) for _ in range(4)]
+    plain = models.served().all(asked, ["off"] * 4)
+    served = models.served(drafters={"draft": BrokenDrafter(SABOTAGE[sabotage])})
+    same(served.all(asked, ["draft"] * 4), plain, asked, sabotage)
+    assert served.pools[0].num_free == served.pools[0].num_blocks

@@ -1,0 +1,247 @@
+"""Tuning: the fastest properties are taken, if they gain enough and keep the promise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from outrider.pipelines import BrokenPair, LLMPipeline, Pair
+from outrider.pipelines.model import tuning
+from outrider.pipelines.model.paged_model import Rows, Window
+from outrider.pipelines.model.processor import PRECISION
+
+GROUP_SIZE = tuning.GROUP_SIZE
+
+
+class Clock:
+    """Models whose passes take what `takes` says for a trait: a group size, a precision, parts of products. With an
+    `inexact` trait, no number of rows keeps the bits; with others, passes have at least as many as `fewest` says.
+
+    relative: for numbers of parts, what passes of one row and of more take in times of that.
+    loaded: what was loaded, as precision and parts; exact ones, since others are not tried.
+    """
+
+    def __init__(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        takes: dict[object, float],
+        inexact: object = "none",
+        fewest: dict[object, int] | None = None,
+        filled: float = 1.0,
+    ) -> None:
+        self.now = 0.0
+        self.takes = takes
+        self.relative: dict[object, tuple[float, float]] = {}
+        self.loaded: list[tuple[str, int | None]] = []
+        clock = self
+
+        class Model:
+            longest_inner = 8192
+
+            def __init__(
+                self, folder: Path, num_blocks: int, properties: dict, exact: bool, longest: int | None
+            ) -> None:
+                self.num_blocks = num_blocks
+                self.precision = properties[PRECISION]
+                self.exact = exact
+                self.rows = Rows()
+                self.traits = [properties.get(GROUP_SIZE, 32), self.precision, longest]
+                clock.loaded.append((self.precision, longest))
+
+            def resize(self, num_blocks: int) -> None:
+                self.num_blocks = num_blocks
+
+            def forward(self, windows: list[Window]) -> None:
+                took = next(took for trait, took in clock.takes.items() if trait in self.traits)
+                alone, together = clock.relative.get(self.traits[-1], (1.0, 1.0))
+                took *= alone if sum(len(each.tokens) for each in windows) == 1 else together
+                clock.now += took * (filled if self.rows.fewest > 1 else 1.0)
+
+        def exact_rows(model: Model, max_context: int, is_affordable: Callable[[int], bool]) -> Rows | None:
+            least = max(fewest.get(trait, 1) for trait in model.traits) if fewest else 1
+            if inexact in model.traits or not is_affordable(least):
+                return None
+            model.rows = Rows(least)
+            return model.rows
+
+        monkeypatch.setattr(tuning, "PagedModel", Model)
+        monkeypatch.setattr(tuning, "fastest_precision", lambda: "bf16")
+        monkeypatch.setattr(tuning.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(tuning, "exact_rows", exact_rows)
+        monkeypatch.setattr(tuning, "is_exact", lambda model, *context: inexact not in model.traits)
+
+
+@pytest.mark.parametrize(
+    ("takes", "inexact", "expected"),
+    [
+        ({32: 1.0, 64: 0.8, 128: 0.7}, "none", {GROUP_SIZE: 128}),
+        ({32: 1.0, 64: 0.8, 128: 0.7}, 128, {GROUP_SIZE: 64}),
+        ({32: 1.0, 64: 0.98, 128: 0.97}, "none", {}),
+        ({32: 1.0, 64: 1.2, 128: 1.4}, "none", {}),
+        ({32: 1.0, 64: 1.2, 128: 0.7}, 128, {}),
+        ({"bf16": 1.0, 32: 1.0, 64: 0.8, 128: 0.7}, "bf16", {GROUP_SIZE: 128}),
+    ],
+)
+def test_the_fastest_exact_properties_are_taken_where_they_gain_enough(monkeypatch, takes, inexact, expected) -> None:
+    Clock(monkeypatch, takes, inexact)
+    assert tuning.fastest_properties(Path()) == expected
+
+
+def test_a_precision_that_breaks_the_promise_is_tried_once_while_properties_are_compared(monkeypatch) -> None:
+    clock = Clock(monkeypatch, {32: 1.0, 64: 0.8, 128: 0.7}, "bf16")
+    tuning.fastest_properties(Path())
+    assert [precision for precision, _ in clock.loaded] == ["bf16", "f32", "f32", "f32"]
+
+
+@pytest.mark.parametrize(("inexact", "expected"), [("none", "bf16"), ("bf16", "f32")])
+def test_where_exactness_counts_the_processors_own_precision_is_taken_if_it_is_exact(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, inexact: str, expected: str
+) -> None:
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, inexact)
+    for _ in range(2):
+        model, compilation = tuning.load_target(Path(), 4, {}, True, path=tmp_path / "kept")
+        assert (model.precision, model.num_blocks, compilation.exact) == (expected, 4, True)
+    precisions = [precision for precision, _ in clock.loaded]
+    assert precisions == (["bf16", "bf16"] if expected == "bf16" else ["bf16", "f32", "f32"])
+
+
+@pytest.mark.parametrize(
+    ("fewest", "longest", "rows"),
+    [
+        ({"bf16": 5, None: 5}, 4096, 1),
+        ({"bf16": 5, None: 2}, None, 2),
+        ({"bf16": 5, None: 5, 4096: 5}, 2048, 1),
+        ({"bf16": 6, None: 8, 4096: 4, 2048: 7}, 4096, 4),
+    ],
+)
+def test_long_products_are_summed_in_parts_where_passes_need_fewer_rows_then(
+    monkeypatch, tmp_path, fewest, longest, rows
+) -> None:
+    Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, fewest=fewest)
+    for _ in range(2):
+        model, compilation = tuning.load_target(Path(), 4, {}, True, path=tmp_path / "kept")
+        assert (compilation.precision, compilation.longest, compilation.rows.fewest) == ("f32", longest, rows)
+        assert model.rows == compilation.rows
+
+
+@pytest.mark.parametrize(
+    ("filled", "exact", "expected"),
+    [(1.09, None, True), (1.2, None, False), (2.0, None, False), (1.2, True, True), (1.0, False, False)],
+)
+def test_exactness_is_kept_where_it_costs_little_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, filled: float, exact: bool | None, expected: bool
+) -> None:
+    Clock(monkeypatch, {"f32": 1.0, "bf16": 1.5}, fewest={"bf16": 2, "f32": 2}, filled=filled)
+    _, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, exact, path=tmp_path / "kept")
+    assert compilation.exact == expected
+    assert compilation.price == (None if exact is False else pytest.approx(filled))
+
+
+def test_what_exactness_came_to_does_not_change_from_run_to_run(monkeypatch, tmp_path: Path) -> None:
+    """Though the machine seems another today."""
+    chosen = []
+    for filled in (1.05, 1.5, 1.05):
+        Clock(monkeypatch, {"f32": 1.0}, fewest={"f32": 2}, filled=filled)
+        chosen.append(tuning.load_target(Path(), 4, {PRECISION: "f32"}, None, path=tmp_path / "kept")[1])
+    assert chosen[0].exact
+    assert chosen[1:] == chosen[:1] * 2
+
+
+@pytest.mark.parametrize("bf16_takes", [0.6, 1.5])
+def test_where_exactness_does_not_count_the_faster_precision_is_taken_and_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bf16_takes: float
+) -> None:
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": bf16_takes}, "bf16")
+    expected = "bf16" if bf16_takes < 1 else "f32"
+    assert tuning.load_target(Path(), 4, {}, False, path=tmp_path / "kept")[0].precision == expected
+    clock.loaded.clear()
+    model, compilation = tuning.load_target(Path(), 4, {}, False, path=tmp_path / "kept")
+    assert (model.precision, compilation.exact) == (expected, False)
+    assert clock.loaded == [(expected, None)]
+
+
+@pytest.mark.parametrize(
+    ("alone", "together", "longest"), [(1.0, 0.8, 4096), (1.0, 0.98, None), (1.2, 0.5, None), (0.9, 0.9, 4096)]
+)
+def test_where_exactness_does_not_count_long_products_are_summed_in_parts_if_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch, alone: float, together: float, longest: int | None
+) -> None:
+    """For several rows together, and no slower for a row alone."""
+    clock = Clock(monkeypatch, {4096: 1.0, "f32": 1.0})
+    clock.relative = {4096: (alone, together)}
+    model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, False)
+    assert compilation == tuning.Compilation(False, "f32", longest)
+    assert (model.precision, model.num_blocks, model.traits[-1]) == ("f32", 4, longest)
+
+
+def test_a_precision_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 2.0}, "bf16")
+    for exact in (True, False):
+        model, compilation = tuning.load_target(Path(), 4, {PRECISION: "bf16"}, exact)
+        assert (model.precision, compilation.exact) == ("bf16", False)
+    assert {precision for precision, _ in clock.loaded} == {"bf16"}
+
+
+@pytest.mark.parametrize("damaged", [b"", b"f16", b"\xff", b'{"exact": true}', b'{"exact": 3, "precision": "f32"}'])
+def test_a_damaged_memory_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, damaged: bytes) -> None:
+    kept = tmp_path / "kept"
+    kept.write_bytes(damaged)
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, "bf16")
+    found = tuning.load_target(Path(), 4, {}, True, path=kept)[1]
+    assert [precision for precision, _ in clock.loaded] == ["bf16", "f32"]
+    assert tuning.load_target(Path(), 4, {}, True, path=kept)[1] == found
+    assert len(clock.loaded) == 3
+
+
+def test_where_nothing_can_be_remembered_a_warning_tells_and_the_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, "bf16")
+    (tmp_path / "file").touch()
+    assert tuning.load_target(Path(), 4, {}, True, path=tmp_path / "file" / "kept")[0].precision == "f32"
+    assert "cannot be kept" in caplog.text
+
+
+def test_the_embedded_target_can_be_tuned(embedded_pair: Path) -> None:
+    assert tuning.fastest_properties(embedded_pair / "target") in list(map(dict, tuning.CANDIDATES))
+
+
+@pytest.fixture
+def tuned(embedded_pair: Path, tmp_path: Path) -> Path:
+    """The embedded pair with properties in its pair.json."""
+    for folder in ("target", "draft"):
+        (tmp_path / folder).symlink_to(embedded_pair / folder)
+    metadata = json.loads((embedded_pair / "pair.json").read_text())
+    metadata["models"]["target"]["properties"] = {GROUP_SIZE: 64}
+    (tmp_path / "pair.json").write_text(json.dumps(metadata))
+    return tmp_path
+
+
+def test_a_pair_runs_with_its_properties_unless_others_are_asked_for(tuned: Path, monkeypatch) -> None:
+    seen = []
+    real = tuning.PagedModel
+
+    def noting(folder: Path, num_blocks: int, properties: dict, *how: object):
+        if folder.name == "target":
+            seen.append(properties[GROUP_SIZE])
+        return real(folder, num_blocks, properties, *how)
+
+    monkeypatch.setattr(tuning, "PagedModel", noting)
+    LLMPipeline(tuned)
+    assert set(seen) == {64}, "in whatever precision it is tried"
+    seen.clear()
+    LLMPipeline(tuned, DYNAMIC_QUANTIZATION_GROUP_SIZE=32)
+    assert set(seen) == {32}
+
+
+@pytest.mark.parametrize("properties", [7, ["x"], {"x": [1]}])
+def test_properties_that_cannot_be_are_a_broken_pair(tuned: Path, properties: object) -> None:
+    path = tuned / "pair.json"
+    metadata = json.loads(path.read_text())
+    metadata["models"]["target"]["properties"] = properties
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(BrokenPair, match="properties"):
+        _ = Pair.open(tuned).properties

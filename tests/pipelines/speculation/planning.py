@@ -1,0 +1,161 @@
+"""Drafters whose odds are known and a planner over them, for the tests of who drafts how much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+
+from hypothesis import strategies as st
+
+from outrider.pipelines.speculation.calibration import Calibration, Evidence
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.drafters.base import Chain, Opinion, Proposal
+from outrider.pipelines.speculation.drafting import Drafting
+from outrider.pipelines.speculation.planner import Planner
+from outrider.pipelines.speculation.turn import Turn
+
+from ..fakes import request
+
+ROWS = (2, 3, 4, 6, 9, 33)
+
+
+class Odds(Calibration):
+    """Believes what a proposal says of itself, and learns nothing."""
+
+    def estimate(self, evidence: Evidence) -> float:
+        if evidence.kind in ("agreed", "doubted", "mended"):
+            return {"agreed": 0.97, "doubted": 0.2, "mended": 0.8}[evidence.kind]
+        return evidence.features[0]
+
+    def observe(self, evidence: Evidence, kept: bool) -> None:
+        pass
+
+
+class Offering:
+    """Offers tokens of given odds to each sequence."""
+
+    def __init__(self, name: str, odds: dict) -> None:
+        self.name = name
+        self.odds = odds
+        self.num_taken = 0
+
+    def propose(self, sequence, ahead=()) -> Iterator[Proposal]:
+        for estimate in self.odds[sequence][len(ahead) :]:
+            yield self._proposal(estimate)
+
+    def release(self, sequence) -> None:
+        self.odds.pop(sequence, None)
+
+    def _proposal(self, estimate: float) -> Proposal:
+        self.num_taken += 1
+        return Proposal(7, self.name, Evidence(self.name, (estimate,)))
+
+
+class Writing(Offering):
+    """The same, as a model does: one token for each of several sequences a pass.
+
+    A pass takes `slowness` times what `cost` was told that it takes, by the `clock` of the model itself.
+    """
+
+    num_passes = 0
+    clock_s = 0.0
+    slowness = 1.0
+    cost: CostModel | None = None
+
+    def clock(self) -> float:
+        return self.clock_s
+
+    def write(self, wanted) -> list[Proposal | None]:
+        self._run(wanted)
+        left = [self.odds[sequence][len(ahead) :] for sequence, ahead in wanted]
+        return [self._proposal(estimates[0]) if estimates else None for estimates in left]
+
+    def read(self, wanted) -> list[list[Opinion] | None]:
+        self._run(wanted)
+        return [self._opinions(self.odds[sequence][: len(ahead) + 1]) for sequence, ahead in wanted]
+
+    def _opinions(self, estimates) -> list[Opinion]:
+        """Below even odds it would write another token."""
+        made = [replace(self._proposal(e), token=7 if e > 0.5 else 5) for e in estimates]
+        return [Opinion(proposal, 4 * e - 2) for proposal, e in zip(made, estimates, strict=True)]
+
+    def num_behind(self, sequence, ahead=()) -> int:
+        return 1
+
+    def _run(self, wanted) -> None:
+        self.num_passes += 1
+        if self.cost is not None:
+            quick = replace(self.cost)  # which has learnt nothing
+            took_ms = quick.draft_pass_ms(len(wanted))
+            took_ms += sum(quick.feeding_ms(self.num_behind(*each) - 1) for each in wanted)
+            self.clock_s += self.slowness * took_ms / 1e3
+
+
+class Behind(Writing):
+    """One that has so many tokens to be fed before its first proposal."""
+
+    def __init__(self, name: str, odds: dict, missed: int) -> None:
+        super().__init__(name, odds)
+        self.missed = missed
+
+    def _run(self, wanted) -> None:
+        super()._run(wanted)
+        self.missed = 0
+
+    def num_behind(self, sequence, ahead=()) -> int:
+        return 1 + self.missed
+
+
+def cost_of(base: list[float], draft_ms: float = 0.0) -> CostModel:
+    return CostModel(ROWS, tuple(base), (0.0,) * len(ROWS), draft_ms=draft_ms)
+
+
+def turn_of(**options) -> Turn:
+    return Turn(request([1, 2, 3], 99, **{"mode": "auto", "num_assistant_tokens": None, **options}), 2, 32)
+
+
+def stopped() -> float:
+    """A clock by which Python takes no time."""
+    return 0.0
+
+
+def planner_of(
+    cost: CostModel | None, text: Offering, model: Writing | None = None, clock: Callable[[], float] = stopped
+) -> Planner:
+    both = Chain((text,), model)
+    modes = {"off": Chain(), "suffix": Chain((text,)), "chained": both, "auto": both}
+    if model is None:
+        return Planner(Drafting(modes, Odds(), 12), Odds(), cost, clock)
+    model.cost = cost
+    return Planner(Drafting(modes, Odds(), 12, model.clock), Odds(), cost, clock)
+
+
+BASES = st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(
+    lambda steps: [10 + sum(steps[: i + 1]) for i in range(len(steps))]
+)
+
+DEAR_FIRST = {1: 78, 2: 127, 3: 141, 4: 178, 5: 190, 6: 205, 8: 243, 12: 325, 16: 381, 32: 743}  # ms, without VNNI
+
+
+def speed_of(fewest_rows: int, estimates: Callable[[Random], list[float]], num_answers: int, seed: int = 1) -> float:
+    """Tokens per millisecond of answers of 64, each alone, where `estimates` of what is offered at each place are
+    right, and passes of `fewest_rows` and more take the time of `DEAR_FIRST`."""
+    times = {rows: float(ms) for rows, ms in DEAR_FIRST.items() if rows >= fewest_rows}
+    cost = CostModel(tuple(times), tuple(times.values()), (0.0,) * len(times))
+    offering, rng, time_ms = Offering("suffix", {}), Random(seed), 0.0
+    planner = planner_of(cost, offering)
+    for _ in range(num_answers):
+        turn, left = turn_of(), 64
+        while left:
+            turn.cut(0)
+            turn.limit = min(32, left - 1)
+            offering.odds[turn.sequence] = offered = estimates(rng)
+            planner.draft([turn])
+            stands = [rng.random() < estimate for estimate in offered[: len(turn.draft)]]
+            num_kept = [*stands, False].index(False)
+            planner.observe([turn], [[*turn.tokens[:num_kept], 3]], None)
+            time_ms += cost.pass_ms([(turn.rows, 0)])
+            left -= num_kept + 1
+        planner.release(turn.sequence)
+    return 64 * num_answers / time_ms

@@ -1,0 +1,208 @@
+"""Python's time beside the models: measured through noise, part of every price, and saved where nothing comes of it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.pipelines.speculation.account import ALLOWANCE, LONGEST_PAUSE, TOLERANCE
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
+
+from .planning import BASES, Offering, cost_of, planner_of, turn_of
+
+
+class Clock:
+    """Seconds that pass only where somebody says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slow(Offering):
+    """Takes so long to be asked, in milliseconds, whatever it has; `num_asked` counts that."""
+
+    def __init__(self, name: str, odds: dict, clock: Clock, asking_ms: float) -> None:
+        super().__init__(name, odds)
+        self.clock, self.asking_ms, self.num_asked = clock, asking_ms, 0
+
+    def propose(self, sequence, ahead=()):
+        self.clock.now += self.asking_ms / 1e3
+        self.num_asked += 1
+        yield from super().propose(sequence, ahead)
+
+
+class Anything:
+    """A form that forces and forbids nothing."""
+
+    def allows(self, tokens, token) -> bool:
+        return True
+
+    def forced(self, tokens):
+        return None
+
+
+def test_noise_moves_what_is_usual_no_further_than_the_times_around_it():
+    """Even where every third time is in a burst; and times that have changed for good are soon believed."""
+    rng, usual = random.Random(5), Usual()
+    assert not usual.is_known
+    for i in range(300):
+        usual.add(rng.uniform(0.9, 1.1) * (40 if i % 3 == 0 else 1))
+        assert i < 9 or 0.9 <= usual.value <= 1.1
+    for _ in range(20):
+        usual.add(rng.uniform(1.9, 2.1))
+    assert 1.9 <= usual.value <= 2.1
+
+
+@given(st.floats(0.1, 2), st.floats(0, 0.3), st.lists(st.integers(0, 9), min_size=20), st.integers(1, 5))
+def test_the_time_of_a_pass_is_told_apart_by_sequences_and_rows(sequence_ms, row_ms, drafted, num_sequences):
+    overhead = Overhead()
+    for num_drafted in (0, 0, 0, *drafted):
+        overhead.observe_rest(num_sequences, num_drafted, num_sequences * sequence_ms + num_drafted * row_ms)
+    assert overhead.sequence.value == pytest.approx(sequence_ms)
+    assert overhead.row.value == pytest.approx(row_ms if sum(map(bool, drafted)) >= FEWEST else 0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("asking_ms", "most_asked"), [(0.3, 100), (0.01, 1000)])
+def test_drafters_that_find_nothing_are_left_alone_where_asking_them_takes_long_beside_a_pass(asking_ms, most_asked):
+    """And are asked in each pass where that is next to nothing, so that no copy is missed."""
+    clock, turn = Clock(), turn_of()
+    text = Slow("suffix", {turn.sequence: []}, clock, asking_ms)
+    planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
+    for _ in range(1000):
+        turn.cut(0)
+        planner.draft([turn])
+        planner.observe([turn], [[3]], None)
+    assert most_asked / 2 <= text.num_asked <= most_asked
+
+
+def test_a_copy_that_begins_late_is_found_within_the_longest_pause_and_followed_from_there():
+    clock, turn = Clock(), turn_of()
+    text = Slow("suffix", {turn.sequence: []}, clock, 0.3)
+    planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
+    lengths = []
+    for n in range(600):
+        if n == 500:
+            text.odds[turn.sequence] = [0.95] * 8
+        turn.cut(0)
+        planner.draft([turn])
+        lengths.append(len(turn.draft))
+        planner.observe([turn], [[*turn.tokens, 3]], None)
+    found = next(n for n, length in enumerate(lengths) if length)
+    assert 500 <= found <= 500 + LONGEST_PAUSE
+    assert all(lengths[found:])
+
+
+@given(
+    BASES,
+    st.floats(0.0, 6),
+    st.floats(0.0, 3),
+    st.floats(0.0, 3),
+    st.lists(st.tuples(st.sampled_from([0.0, 0.6, 0.99]), st.floats(0, 1)), min_size=1, max_size=4),
+    st.integers(2, 150),
+    st.randoms(use_true_random=False),
+)
+def test_the_bound_holds_with_the_time_that_python_takes(base, asking_ms, row_ms, rest_ms, claims, num_passes, rng):
+    """Once it is known, but for one attempt: what was too dear is tried again now and then, as it may be cheaper."""
+    clock, turns, cost = Clock(), [turn_of() for _ in claims], cost_of(base)
+    offers = {turn.sequence: [odds] * 9 for turn, (odds, _) in zip(turns, claims, strict=True)}
+    text = Slow("suffix", offers, clock, asking_ms)
+    planner = planner_of(cost, text, clock=clock)
+    planner.observe(turns, [[3]] * len(turns), None)
+    for _ in range(FEWEST):
+        planner.overhead.sequence.add(rest_ms)
+        planner.overhead.asking.add(asking_ms)
+        planner.overhead.row.add(row_ms)
+    plain_ms = cost.pass_ms([(len(turns), 0)]) + rest_ms * len(turns)
+    lost, plain = [0.0] * len(turns), [plain_ms] * len(turns)
+    for _ in range(num_passes):
+        for turn in turns:
+            turn.cut(0)
+        began, num_asked = clock.now, text.num_asked
+        planner.draft(turns)
+        asked_ms, num_asked = 1e3 * (clock.now - began), text.num_asked - num_asked
+        assert asked_ms == pytest.approx(num_asked * asking_ms)
+        rows = sum(turn.rows for turn in turns)
+        python_ms = asked_ms + row_ms * (rows - len(turns))
+        waits = cost.pass_ms([(rows, 0)]) + rest_ms * len(turns) + python_ms - plain_ms
+        kept = [
+            [*turn.tokens[: sum(rng.random() < luck for _ in turn.draft)], 3]
+            for turn, (_, luck) in zip(turns, claims, strict=True)
+        ]
+        for i, tokens in enumerate(kept):
+            lost[i] += waits
+            assert lost[i] <= TOLERANCE * plain[i] + ALLOWANCE * plain_ms + asking_ms * len(turns) + 1e-6
+            lost[i] -= (len(tokens) - 1) * plain_ms
+            plain[i] += len(tokens) * plain_ms
+        planner.observe(turns, kept, None, rest_ms * len(turns) + python_ms)
+
+
+def test_rows_that_cost_python_more_than_they_bring_are_not_drafted():
+    """Though the models take nothing for them."""
+    lengths = []
+    for row_ms in (0.0, 1.0):
+        turn = turn_of()
+        planner = planner_of(cost_of([2, 2, 2, 2, 2, 20]), Offering("suffix", {turn.sequence: [0.3] * 3}))
+        for _ in range(FEWEST):
+            planner.overhead.sequence.add(0.1)
+            planner.overhead.row.add(row_ms)
+        planner.draft([turn])
+        lengths.append(len(turn.draft))
+    assert lengths == [3, 0]
+
+
+def test_a_plain_answer_asks_nobody():
+    clock, turn = Clock(), turn_of(mode="off")
+    text = Slow("suffix", {turn.sequence: [0.9] * 9}, clock, 1.0)
+    planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
+    planner.draft([turn])
+    assert (text.num_asked, turn.draft, clock.now) == (0, [], 0.0)
+
+
+@pytest.mark.parametrize(("target_ms", "num_learnt"), [(2.0, 200), (10.0, 1000), (80.0, 1000)])
+def test_of_short_passes_only_some_are_learnt_from(target_ms, num_learnt, monkeypatch):
+    """Of long ones all, which follow each other slowly."""
+    seen, cost, turn = [], cost_of([2, 2.2, 2.4, 2.6, 3, 8]), turn_of()
+    monkeypatch.setattr(CostModel, "observe", lambda self, windows, measured_ms: seen.append((windows, measured_ms)))
+    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}))
+    for _ in range(1000):
+        planner.observe([turn], [[3]], target_ms)
+    assert seen == [([(1, 2)], target_ms)] * num_learnt
+
+
+@pytest.mark.parametrize("num_slow", [1, 40])
+def test_a_spell_of_slowness_does_not_end_all_asking(num_slow):
+    """Neither the first attempt of a process nor a busy machine, though nothing is measured while nobody is asked."""
+    clock = Clock()
+    text = Slow("suffix", {}, clock, 50.0)
+    planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
+    asked = []
+    for _ in range(30):
+        turn = turn_of()
+        text.odds[turn.sequence] = [0.9] * 8
+        for _ in range(60):
+            turn.cut(0)
+            before = text.num_asked
+            planner.draft([turn])
+            asked.append(text.num_asked > before)
+            text.asking_ms = 50.0 if len(asked) < num_slow else 0.05
+            planner.observe([turn], [[*turn.tokens, 3]], None)
+    assert sum(asked[300:]) > 0.95 * len(asked[300:])
+
+
+def test_the_time_that_a_form_takes_is_not_the_price_of_drafts():
+    clock, turn = Clock(), turn_of()
+    turn.sequence.constraint = Anything()
+    text = Slow("suffix", {turn.sequence: [0.99] * 8}, clock, 50.0)
+    planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
+    for _ in range(30):
+        turn.cut(0)
+        planner.draft([turn])
+        assert turn.draft
+        planner.observe([turn], [[*turn.tokens, 3]], 2.0, 60.0)
+    assert planner.overhead == Overhead()

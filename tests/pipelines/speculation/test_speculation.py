@@ -1,0 +1,180 @@
+"""What is tried of a pair before it answers: the promise, in the precision that keeps it, and every size of a pass."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from outrider.pipelines import LLMPipeline
+from outrider.pipelines.model import exactness
+from outrider.pipelines.model.paged_model import Window
+from outrider.pipelines.model.processor import PRECISION, fastest_precision
+from outrider.pipelines.speculation import speculation as speculation_module
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.planner import LONGEST
+
+RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return width * height\n"
+
+
+@pytest.fixture
+def promise(monkeypatch, tmp_path):
+    """Says instead of the check whether a model keeps the promise; what comes out is remembered for this test alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return lambda is_exact: monkeypatch.setattr(exactness, "is_exact", is_exact)
+
+
+@pytest.mark.parametrize("is_exact_in_few_bits", [True, False])
+def test_few_bits_are_taken_only_where_they_keep_the_promise(embedded_pair, promise, is_exact_in_few_bits):
+    few = fastest_precision()
+    if few == "f32":
+        pytest.skip("this processor has no other precision")
+    promise(lambda model, *tried: model.precision == "f32" or is_exact_in_few_bits)
+    chosen, *asked = [
+        LLMPipeline(embedded_pair, cache_tokens=512, exact=True, **properties)
+        for properties in ({}, {"INFERENCE_PRECISION_HINT": "f32"}, {"INFERENCE_PRECISION_HINT": few})
+    ]
+    assert [pipeline.speculation.precision for pipeline in asked] == ["f32", few], "the user is not overruled"
+    assert asked[1].exact == is_exact_in_few_bits
+    if not is_exact_in_few_bits:
+        assert chosen.speculation.precision == "f32"
+    expected = asked[chosen.speculation.precision == few].generate(RENAME, max_new_tokens=40, mode="off").texts
+    for mode in ("off", "auto"):
+        assert chosen.generate(RENAME, max_new_tokens=40, mode=mode).texts == expected
+
+
+@pytest.mark.parametrize("exact", [True, None])
+def test_a_promise_that_cannot_be_kept_is_not_made_and_whoever_asked_for_it_is_warned(
+    embedded_pair, promise, caplog, exact
+):
+    promise(lambda model, *tried: False)
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=512, exact=exact)
+    assert not pipeline.exact
+    assert ("the same seed may give another text" in caplog.text) == (exact is True)
+
+
+def test_what_a_pair_was_found_to_be_is_remembered_until_it_is_measured_again(embedded_pair, promise):
+    tried = []
+
+    def is_exact(model, *of):
+        tried.append(model.precision)
+        return model.precision == "f32"
+
+    def load(**properties):
+        tried.clear()
+        return LLMPipeline(embedded_pair, cache_tokens=512, exact=True, **properties).speculation
+
+    promise(is_exact)
+    load()
+    assert tried
+    speculation = load()
+    assert tried == []
+    load(DYNAMIC_QUANTIZATION_GROUP_SIZE=64)
+    assert tried, "other properties, other kernels"
+    speculation.measure(again=True)
+    assert load().precision == "f32"
+    assert tried
+
+
+def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512, KV_CACHE_PRECISION="f32").speculation
+    assert speculation.precision == "f32"
+
+
+def test_both_models_run_on_as_many_threads_as_the_user_says(embedded_pair):
+    speculation = LLMPipeline(embedded_pair, cache_tokens=256, INFERENCE_NUM_THREADS=1).speculation
+    assert speculation._draft is not None
+    assert (speculation._target.num_threads, speculation._draft.num_threads) == (1, 1)
+
+
+def test_a_cache_that_is_not_quantized_takes_more_memory_and_is_exact_too(embedded_pair):
+    narrow = LLMPipeline(embedded_pair, cache_tokens=512, exact=True)
+    wide = LLMPipeline(embedded_pair, cache_tokens=512, exact=True, KV_CACHE_PRECISION="f16")
+    assert wide.speculation.memory.cache > narrow.speculation.memory.cache
+    wide.warm_up()
+    assert wide.exact
+    for seed in (None, 1, 2):
+        settings = {"max_new_tokens": 60} | ({} if seed is None else {"do_sample": True, "rng_seed": seed})
+        plain, *others = (wide.generate(RENAME, mode=mode, **settings).texts for mode in ("off", "auto", "draft"))
+        assert others == [plain, plain]
+
+
+def test_a_pass_of_each_size_that_a_draft_can_lead_to_is_run_while_there_is_time(embedded_pair, monkeypatch):
+    speculation = LLMPipeline(embedded_pair, cache_tokens=256).speculation
+    sizes: dict[str, list[int]] = {"target": [], "draft": []}
+    for name, model in (("target", speculation._target), ("draft", speculation._draft)):
+
+        def forward(windows, run=model.forward, seen=sizes[name]):
+            seen += [len(window.tokens) for window in windows]
+            return run(windows)
+
+        monkeypatch.setattr(model, "forward", forward)
+    monkeypatch.setattr(speculation_module, "PREPARED_S", math.inf)
+    speculation.prepare()
+    every = {name: list(range(1, LONGEST + 2)) for name in sizes}
+    assert sizes == every
+    monkeypatch.setattr(speculation_module, "PREPARED_S", 0.0)
+    speculation.prepare()
+    assert sizes == every, "nobody waits for longer"
+    assert speculation._pool.num_free == speculation._pool.num_blocks
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"KV_CACHE_PRECISION": "u8"},
+        {"KV_CACHE_PRECISION": "f16"},
+        {"KV_CACHE_PRECISION": "f32"},
+        *([{"KV_CACHE_PRECISION": "bf16", PRECISION: "bf16"}] if fastest_precision() == "bf16" else ()),
+    ],
+)
+def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeypatch, properties):
+    """What was never written to is one page of zeros, and reading it costs nothing."""
+    untouched = []
+
+    def measure(target, draft, *limits, **budget):
+        for run in (target, draft):
+            run(2, 100)
+        for model in (speculation._target, speculation._draft):
+            for cache in model._caches:
+                filled = cache.data.reshape(cache.shape[0], -1)[:-1].any(axis=1)  # the last block is spare
+                untouched.append(int((~filled).sum()))
+        return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
+
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512, **properties).speculation
+    monkeypatch.setattr(CostModel, "measure", measure)
+    speculation.measure(again=True)
+    assert len(untouched) > 1
+    assert not any(untouched)
+    assert all(np.isfinite(logits).all() for logits in speculation._target.forward([Window([5, 6], 100, range(5), 2)]))
+
+
+def test_measuring_leaves_no_trace_in_what_the_cache_keeps_of_earlier_prompts(embedded_pair):
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=4096, exact=True)
+    settings = {"max_new_tokens": 40, "do_sample": True, "rng_seed": 3}
+    prompt = RENAME + "\ndef twice(width):\n    return 2 * width\n" * 8  # some blocks long
+    before = {mode: pipeline.generate(prompt, mode=mode, **settings).texts for mode in ("off", "auto", "draft")}
+    pipeline.speculation.measure(again=True)
+    again = {mode: pipeline.generate(prompt, mode=mode, **settings) for mode in before}
+    assert again["off"].generations[0].stats.cached_tokens > 0, "nothing was kept that could be spoilt"
+    after = {mode: answers.texts for mode, answers in again.items()}
+    assert len({str(texts) for texts in (*before.values(), *after.values())}) == 1
+
+
+def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for(embedded_pair, promise, monkeypatch):
+    budgets, shares = [], []
+
+    def measure(target, draft, *limits, token_share, budget_s):
+        budgets.append(budget_s)
+        shares.append(token_share)
+        return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
+
+    monkeypatch.setattr(CostModel, "measure", measure)
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
+    speculation.measure()
+    speculation.measure()
+    speculation.measure(again=True)
+    assert budgets == [speculation_module.MEASURE_S, math.inf]
+    memory = speculation.memory
+    assert 0 < shares[0] < memory.cache / memory.cache_tokens / speculation._target.weight_bytes

@@ -1,0 +1,289 @@
+"""Answers in a form: the same tokens in every mode, only what the form allows, and what no form can be refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+
+import openvino_genai
+import pytest
+
+from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline, StructuredOutputConfig
+from outrider.pipelines.config import MODES
+from outrider.pipelines.engine.block_pool import BlockPool
+from outrider.pipelines.model.paged_model import BLOCK_SIZE
+from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+
+from ..real import Models, same, same_as_far_as_written
+from ..requests import Asked, Asking
+from ..speculation.drafting import SABOTAGE, BrokenDrafter
+from .structures import Structures, check_form, of_schema
+
+PERSON = {
+    "type": "object",
+    "properties": {"description": {"type": "string", "maxLength": 9}, "note": {"const": "nothing more to say"}},
+    "required": ["description", "note"],
+    "additionalProperties": False,
+}
+
+
+def text_of(models: Models, sequence) -> str:
+    return models.tokenizer.decode(sequence.new_tokens)
+
+
+@pytest.mark.parametrize("seed", range(400, 403))
+def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models, seed):
+    rng, asking, structures = random.Random(seed), Asking(models.tokenizer, seed), Structures(seed)
+    asked = [structures.request(asking, 40) if i % 4 else asking.request(20) for i in range(16)]
+    asked = [replace(a, config=a.config.updated({"logprobs": rng.choice([0, 0, 2])})) for a in asked]
+    plain = [models.served().one(request) for request in asked]
+    drafted: Counter[str] = Counter()
+    accepted: Counter[str] = Counter()
+    for shift in range(2):
+        modes = [MODES[1 + (i + shift) % 5] for i in range(len(asked))]
+        alone = [models.served().one(request, mode) for request, mode in zip(asked, modes, strict=True)]
+        same(alone, plain, asked, f"alone, {modes}")
+        for sequence in alone:
+            drafted.update(sequence.statistics.drafted_by)
+            accepted.update(sequence.statistics.accepted_by)
+    served = models.served()
+    for what in ("cold", "warm"):
+        same(served.all(asked, [rng.choice(MODES) for _ in asked]), plain, asked, f"all at once, {what}")
+    served.assert_nothing_leaked()
+    finished = 0
+    for sequence, request in zip(plain, asked, strict=True):
+        if request.config.structured_output_config is not None:
+            is_whole = sequence.finish_reason == "stop"
+            check_form(request.config, text_of(models, sequence), is_whole)
+            finished += is_whole
+    assert finished >= 5
+    assert set(accepted) >= {"grammar", "suffix"}
+    assert accepted["grammar"] >= 0.9 * drafted["grammar"]
+
+
+@pytest.mark.parametrize("seed", range(500, 502))
+def test_the_answer_is_that_of_a_decoder_that_tries_every_token(models: Models, seed):
+    asking, structures = Asking(models.tokenizer, seed), Structures(seed)
+    forms = [StructuredOutputConfig(regex=structures.open_regex()) for _ in range(5)]
+    asked = [structures.request(asking, 10, form) for form in forms]
+    served = models.served()
+    fast = served.all(asked, [MODES[i % len(MODES)] for i in range(len(asked))])
+    for sequence, request in zip(fast, asked, strict=True):
+        answer = models.slowly(request)
+        assert sequence.new_tokens == answer.token_ids, f"{request} with {request.prompt}"
+        assert sequence.finish_reason == answer.finish_reason
+
+
+def test_a_cache_that_holds_few_requests_and_cancellations_leave_the_forms_right(models: Models):
+    rng, asking, structures = random.Random(7), Asking(models.tokenizer, 7), Structures(7)
+    asked = [structures.request(asking, 40) if i % 3 else asking.request() for i in range(15)]
+    asked = [replace(request, prompt=request.prompt[:100]) for request in asked]
+    plain = [models.served().one(request) for request in asked]
+    served = models.served(num_blocks=10)
+    modes = [MODES[i % len(MODES)] for i in range(len(asked))]
+    same(served.all(asked, modes), plain, asked, "small cache")
+    first = served.some_cancelled(asked, modes[::-1], rng)
+    same_as_far_as_written(first, plain)
+    assert {sequence.finish_reason for sequence in first} >= {"cancelled", "stop"}
+    served.assert_nothing_leaked()
+
+
+@pytest.mark.parametrize("sabotage", ["random tokens", "ids behind the vocabulary", "raises at times", "words"])
+def test_a_sabotaged_drafter_costs_no_row_that_the_form_rules_out(models: Models, sabotage):
+    asking, structures = Asking(models.tokenizer, 9), Structures(9)
+    asked = [structures.request(asking, 20, of_schema(PERSON)) for _ in range(4)]
+    plain = models.served().all(asked, ["off"] * 4)
+    served = models.served(drafters={"draft": BrokenDrafter(SABOTAGE[sabotage])})
+    same(served.all(asked, ["draft"] * 4), plain, asked, sabotage)
+
+
+def test_a_draft_that_breaks_the_form_costs_no_row(models: Models):
+    config = GenerationConfig(structured_output_config=of_schema(PERSON), num_assistant_tokens=8)
+    asked = Asked(tuple(models.tokenizer.encode("Describe it.")), config, 30)
+    brackets = models.tokenizer.encode(")")
+    served = models.served(drafters={"lookup": BrokenDrafter(lambda sequence, rng: brackets * 8)})
+    written = served.one(asked, "lookup")
+    in_string = text_of(models, written).count(")")
+    assert written.statistics.drafted_by.get("test", 0) <= 8 * (9 + in_string)  # only within the free string
+    assert written.statistics.accepted_by["grammar"] >= 5
+
+
+@pytest.mark.parametrize("options", [{}, {"do_sample": True, "rng_seed": 5}], ids=str)
+def test_the_draft_model_keeps_to_the_form_too(models: Models, options):
+    """The target as its own draft model is nearly always right, so it must choose among the same tokens."""
+    pool = BlockPool(64, BLOCK_SIZE)
+    served = models.served(drafters={"draft": DraftModel(models.target, pool, 512)})
+    form = StructuredOutputConfig(regex="[0-9a-f]{4}(, [0-9a-f]{4}){5}\\.")
+    config = GenerationConfig(structured_output_config=form, num_assistant_tokens=6, **options)
+    asked = Asked(tuple(models.tokenizer.encode("Name six numbers.")), config, 60)
+    written = served.one(asked, "draft")
+    assert written.new_tokens == models.served().one(asked).new_tokens
+    assert re.fullmatch(str(form.regex), text_of(models, written))
+    statistics = written.statistics
+    assert statistics.drafted_by["draft_model"] > 10
+    assert statistics.accepted >= 0.9 * statistics.drafted
+    assert pool.num_free == pool.num_blocks
+
+
+def test_what_is_forced_is_drafted_in_every_mode_but_off(pipeline: LLMPipeline):
+    form = StructuredOutputConfig(regex="(yes|no), because the quick brown fox jumps over the lazy dog")
+    expected = pipeline.generate("Is it so?", mode="off", structured_output_config=form).generations[0]
+    assert re.fullmatch(str(form.regex), expected.text)
+    assert expected.finish_reason == "stop"
+    for mode in MODES[1:]:
+        for options in ({}, {"num_assistant_tokens": 4}):
+            found = pipeline.generate("Is it so?", mode=mode, structured_output_config=form, **options).generations[0]
+            assert (found.token_ids, found.finish_reason) == (expected.token_ids, "stop")
+            assert found.stats.accepted_by["grammar"] == found.stats.drafted_by["grammar"] >= 6
+            assert found.stats.passes < expected.stats.passes / 2
+            assert sum(source == "grammar" for source in found.sources) == found.stats.accepted_by["grammar"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_answer_ends_where_the_form_is_complete(pipeline: LLMPipeline, mode):
+    for options in ({}, {"ignore_eos": True}, {"do_sample": True, "temperature": 2.0}):
+        form = StructuredOutputConfig(regex="(aye|nay)[0-9]{3}")
+        answer = pipeline.generate("x", mode=mode, structured_output_config=form, max_new_tokens=30, **options)
+        assert re.fullmatch("(aye|nay)[0-9]{3}", str(answer)), answer
+        assert answer.finish_reasons == ["stop"]
+
+
+def test_an_end_is_written_only_where_the_form_may_end(pipeline: LLMPipeline):
+    """At a high temperature the model would end anywhere."""
+    end = pipeline.tokenizer.eos_token_id
+    ended = 0
+    for seed in range(12):
+        form = StructuredOutputConfig(regex="[ab]{3}( [cd]{3})*")
+        options = {"do_sample": True, "temperature": 3.0, "rng_seed": seed, "max_new_tokens": 20}
+        found = pipeline.generate("x", structured_output_config=form, **options).generations[0]
+        if found.finish_reason == "stop":
+            assert found.token_ids[-1] == end
+            assert re.fullmatch(str(form.regex), found.text)
+            ended += 1
+        forever = pipeline.generate("x", structured_output_config=form, ignore_eos=True, **options).generations[0]
+        assert forever.finish_reason == "length"
+        assert end not in forever.token_ids
+    assert ended > 1
+
+
+def test_stop_strings_and_tokens_cut_a_form_off(pipeline: LLMPipeline):
+    form = StructuredOutputConfig(regex="[a-c]{4}-[0-9]{4}")
+    whole = pipeline.generate("x", structured_output_config=form).generations[0]
+    dash = next(token for token in whole.token_ids if "-" in pipeline.tokenizer.decode([token]))
+    for mode in MODES:
+        for options in ({"stop_strings": {"-"}}, {"stop_token_ids": {dash}}):
+            cut = pipeline.generate("x", structured_output_config=form, mode=mode, **options).generations[0]
+            assert cut.finish_reason == "stop"
+            assert cut.token_ids == whole.token_ids[: len(cut.token_ids)]
+            assert cut.token_ids[-1] == dash
+
+
+def test_json_has_no_endless_white_space(pipeline: LLMPipeline):
+    for seed in range(3):
+        options = {"do_sample": True, "temperature": 1.5, "rng_seed": seed, "max_new_tokens": 200}
+        text = str(pipeline.generate("x", structured_output_config=of_schema(PERSON), **options))
+        assert json.loads(text).keys() == {"description", "note"}
+        assert not re.search(r"\n\s*\n", text)
+
+
+def test_a_configuration_of_openvino_genai_means_the_same(pipeline: LLMPipeline):
+    theirs = openvino_genai.GenerationConfig()
+    theirs.max_new_tokens = 30
+    theirs.logprobs = 1
+    theirs.structured_output_config = openvino_genai.StructuredOutputConfig(regex="[ab]{4}")
+    assert GenerationConfig.from_genai(theirs).structured_output_config == StructuredOutputConfig(regex="[ab]{4}")
+    answer = pipeline.generate("x", theirs)
+    assert re.fullmatch("[ab]{4}", str(answer))
+    assert len(answer.generations[0].logprobs) == len(answer.generations[0].token_ids)
+    tags = openvino_genai.StructuredOutputConfig(compound_grammar=openvino_genai.StructuredOutputConfig.Regex("a"))
+    with pytest.raises(InvalidOption, match="compound_grammar is not supported"):
+        pipeline.generate("x", structured_output_config=tags)
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ({"regex": "(a|"}, "unclosed group"),
+        ({"regex": "a(?=b)"}, "look-ahead"),
+        ({"regex": ""}, "empty answer"),
+        ({"json_schema": "{"}, "EOF while parsing"),
+        ({"json_schema": "[]"}, "array|object"),
+        ({"json_schema": '{"type": "objec"}'}, "objec"),
+        ({"json_schema": '{"not": {"type": "null"}}'}, "not"),
+        ({"json_schema": '{"$ref": "http://127.0.0.1:9/x.json"}'}, "127.0.0.1"),
+        ({"grammar": "start: nothing"}, "nothing"),
+        ({"grammar": "hello"}, "hello"),
+        ({"grammar": ""}, "root"),
+    ],
+    ids=str,
+)
+def test_what_is_no_form_is_refused_before_anything_runs(pipeline: LLMPipeline, form, reason):
+    config, name = StructuredOutputConfig(**form), next(iter(form))
+    message = rf"(?s)^structured_output_config\.{name}=.* is not possible: give a .*{reason}"
+    for ask in (pipeline.generate, pipeline.stream):
+        with pytest.raises(InvalidOption, match=message):
+            ask("x", structured_output_config=config)
+    assert not pipeline.speculation.engine._waiting
+
+
+def test_a_form_that_proves_too_complex_ends_the_answer_with_the_reason(pipeline: LLMPipeline):
+    form = StructuredOutputConfig(regex="(a{1000}){1000}")
+    for mode in ("off", "auto"):
+        with pytest.raises(InvalidOption, match=r"cannot be followed any further \(.+\): make it simpler"):
+            pipeline.generate("x", structured_output_config=form, mode=mode)
+    assert pipeline.generate("x", max_new_tokens=3).stats[0].new_tokens == 3
+
+
+def test_a_draft_that_is_too_complex_ends_no_answer_that_is_not(pipeline: LLMPipeline):
+    """Copying proposes the branch of the form that is beyond what llguidance can follow; the answer takes the other."""
+    many = range(3000)
+    rules = "\n".join(f'r{i}: "x" "{i}" | "y" r{(7 * i + 1) % len(many)}' for i in many)
+    wide = " | ".join(f"r{i}" for i in many)
+    form = StructuredOutputConfig(grammar=f'start: "q" ("a" A | "b" wide)\nA: /[a-z ]{{1,60}}/\nwide: {wide}\n{rules}')
+    q, b, x = (pipeline.tokenizer.encode(letter, False)[0] for letter in "qbx")
+    options = {"structured_output_config": form, "max_new_tokens": 8, "logit_bias": {b: -100}}
+    plain = pipeline.generate([[q, b, x] * 3], mode="off", **options)
+    assert len(plain.generations[0].token_ids) == 8
+    for mode in ("lookup", "suffix", "chained"):
+        drafted = pipeline.generate([[q, b, x] * 3], mode=mode, num_assistant_tokens=4, **options)
+        assert drafted.generations[0].token_ids == plain.generations[0].token_ids
+    with pytest.raises(InvalidOption, match="make it simpler"):
+        pipeline.generate([[q, b, x] * 3], mode="off", **{**options, "logit_bias": {b: 100}})
+
+
+@pytest.mark.parametrize("given", [{}, {"regex": "a", "grammar": "b"}, {"regex": 7}, {"json_schema": {"type": "null"}}])
+def test_exactly_one_form_is_taken_as_text(given):
+    with pytest.raises(InvalidOption, match="structured_output_config"):
+        StructuredOutputConfig(**given)
+
+
+def test_what_makes_no_sense_with_a_form_is_refused():
+    form = StructuredOutputConfig(regex="a+")
+    with pytest.raises(InvalidOption, match="min_new_tokens=3 is not possible with structured_output_config"):
+        GenerationConfig(min_new_tokens=3, structured_output_config=form)
+    for value in ("a+", {"regex": "a+"}, 7):
+        with pytest.raises(InvalidOption, match="give a StructuredOutputConfig"):
+            GenerationConfig(structured_output_config=value)  # type: ignore[arg-type]
+    assert hash(GenerationConfig(structured_output_config=form))
+
+
+def test_a_grammar_that_no_token_can_write_ends_that_answer_alone(models: Models):
+    """A vocabulary without letters cannot go on behind the digit."""
+    grammars = models.grammars
+    asked = Asked((5, 6, 7), GenerationConfig(structured_output_config=StructuredOutputConfig(regex="[0-9]z")), 9)
+    served = models.served()
+    stuck, fine = served.sequence(asked, "auto"), served.sequence(replace(asked, config=GenerationConfig()), "auto")
+    vocabulary = grammars._vocabulary
+    assert stuck.constraint is not None
+    assert vocabulary is not None
+    stuck.constraint._mask = lambda: bytes(-(-(vocabulary.end + 1) // 8))  # type: ignore[method-assign]
+    for sequence in (stuck, fine):
+        served.engine.add(sequence)
+    with pytest.raises(InvalidOption, match="No token of this model's vocabulary"):
+        served.finish([stuck, fine])
+    served.finish([fine])
+    assert fine.finish_reason
+    served.assert_nothing_leaked()
