@@ -13,7 +13,7 @@ from .config import AUTO, GenerationConfig
 from .devices.devices import CPU, check_device, load
 from .devices.genai_engine import GenaiEngine
 from .engine.backend import Backend
-from .engine.sequence import Sequence
+from .engine.request import Request
 from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
 from .model.pair import Pair
 from .results import DecodedResults, DecodedText
@@ -258,8 +258,8 @@ class LLMPipeline:
         for answer in range(config.num_return_sequences):
             text = TextStream(self.tokenizer, config.stop_strings, config.include_stop_str_in_output)
             form = None if constraint is None else constraint.copy()
-            sequence = Sequence(tokens, config, room, text, answer, form, num_earlier)
-            yield Stream(self._engine, sequence, text, remember if answer == 0 else lambda written: None)
+            request = Request(tokens, config, room, text, answer, form, num_earlier)
+            yield Stream(self._engine, request, text, remember if answer == 0 else lambda written: None)
 
     def _room(self, num_prompt_tokens: int, config: GenerationConfig) -> int:
         """How many tokens the answer can have."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 from .engine.backend import Backend
-from .engine.sequence import Sequence
+from .engine.request import Request
 from .engine.trace import PassRecord, Statistics
 from .results import Generation, Piece
 from .text.tokenizer import Span, TextStream
@@ -23,18 +23,18 @@ class Stream(Iterator[Piece]):
     def __init__(
         self,
         engine: Backend,
-        sequence: Sequence,
+        request: Request,
         text: TextStream,
         on_end: Callable[[str], None] = lambda answer: None,
     ) -> None:
         self._ended = True
         self._engine = engine
-        self._sequence = sequence
+        self._request = request
         self._text = text
         self._on_end = on_end  # gets the whole text; not called for an answer that was closed or failed
         self._spans: list[Span] = []
         self._num_sent = 0
-        engine.add(sequence)
+        engine.add(request)
         self._ended = False
 
     def __next__(self) -> Piece:
@@ -46,7 +46,7 @@ class Stream(Iterator[Piece]):
     def advance(self) -> Piece | None:
         """Run one pass, unless all is written, and give the next piece if there is one. Raises the request's error."""
         with self._engine.lock:  # a pass that another thread runs writes into this answer too
-            if not self._ended and not self._sequence.finished:
+            if not self._ended and not self._request.finished:
                 self._engine.step()
             return self.take()
 
@@ -55,10 +55,10 @@ class Stream(Iterator[Piece]):
         with self._engine.lock:
             if self._ended:
                 return None
-            if self._sequence.error is not None:
+            if self._request.error is not None:
                 self._ended = True
-                raise self._sequence.error
-            self._ended = self._sequence.finished
+                raise self._request.error
+            self._ended = self._request.finished
             spans = self._text.take(final=self._ended)
             self._spans += spans
             if self._ended:
@@ -72,32 +72,32 @@ class Stream(Iterator[Piece]):
 
     @property
     def prompt_tokens(self) -> int:
-        return self._sequence.num_prompt_tokens
+        return self._request.num_prompt_tokens
 
     @property
     def read_tokens(self) -> int:
         """Tokens of the prompt that have been read or were in the cache; not told on the way where GenAI decodes."""
         with self._engine.lock:
-            return self.prompt_tokens if self._sequence.num_new else min(self._sequence.num_cached, self.prompt_tokens)
+            return self.prompt_tokens if self._request.num_new else min(self._request.num_cached, self.prompt_tokens)
 
     @property
     def stats(self) -> Statistics:
         """The figures of the request so far."""
         with self._engine.lock:
-            return self._sequence.statistics
+            return self._request.statistics
 
     @property
     def trace(self) -> tuple[PassRecord, ...]:
         """What happened in each pass so far."""
         with self._engine.lock:
-            return tuple(self._sequence.trace)
+            return tuple(self._request.trace)
 
     def cancel(self) -> None:
         """End the answer here; the next piece is the last."""
-        self._engine.cancel(self._sequence)
+        self._engine.cancel(self._request)
 
     def close(self) -> None:
-        self._engine.cancel(self._sequence)
+        self._engine.cancel(self._request)
         self._ended = True
 
     def finish(self) -> Generation:
@@ -107,32 +107,32 @@ class Stream(Iterator[Piece]):
         """
         for _ in self:
             pass
-        sequence = self._sequence
-        if sequence.error is not None:
-            raise sequence.error
-        assert sequence.finish_reason is not None
+        request = self._request
+        if request.error is not None:
+            raise request.error
+        assert request.finish_reason is not None
         self._spans += self._text.take(final=True)  # where it was closed, tokens may be there that no piece has told
         return Generation(
             text="".join(span.text for span in self._spans),
-            token_ids=tuple(sequence.new_tokens),
-            sources=tuple(sequence.sources),
+            token_ids=tuple(request.new_tokens),
+            sources=tuple(request.sources),
             spans=tuple(self._spans),
-            finish_reason=sequence.finish_reason,
-            stats=sequence.statistics,
-            trace=tuple(sequence.trace),
-            logprobs=tuple(sequence.logprobs),
+            finish_reason=request.finish_reason,
+            stats=request.statistics,
+            trace=tuple(request.trace),
+            logprobs=tuple(request.logprobs),
         )
 
     def _piece(self, spans: tuple[Span, ...]) -> Piece:
-        sent, self._num_sent = self._num_sent, self._sequence.num_new
+        sent, self._num_sent = self._num_sent, self._request.num_new
         return Piece(
             text="".join(span.text for span in spans),
-            token_ids=tuple(self._sequence.new_tokens[sent : self._num_sent]),
-            sources=tuple(self._sequence.sources[sent : self._num_sent]),
+            token_ids=tuple(self._request.new_tokens[sent : self._num_sent]),
+            sources=tuple(self._request.sources[sent : self._num_sent]),
             spans=spans,
-            finish_reason=self._sequence.finish_reason,
-            stats=self._sequence.statistics if self._ended else None,
-            logprobs=tuple(self._sequence.logprobs[sent : self._num_sent]),
+            finish_reason=self._request.finish_reason,
+            stats=self._request.statistics if self._ended else None,
+            logprobs=tuple(self._request.logprobs[sent : self._num_sent]),
         )
 
     def __enter__(self) -> Stream:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Sequence
 
 from outrider.pipelines import GenerationConfig, Pair
 from outrider.pipelines.engine.block_pool import BlockPool
-from outrider.pipelines.engine.sequence import Sequence
+from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.model.pair import context_length
 from outrider.pipelines.speculation.calibration import Calibration
@@ -23,7 +23,7 @@ from .schedule import Foresight
 class Replay:
     """The drafters of a pair, fresh ones that have learnt nothing from the runs that are judged."""
 
-    def __init__(self, from_text: SequenceOf[Drafter], model: Drafter | None) -> None:
+    def __init__(self, from_text: Sequence[Drafter], model: Drafter | None) -> None:
         self._from_text = from_text
         self._model = model
 
@@ -37,30 +37,30 @@ class Replay:
         model = PagedModel(pair.draft, num_blocks, exact=False)
         return cls(from_text, DraftModel(model, BlockPool(num_blocks, BLOCK_SIZE), context_length(pair.draft)))
 
-    def foresight(self, prompt: SequenceOf[int], answer: SequenceOf[int], config: GenerationConfig) -> Foresight:
+    def foresight(self, prompt: Sequence[int], answer: Sequence[int], config: GenerationConfig) -> Foresight:
         """What the drafters would have known about `answer`, which the target gave to `prompt` with `config`.
 
         The draft model is asked for one token at a time: behind right tokens it writes the same in a longer draft.
         """
-        sequence = Sequence(prompt, config, len(answer))
+        request = Request(prompt, config, len(answer))
         from_text, by_model = [], []
         try:
             for at, token in enumerate(answer):
                 rest = answer[at : at + LONGEST]
-                from_text.append(max(_num_right(drafter, sequence, rest) for drafter in self._from_text))
-                by_model.append(self._model is not None and _num_right(self._model, sequence, [token]) == 1)
-                sequence.tokens.append(token)
+                from_text.append(max(_num_right(drafter, request, rest) for drafter in self._from_text))
+                by_model.append(self._model is not None and _num_right(self._model, request, [token]) == 1)
+                request.tokens.append(token)
         finally:
             for drafter in (*self._from_text, self._model):
                 if drafter is not None:
-                    drafter.release(sequence)
+                    drafter.release(request)
         return Foresight(len(prompt), tuple(from_text), tuple(by_model))
 
 
-def _num_right(drafter: Drafter, sequence: Sequence, rest: SequenceOf[int]) -> int:
+def _num_right(drafter: Drafter, request: Request, rest: Sequence[int]) -> int:
     """How many of a drafter's proposals in a row are the tokens of `rest`. No more are asked for than it has."""
     right = 0
-    for token, proposal in zip(rest, drafter.propose(sequence), strict=False):
+    for token, proposal in zip(rest, drafter.propose(request), strict=False):
         if proposal.token != token:
             break
         right += 1

@@ -13,7 +13,7 @@ import openvino
 import openvino_genai
 
 from ..engine.backend import Backend, Load
-from ..engine.sequence import Sequence
+from ..engine.request import Request
 from ..engine.trace import TARGET, PassRecord
 from ..errors import CacheTooSmall, DeviceFailed, PromptTooLong, reason_of
 from .devices import Room
@@ -40,9 +40,9 @@ class GenaiEngine(Backend):
         self._running: _Answer | None = None
         self._end_last: weakref.finalize[..., Any] | None = None  # waits for the thread of the answer begun last
 
-    def _check(self, sequence: Sequence) -> None:
+    def _check(self, request: Request) -> None:
         """Raises PromptTooLong, CacheTooSmall and InvalidOption."""
-        prompt, new, room = sequence.num_prompt_tokens, sequence.max_new_tokens, self._room
+        prompt, new, room = request.num_prompt_tokens, request.max_new_tokens, self._room
         if prompt > room.prompt_tokens:
             raise PromptTooLong(
                 f"The prompt has {prompt} tokens and this device was prepared for {room.prompt_tokens}: shorten the "
@@ -54,7 +54,7 @@ class GenaiEngine(Backend):
                 f"ones), and the cache holds {room.tokens}: lower max_new_tokens, shorten the prompt, or load the "
                 f"pair with {room.remedy}."
             )
-        to_genai(sequence.config, new, sequence.answer)
+        to_genai(request.config, new, request.answer)
 
     @property
     def load(self) -> Load:
@@ -78,33 +78,33 @@ class GenaiEngine(Backend):
                 answer.advance()
                 self._num_passes += 1
             except Exception as error:
-                answer.sequence.error = error
-            if answer.sequence.finished:
-                self._retire(answer.sequence)
+                answer.request.error = error
+            if answer.request.finished:
+                self._retire(answer.request)
 
-    def _retire(self, sequence: Sequence) -> None:
-        if self._running is not None and self._running.sequence is sequence:
+    def _retire(self, request: Request) -> None:
+        if self._running is not None and self._running.request is request:
             self._running.stop()
             self._running = None
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
+        if request in self._waiting:
+            self._waiting.remove(request)
 
 
 class _Answer:
     """One request in GenAI's hands: a thread generates, and what it wrote is taken over step by step."""
 
-    def __init__(self, pipeline: openvino_genai.LLMPipeline, sequence: Sequence) -> None:
-        self.sequence = sequence
+    def __init__(self, pipeline: openvino_genai.LLMPipeline, request: Request) -> None:
+        self.request = request
         self._pipeline = pipeline
         self._written: SimpleQueue[tuple[float, Written]] = SimpleQueue()
         self._writer = _Writer(self._written)
-        self._rows = sequence.num_prompt_tokens
+        self._rows = request.num_prompt_tokens
         self._until = time.perf_counter()
         self._thread = Thread(target=self._generate, name="genai", daemon=True)
         self._thread.start()
 
     def advance(self) -> None:
-        """Give the sequence what was written next, and wait for that. Raises DeviceFailed."""
+        """Give the request what was written next, and wait for that. Raises DeviceFailed."""
         written_at, tokens = self._written.get()
         if isinstance(tokens, Exception):
             raise DeviceFailed(
@@ -112,14 +112,14 @@ class _Answer:
             ) from tokens
         if tokens is None:
             raise DeviceFailed(
-                f"OpenVINO GenAI ended the answer after {self.sequence.num_new} of {self.sequence.max_new_tokens} "
+                f"OpenVINO GenAI ended the answer after {self.request.num_new} of {self.request.max_new_tokens} "
                 "tokens, as it does when its memory is full: shorten the prompt, or lower max_new_tokens."
             )
-        num_before = self.sequence.num_new
-        self.sequence.extend(tokens, [TARGET] * len(tokens))
-        sources = tuple(self.sequence.sources[num_before:])
+        num_before = self.request.num_new
+        self.request.extend(tokens, [TARGET] * len(tokens))
+        sources = tuple(self.request.sources[num_before:])
         passed_s = written_at - self._until
-        self.sequence.trace.append(PassRecord(self._until, written_at, passed_s, 0.0, self._rows, sources=sources))
+        self.request.trace.append(PassRecord(self._until, written_at, passed_s, 0.0, self._rows, sources=sources))
         self._until, self._rows = written_at, 1
 
     def stop(self) -> None:
@@ -131,11 +131,11 @@ class _Answer:
         self._thread.join()
 
     def _generate(self) -> None:
-        sequence = self.sequence
+        request = self.request
         outcome: Written = None
         try:
-            prompt = openvino.Tensor(np.array([sequence.tokens[: sequence.num_prompt_tokens]], np.int64))
-            config = to_genai(sequence.config, sequence.max_new_tokens, sequence.answer)
+            prompt = openvino.Tensor(np.array([request.tokens[: request.num_prompt_tokens]], np.int64))
+            config = to_genai(request.config, request.max_new_tokens, request.answer)
             self._pipeline.generate(prompt, config, self._writer)
         except Exception as error:
             outcome = error

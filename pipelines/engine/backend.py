@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from .lock import FairLock
-from .sequence import CANCELLED, Sequence
+from .request import CANCELLED, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +27,28 @@ class Load:
 class Backend(ABC):
     """`Engine` on the CPU, `GenaiEngine` on every other device.
 
-    Whoever waits for a sequence calls `step` until it is finished; calls from several threads take turns, and each
-    serves everybody. So what a sequence has come to is read under the `lock`.
+    Whoever waits for a request calls `step` until it is finished; calls from several threads take turns, and each
+    serves everybody. So what a request has come to is read under the `lock`.
     """
 
     def __init__(self) -> None:
-        self._arrived: deque[Sequence] = deque()  # whoever adds a request must not wait for the pass that is on
-        self._waiting: deque[Sequence] = deque()
+        self._arrived: deque[Request] = deque()  # whoever adds a request must not wait for the pass that is on
+        self._waiting: deque[Request] = deque()
         self._num_passes = 0
         self.lock = FairLock()
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, request: Request) -> None:
         """Queue a request. Raises CacheTooSmall and whatever else could not run even alone."""
-        self._check(sequence)
-        self._arrived.append(sequence)
+        self._check(request)
+        self._arrived.append(request)
 
-    def cancel(self, sequence: Sequence) -> None:
-        """End a sequence and free what it holds, at once or with the step that is on; one that has ended is left."""
+    def cancel(self, request: Request) -> None:
+        """End a request and free what it holds, at once or with the step that is on; one that has ended is left."""
         with self.lock:
-            if not sequence.finished:
+            if not request.finished:
                 self._queue_arrived()
-                sequence.finish_reason = CANCELLED
-                self._retire(sequence)
+                request.finish_reason = CANCELLED
+                self._retire(request)
 
     @property
     @abstractmethod
@@ -57,15 +57,15 @@ class Backend(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Bring the running sequences on: new tokens, the end or an error."""
+        """Bring the running requests on: new tokens, the end or an error."""
 
     @abstractmethod
-    def _check(self, sequence: Sequence) -> None:
-        """Raise where a sequence could not even run alone."""
+    def _check(self, request: Request) -> None:
+        """Raise where a request could not even run alone."""
 
     @abstractmethod
-    def _retire(self, sequence: Sequence) -> None:
-        """Let go of a sequence that has ended, waiting or running."""
+    def _retire(self, request: Request) -> None:
+        """Let go of a request that has ended, waiting or running."""
 
     def _queue_arrived(self) -> None:
         while self._arrived:

@@ -17,7 +17,7 @@ from ..speculation.planner import LONGEST, Planner
 from ..speculation.turn import Turn
 from .backend import Backend, Load
 from .block_pool import BlockPool, OutOfBlocks, Table
-from .sequence import Sequence
+from .request import Request
 from .trace import TARGET, PassRecord
 from .verify import verify
 
@@ -26,22 +26,22 @@ PREFILL_ROWS_BESIDE_DECODING = 32  # what a running answer waits for at a time; 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What one sequence brings to a pass; `turn` is None where only a part of its prompt is read."""
+    """What one request brings to a pass; `turn` is None where only a part of its prompt is read."""
 
-    sequence: Sequence
+    request: Request
     window: Window
     turn: Turn | None = None
 
 
 class Engine(Backend):
-    """Decodes all running sequences with one loop. Plain decoding is the empty draft, prefill a window without one.
+    """Decodes all running requests with one loop. Plain decoding is the empty draft, prefill a window without one.
 
     Requests are admitted in order and get blocks as they grow. Where none are left, the youngest goes back to the front
     of the queue and is computed again later, to the same tokens. Long prompts are fed in chunks, so that the answers
     that are being written go on meanwhile, and of several requests that begin alike one reads for all.
 
-    Whoever waits for a sequence calls `step`; calls from several threads take turns, and each serves everybody. So what
-    a sequence has come to is read under the `lock`.
+    Whoever waits for a request calls `step`; calls from several threads take turns, and each serves everybody. So what
+    a request has come to is read under the `lock`.
     """
 
     def __init__(self, target: PagedModel, pool: BlockPool, planner: Planner) -> None:
@@ -49,18 +49,18 @@ class Engine(Backend):
         self._target = target
         self._pool = pool
         self._planner = planner
-        self._running: list[Sequence] = []
-        self._ended: list[Sequence] = []  # in the step that is on; nothing is taken from under it
+        self._running: list[Request] = []
+        self._ended: list[Request] = []  # in the step that is on; nothing is taken from under it
         self._is_stepping = False
         self._num_borrowing = 0  # who wait for blocks, or have them
 
-    def _check(self, sequence: Sequence) -> None:
+    def _check(self, request: Request) -> None:
         capacity = self._pool.num_blocks * self._pool.block_size
-        if self._pool.blocks_for(sequence.num_slots) > self._pool.num_blocks:
+        if self._pool.blocks_for(request.num_slots) > self._pool.num_blocks:
             raise CacheTooSmall(
-                f"The request needs a cache of {sequence.num_slots} tokens ({sequence.num_prompt_tokens} of the prompt "
-                f"and up to {sequence.max_new_tokens} new ones), and the cache holds {capacity}: lower max_new_tokens, "
-                f"shorten the prompt, or load the pair with cache_tokens={sequence.num_slots} or more."
+                f"The request needs a cache of {request.num_slots} tokens ({request.num_prompt_tokens} of the prompt "
+                f"and up to {request.max_new_tokens} new ones), and the cache holds {capacity}: lower max_new_tokens, "
+                f"shorten the prompt, or load the pair with cache_tokens={request.num_slots} or more."
             )
 
     @property
@@ -114,7 +114,7 @@ class Engine(Backend):
             logits = self._target.forward([plan.window for plan in plans])
         except Exception as error:
             for plan in plans:
-                self._fail(plan.sequence, error)
+                self._fail(plan.request, error)
             return
         target_s = time.perf_counter() - fed
         self._num_passes += 1
@@ -124,47 +124,47 @@ class Engine(Backend):
     def _admit(self) -> None:
         self._queue_arrived()
         while self._waiting:
-            sequence = self._waiting[0]  # who was put back stands before all who never ran
-            if self._num_borrowing and sequence.num_taken_over is None:
+            request = self._waiting[0]  # who was put back stands before all who never ran
+            if self._num_borrowing and request.num_taken_over is None:
                 return
             spare = len(self._running)  # each will soon need a block more
-            if self._pool.num_free < self._pool.blocks_for(len(sequence.tokens)) + spare:
+            if self._pool.num_free < self._pool.blocks_for(len(request.tokens)) + spare:
                 return
             self._waiting.popleft()
-            with self._failing(sequence):
-                sequence.table, cached = self._pool.open(sequence.tokens, len(sequence.tokens))
-                sequence.num_cached = cached
-                if sequence.num_taken_over is None:
-                    sequence.num_taken_over = cached
-                self._running.append(sequence)
+            with self._failing(request):
+                request.table, cached = self._pool.open(request.tokens, len(request.tokens))
+                request.num_cached = cached
+                if request.num_taken_over is None:
+                    request.num_taken_over = cached
+                self._running.append(request)
 
     def _plans(self) -> list[_Plan]:
-        """What each running sequence feeds in the next pass; the oldest come first where something is short.
+        """What each running request feeds in the next pass; the oldest come first where something is short.
 
         Together they have at most as many rows as the target takes: those that are due, then chunks of prompts, then
-        drafts. Where more sequences are due than there is room for, those that have waited longest come first.
+        drafts. Where more requests are due than there is room for, those that have waited longest come first.
         """
-        for sequence in list(self._running):
-            self._make_room(sequence)
-        writing = [sequence for sequence in self._running if len(sequence.tokens) - sequence.num_cached <= 1]
-        reading = [sequence for sequence in self._running if sequence not in writing]
+        for request in list(self._running):
+            self._make_room(request)
+        writing = [request for request in self._running if len(request.tokens) - request.num_cached <= 1]
+        reading = [request for request in self._running if request not in writing]
         room = self._target.rows.most
         kept_free = min(PREFILL_ROWS_BESIDE_DECODING, room // 2) if reading else 0
         if len(writing) > room - kept_free:
             writing = sorted(writing, key=_last_served)[: room - kept_free]
-        turns = [self._turn(sequence) for sequence in writing]
+        turns = [self._turn(request) for request in writing]
         chunks = self._reading(reading, room - len(turns), bool(turns))
         num_read = sum(len(plan.window.tokens) for plan in chunks)
         self._planner.draft(turns, num_read, room)
-        return [plan for plan in (*map(self._writing, turns), *chunks) if not plan.sequence.finished]
+        return [plan for plan in (*map(self._writing, turns), *chunks) if not plan.request.finished]
 
-    def _make_room(self, sequence: Sequence) -> None:
-        """Get the blocks that a sequence cannot do without; where none are free, the youngest has to give way."""
-        while sequence in self._running:
+    def _make_room(self, request: Request) -> None:
+        """Get the blocks that a request cannot do without; where none are free, the youngest has to give way."""
+        while request in self._running:
             try:
-                with self._failing(sequence):
-                    self._pool.grow(sequence.table, len(sequence.tokens))
-                    sequence.num_cached = self._pool.follow(sequence.table, sequence.tokens, sequence.num_cached)
+                with self._failing(request):
+                    self._pool.grow(request.table, len(request.tokens))
+                    request.num_cached = self._pool.follow(request.table, request.tokens, request.num_cached)
                 return
             except OutOfBlocks:
                 youngest = self._running.pop()
@@ -172,119 +172,119 @@ class Engine(Backend):
                 youngest.table, youngest.num_cached = Table(), 0
                 self._waiting.appendleft(youngest)
 
-    def _reading(self, sequences: list[Sequence], room: int, is_writing: bool) -> list[_Plan]:
+    def _reading(self, requests: list[Request], room: int, is_writing: bool) -> list[_Plan]:
         """The next chunks of prompts, in whole tiles where the last part of one would cost as much as all of it."""
         if is_writing:
-            return self._chunks(sequences, min(room, PREFILL_ROWS_BESIDE_DECODING))
-        plans, cost = self._chunks(sequences, min(room, PREFILL_ROWS)), self._planner.cost
+            return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING))
+        plans, cost = self._chunks(requests, min(room, PREFILL_ROWS)), self._planner.cost
         rows = sum(len(plan.window.tokens) for plan in plans)
         if cost is not None and (whole := cost.without_part_tile(rows)) < rows:
-            return self._chunks(sequences, whole)
+            return self._chunks(requests, whole)
         return plans
 
-    def _chunks(self, sequences: list[Sequence], room: int) -> list[_Plan]:
+    def _chunks(self, requests: list[Request], room: int) -> list[_Plan]:
         """Up to `room` tokens. Who begins like another that is being read waits, and takes its blocks over."""
         plans: list[_Plan] = []
         begun: set[object] = set()
-        for sequence in sequences:
-            start = sequence.num_cached
-            end = min(len(sequence.tokens), start + room)
+        for request in requests:
+            start = request.num_cached
+            end = min(len(request.tokens), start + room)
             next_block = None
-            with self._failing(sequence):
-                next_block = self._pool.next_block(sequence.table, sequence.tokens, start)
-            if sequence.finished or start == end or next_block in begun:
+            with self._failing(request):
+                next_block = self._pool.next_block(request.table, request.tokens, start)
+            if request.finished or start == end or next_block in begun:
                 continue
             if next_block is not None:
                 begun.add(next_block)
-            plans.append(_Plan(sequence, Window(sequence.tokens[start:end], start, sequence.table.blocks)))
+            plans.append(_Plan(request, Window(request.tokens[start:end], start, request.table.blocks)))
             room -= end - start
         return plans
 
-    def _turn(self, sequence: Sequence) -> Turn:
-        limit = min(LONGEST, sequence.max_new_tokens - sequence.num_new - 1)
-        return Turn(sequence, context=len(sequence.tokens) - 1, limit=limit)
+    def _turn(self, request: Request) -> Turn:
+        limit = min(LONGEST, request.max_new_tokens - request.num_new - 1)
+        return Turn(request, context=len(request.tokens) - 1, limit=limit)
 
     def _writing(self, turn: Turn) -> _Plan:
-        sequence, tokens = turn.sequence, turn.sequence.tokens
+        request, tokens = turn.request, turn.request.tokens
         try:
-            with self._failing(sequence):
-                self._pool.grow(sequence.table, len(tokens) + len(turn.draft))
+            with self._failing(request):
+                self._pool.grow(request.table, len(tokens) + len(turn.draft))
         except OutOfBlocks:
-            turn.cut(max(0, len(sequence.table.blocks) * self._pool.block_size - len(tokens)))
-        window = Window([tokens[-1], *turn.tokens], len(tokens) - 1, sequence.table.blocks, turn.rows)
-        return _Plan(sequence, window, turn)
+            turn.cut(max(0, len(request.table.blocks) * self._pool.block_size - len(tokens)))
+        window = Window([tokens[-1], *turn.tokens], len(tokens) - 1, request.table.blocks, turn.rows)
+        return _Plan(request, window, turn)
 
     def _settle(self, plans: list[_Plan], logits: list[NDArray[np.float32]], record: PassRecord) -> None:
         turns: list[Turn] = []
         kept: list[list[int]] = []
         for plan, rows in zip(plans, logits, strict=True):
-            if plan.sequence.finished:  # dropped in the middle of this pass
+            if plan.request.finished:  # dropped in the middle of this pass
                 continue
-            num_before = plan.sequence.num_new
+            num_before = plan.request.num_new
             try:
                 self._keep(plan, rows, record)
             except Exception as error:
-                self._fail(plan.sequence, error)
+                self._fail(plan.request, error)
                 continue
             if plan.turn is not None:
                 turns.append(plan.turn)
-                kept.append(plan.sequence.new_tokens[num_before:])
+                kept.append(plan.request.new_tokens[num_before:])
         target_ms = beside_ms = None
         if len(turns) == len(plans):
             target_ms = 1e3 * record.target_s
             beside_ms = 1e3 * (time.perf_counter() - record.began) - target_ms
         self._planner.observe(turns, kept, target_ms, beside_ms)
         for plan in plans:
-            if plan.sequence.finished:
-                self._retire(plan.sequence)
+            if plan.request.finished:
+                self._retire(plan.request)
 
     def _keep(self, plan: _Plan, rows: NDArray[np.float32], record: PassRecord) -> None:
         """Take the tokens that the target writes, for as long as the draft foresaw them, and the one after."""
-        sequence, window = plan.sequence, plan.window
+        request, window = plan.request, plan.window
         draft, drafted = ([], []) if plan.turn is None else (plan.turn.tokens, plan.turn.sources)
         window_end = window.start + len(window.tokens)
-        num_before = sequence.num_new
-        if window_end >= len(sequence.tokens):
-            kept = verify(rows[: len(draft) + 1], draft, sequence.choose)
+        num_before = request.num_new
+        if window_end >= len(request.tokens):
+            kept = verify(rows[: len(draft) + 1], draft, request.choose)
             foreseen = [token == proposed for token, proposed in zip(kept, draft, strict=False)]
-            sequence.extend(kept, [*compress(drafted, foreseen), TARGET][: len(kept)], rows)
-        sequence.num_cached = min(window_end, len(sequence.tokens) - 1)  # what was rejected is written over
-        self._pool.publish(sequence.table, sequence.tokens, sequence.num_cached)
-        sources = tuple(sequence.sources[num_before:])
+            request.extend(kept, [*compress(drafted, foreseen), TARGET][: len(kept)], rows)
+        request.num_cached = min(window_end, len(request.tokens) - 1)  # what was rejected is written over
+        self._pool.publish(request.table, request.tokens, request.num_cached)
+        sources = tuple(request.sources[num_before:])
         ended, num_rows = time.perf_counter(), len(window.tokens)
-        sequence.trace.append(replace(record, ended=ended, num_rows=num_rows, drafted=tuple(drafted), sources=sources))
+        request.trace.append(replace(record, ended=ended, num_rows=num_rows, drafted=tuple(drafted), sources=sources))
 
     @contextmanager
-    def _failing(self, sequence: Sequence) -> Iterator[None]:
-        """What breaks for one sequence ends that one only; that blocks are short is for the caller to deal with."""
+    def _failing(self, request: Request) -> Iterator[None]:
+        """What breaks for one request ends that one only; that blocks are short is for the caller to deal with."""
         try:
             yield
         except OutOfBlocks:
             raise
         except Exception as error:
-            self._fail(sequence, error)
+            self._fail(request, error)
 
-    def _fail(self, sequence: Sequence, error: Exception) -> None:
-        sequence.error = error
-        if sequence in self._running:
-            self._running.remove(sequence)  # no plan of this step is made for it
-        self._retire(sequence)
+    def _fail(self, request: Request, error: Exception) -> None:
+        request.error = error
+        if request in self._running:
+            self._running.remove(request)  # no plan of this step is made for it
+        self._retire(request)
 
-    def _retire(self, sequence: Sequence) -> None:
+    def _retire(self, request: Request) -> None:
         if self._is_stepping:
-            self._ended.append(sequence)
+            self._ended.append(request)
             return
-        if sequence in self._running:
-            self._running.remove(sequence)
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
-        self._pool.close(sequence.table)
-        sequence.table = Table()
-        self._planner.release(sequence)
+        if request in self._running:
+            self._running.remove(request)
+        if request in self._waiting:
+            self._waiting.remove(request)
+        self._pool.close(request.table)
+        request.table = Table()
+        self._planner.release(request)
 
 
-def _last_served(sequence: Sequence) -> float:
-    return sequence.trace[-1].ended if sequence.trace else 0.0
+def _last_served(request: Request) -> float:
+    return request.trace[-1].ended if request.trace else 0.0
 
 
 @contextmanager

@@ -12,10 +12,10 @@ TARGET = "target"  # the source of a token that nobody foresaw
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
-    """One sequence's part in one pass of the target, which may serve others too. Times are in seconds.
+    """One request's part in one pass of the target, which may serve others too. Times are in seconds.
 
     began, ended: of `time.perf_counter`, drafting included.
-    target_s, draft_s: what of it the target took, and the draft model for all sequences of the pass.
+    target_s, draft_s: what of it the target took, and the draft model for all requests of the pass.
     num_rows: rows of the target's window.
     drafted: who proposed each token of the draft.
     sources: who proposed each kept token; TARGET where nobody did.

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
 from ..config import AUTO
-from ..engine.sequence import Sequence
+from ..engine.request import Request
 from .calibration import Calibration, Evidence
 from .cost import CostModel
 from .drafters.base import Opinion, Proposal
@@ -39,7 +38,7 @@ Answer = TypeVar("Answer")  # of the draft model, for one turn
 
 @dataclass(slots=True)
 class _Wait:
-    """How many passes the draft model is not asked for a sequence, of how many that it was not."""
+    """How many passes the draft model is not asked for a request, of how many that it was not."""
 
     left: int = 0
     last: int = 0
@@ -53,7 +52,7 @@ class Consultant:
 
     expected: the probability that its next proposal stands, as far as can be told before it is asked.
 
-    Where the draft model has no room for a sequence, which passes as others end, it is asked again after 1 pass, then
+    Where the draft model has no room for a request, which passes as others end, it is asked again after 1 pass, then
     after 2 more, 4, 8, and so on: twice as long as was needed at most, and hardly ever where there is never room.
     """
 
@@ -62,19 +61,19 @@ class Consultant:
         self._calibration = calibration
         self.expected = HOPED
         self._num_expected = DOUBTED  # proposals that this rests on
-        self._waits: dict[Sequence, _Wait] = {}  # for room in the model's cache
-        self._missed: dict[Sequence, float] = {}  # tokens that it would have brought since it was fed, had it been
+        self._waits: dict[Request, _Wait] = {}  # for room in the model's cache
+        self._missed: dict[Request, float] = {}  # tokens that it would have brought since it was fed, had it been
 
-    def release(self, sequence: Sequence) -> None:
-        """Forget a finished sequence."""
-        self._waits.pop(sequence, None)
-        self._missed.pop(sequence, None)
+    def release(self, request: Request) -> None:
+        """Forget a finished request."""
+        self._waits.pop(request, None)
+        self._missed.pop(request, None)
 
-    def consult(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
+    def consult(self, coming: Pass, rate: float, turns: Sequence[Turn]) -> None:
         """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay and
         can be afforded. `rate` is what a millisecond is worth, in tokens."""
         for turn in turns:
-            if (wait := self._waits.get(turn.sequence)) is not None and wait.left:
+            if (wait := self._waits.get(turn.request)) is not None and wait.left:
                 wait.left -= 1
         asking = [turn for turn in turns if self._can_ask(turn)]
         if not asking:
@@ -102,16 +101,16 @@ class Consultant:
             coming.release(turn)
 
     def _can_ask(self, turn: Turn) -> bool:
-        wait = self._waits.get(turn.sequence)
+        wait = self._waits.get(turn.request)
         return self._drafting.can_ask_model(turn) and not turn.is_full and (wait is None or not wait.left)
 
     def _asked(
         self,
         coming: Pass,
-        ask: Callable[[SequenceOf[Turn]], SequenceOf[Answer | None]],
-        turns: SequenceOf[Turn],
-        aheads: SequenceOf[SequenceOf[int]],
-    ) -> SequenceOf[Answer | None]:
+        ask: Callable[[Sequence[Turn]], Sequence[Answer | None]],
+        turns: Sequence[Turn],
+        aheads: Sequence[Sequence[int]],
+    ) -> Sequence[Answer | None]:
         """What the draft model answers for each turn, with so much ahead of its text. Each bears its share of the time
         that this should take, together no more than was reserved, since this pass may have shown that the model is
         slower than was thought then. What it takes is learnt from where there is an answer for all."""
@@ -127,9 +126,9 @@ class Consultant:
         answers = ask(turns)
         for turn, answer in zip(turns, answers, strict=True):
             if answer is None:
-                self._waits.setdefault(turn.sequence, _Wait()).again()
+                self._waits.setdefault(turn.request, _Wait()).again()
             else:
-                self._waits.pop(turn.sequence, None)
+                self._waits.pop(turn.request, None)
         if None not in answers:
             cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
         return answers
@@ -138,7 +137,7 @@ class Consultant:
         return Worth(coming.cost, rate, self.expected, coming.python_row_ms)
 
     def _best_use(
-        self, coming: Pass, rate: float, turn: Turn, num_sharing: int, others: SequenceOf[str | None]
+        self, coming: Pass, rate: float, turn: Turn, num_sharing: int, others: Sequence[str | None]
     ) -> str | None:
         """What the draft model is worth most for, if it is worth its time, which is reserved; `others` are the uses of
         those who may share its passes. The draft is made ready for that: dropped where the model is to write in its
@@ -158,7 +157,7 @@ class Consultant:
         if coming.can_afford(time_ms(WRITE_BEHIND)):
             feeding_ms = worth.feeding_ms(behind, length)
             uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, feeding_ms, num_sharing, coming.left_ms)
-        if length and turn.sequence.config.mode == AUTO and coming.can_afford(time_ms(WRITE_INSTEAD) - rows_ms):
+        if length and turn.request.config.mode == AUTO and coming.can_afford(time_ms(WRITE_INSTEAD) - rows_ms):
             feeding_ms = worth.feeding_ms(behind, 0)
             written = worth.of_writing(turn, 0, bare, feeding_ms, num_sharing, coming.left_ms + rows_ms)
             uses[WRITE_INSTEAD] = written - mine
@@ -170,7 +169,7 @@ class Consultant:
         if use is None or uses[use] + self._regret(turn, rate * worth.feeding_ms(behind, 0), uses) <= 0:
             turn.cut(length)
             return None
-        self._missed.pop(turn.sequence, None)
+        self._missed.pop(turn.request, None)
         offers = turn.draft.copy()
         turn.cut(length)
         if use != WRITE_BEHIND:
@@ -184,9 +183,9 @@ class Consultant:
         """How much of the price of `feeding` the model what it missed need not be paid by this pass alone: as much as
         the model would have brought in passes for which the texts offered nothing, had it been fed before. So little is
         lost whether the answer goes on or ends (ski rental; Karlin et al., Competitive snoopy caching, 1988)."""
-        missed = self._missed.get(turn.sequence, 0.0)
+        missed = self._missed.get(turn.request, 0.0)
         if not turn.draft and WRITE_BEHIND in uses:
-            self._missed[turn.sequence] = missed + max(0.0, uses[WRITE_BEHIND] + feeding)
+            self._missed[turn.request] = missed + max(0.0, uses[WRITE_BEHIND] + feeding)
         return min(missed, feeding)
 
     def _take_all_offers(self, turn: Turn) -> None:
@@ -196,7 +195,7 @@ class Consultant:
                 return
             turn.take(proposal, survival)
 
-    def _read(self, coming: Pass, rate: float, turns: SequenceOf[Turn]) -> None:
+    def _read(self, coming: Pass, rate: float, turns: Sequence[Turn]) -> None:
         """Have drafts read, and take of each what is likely to stand now."""
         aheads = [turn.tokens[: turn.num_read] for turn in turns]
         for turn, opinions in zip(turns, self._asked(coming, self._drafting.read, turns, aheads), strict=True):
@@ -206,7 +205,7 @@ class Consultant:
             for proposal, opinion in zip_longest(draft, (opinions or ())[: turn.num_read]):
                 second = proposal
                 if opinion is not None:
-                    second = self._second_thought(proposal, opinion, turn.sequence.config.greedy)
+                    second = self._second_thought(proposal, opinion, turn.request.config.greedy)
                 if not self._take(coming, rate, turn, second):
                     break
                 if is_mended := second.token != proposal.token:
@@ -246,7 +245,7 @@ class Consultant:
         coming.reserve(turn, price_ms)
         return True
 
-    def _write(self, coming: Pass, rate: float, writing: SequenceOf[Turn]) -> list[Turn]:
+    def _write(self, coming: Pass, rate: float, writing: Sequence[Turn]) -> list[Turn]:
         """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
         proposals = self._asked(coming, self._drafting.written, writing, [turn.tokens for turn in writing])
         goes_on: list[Turn] = []
@@ -261,11 +260,11 @@ class Consultant:
                 goes_on.append(turn)
         return goes_on
 
-    def _feeding_ms(self, cost: CostModel, turn: Turn, ahead: SequenceOf[int]) -> float:
+    def _feeding_ms(self, cost: CostModel, turn: Turn, ahead: Sequence[int]) -> float:
         """The time in which the draft model is fed what it missed of a text, and what is ahead of that."""
         return cost.feeding_ms(self._drafting.num_behind(turn, ahead) - 1)
 
 
 def _share_ms(cost: CostModel, is_shared: bool) -> float:
-    """What one more sequence adds to the draft model's time for a pass."""
+    """What one more request adds to the draft model's time for a pass."""
     return cost.draft_row_ms if is_shared else cost.draft_pass_ms(1)

@@ -6,8 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CostModel:
-    """Predicts the time of a pass: a part for all its rows together, and a part for each sequence's attention.
+    """Predicts the time of a pass: a part for all its rows together, and a part for each request's attention.
 
     rows: the numbers of rows that are known, ascending. Fewer than the first cost as much, see `PagedModel`.
     base_ms: for each of `rows`, the time of a pass of so many rows over an empty context; ascending, and so are
@@ -126,9 +125,9 @@ class CostModel:
         if self._num_learnt >= self._save_at:
             self._save_again()
 
-    def draft_pass_ms(self, num_sequences: int) -> float:
-        """The time of one pass of the draft model, a token for each of several sequences."""
-        return self._draft_slowness * (self.draft_ms + (num_sequences - 1) * self.draft_row_ms)
+    def draft_pass_ms(self, num_requests: int) -> float:
+        """The time of one pass of the draft model, a token for each of several requests."""
+        return self._draft_slowness * (self.draft_ms + (num_requests - 1) * self.draft_row_ms)
 
     def feeding_ms(self, num_tokens: int) -> float:
         """The time in which the draft model is fed so many tokens. Where they are many, they are all that it knows."""
@@ -189,7 +188,7 @@ class CostModel:
         """The number of rows that a pass of so many takes the time of."""
         return rows + -rows % TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
-    def _shares(self, windows: SequenceOf[tuple[int, int]], expected_ms: float) -> NDArray[np.float64]:
+    def _shares(self, windows: Sequence[tuple[int, int]], expected_ms: float) -> NDArray[np.float64]:
         """Of the time of a pass, in the order of `_belief`."""
         n = len(self.rows)
         shares = np.zeros(2 + 2 * n)
@@ -303,7 +302,7 @@ class CostModel:
             return None
 
 
-def _prior(rows: SequenceOf[int], doubts: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:
+def _prior(rows: Sequence[int], doubts: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:
     """How far costs may be from what was measured, in the order of `CostModel._belief`: float64 [costs, costs]."""
     places = np.log2([*rows, 2 * rows[-1]])
     near = np.exp(-abs(places[:, None] - places) / NEAR)

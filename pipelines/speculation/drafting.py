@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import operator
 import time
-from collections.abc import Callable, Iterator, Mapping
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from ..engine.sequence import Sequence
+from ..engine.request import Request
 from .calibration import Calibration
 from .drafters.base import Chain, Drafter, ModelDrafter, Opinion, Proposal
 from .drafters.grammar import Grammar
@@ -19,7 +18,7 @@ from .turn import Turn
 log = logging.getLogger(__name__)
 
 Answer = TypeVar("Answer")  # of the draft model, for one turn
-Ask: TypeAlias = Callable[[SequenceOf[Turn]], list[Answer | None]]
+Ask: TypeAlias = Callable[[Sequence[Turn]], list[Answer | None]]
 
 
 class Drafting:
@@ -42,7 +41,7 @@ class Drafting:
     ) -> None:
         self._modes = modes
         self._clock = clock
-        self._left_out: dict[Sequence, list[Drafter]] = {}  # which drafters have failed for whom
+        self._left_out: dict[Request, list[Drafter]] = {}  # which drafters have failed for whom
         grammar = Grammar()
         self._modes_in_form = {
             mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
@@ -54,32 +53,32 @@ class Drafting:
         self.model_s = 0.0
 
     def chain(self, turn: Turn) -> Chain:
-        modes = self._modes if turn.sequence.constraint is None else self._modes_in_form
-        return modes[turn.sequence.config.mode]
+        modes = self._modes if turn.request.constraint is None else self._modes_in_form
+        return modes[turn.request.config.mode]
 
-    def release(self, sequence: Sequence) -> None:
-        """Forget a finished sequence."""
-        self._left_out.pop(sequence, None)
+    def release(self, request: Request) -> None:
+        """Forget a finished request."""
+        self._left_out.pop(request, None)
         for drafter in {id(drafter): drafter for chain in self._modes.values() for drafter in chain.drafters}.values():
-            drafter.release(sequence)
+            drafter.release(request)
 
     def can_ask_model(self, turn: Turn) -> bool:
-        """Whether a turn's mode has a draft model, and it has not failed for its sequence."""
+        """Whether a turn's mode has a draft model, and it has not failed for its request."""
         model = self.chain(turn).model
-        return model is not None and self._is_sound(model, turn.sequence)
+        return model is not None and self._is_sound(model, turn.request)
 
     def chained(self, turn: Turn) -> Iterator[Proposal]:
         """What the drafters of a mode propose, one going on where the other ends."""
         ahead: list[int] = []
         for drafter in self.chain(turn).drafters:
-            for proposal in self._proposals(drafter, turn.sequence, tuple(ahead)):
+            for proposal in self._proposals(drafter, turn.request, tuple(ahead)):
                 yield proposal
                 ahead.append(proposal.token)
 
     def surest(self, turn: Turn) -> Iterator[Proposal]:
         """Token by token, the likeliest of what the texts propose behind a turn's draft."""
         drafters, ahead = self.chain(turn).texts, turn.tokens
-        running = [self._proposals(drafter, turn.sequence, tuple(ahead)) for drafter in drafters]
+        running = [self._proposals(drafter, turn.request, tuple(ahead)) for drafter in drafters]
         while True:
             found = [next(proposals, None) for proposals in running]
             offered = [proposal for proposal in found if proposal is not None]
@@ -90,32 +89,32 @@ class Drafting:
             ahead.append(best.token)
             for i, proposal in enumerate(found):
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
-                    running[i] = self._proposals(drafters[i], turn.sequence, tuple(ahead))
+                    running[i] = self._proposals(drafters[i], turn.request, tuple(ahead))
 
-    def num_behind(self, turn: Turn, ahead: SequenceOf[int] = ()) -> int:
-        """Tokens that the draft model must be fed before it can propose the one behind a turn's sequence, and what is
+    def num_behind(self, turn: Turn, ahead: Sequence[int] = ()) -> int:
+        """Tokens that the draft model must be fed before it can propose the one behind a turn's request, and what is
         ahead of that."""
         assert self.model is not None
-        return self.model.num_behind(turn.sequence, ahead)
+        return self.model.num_behind(turn.request, ahead)
 
-    def written(self, turns: SequenceOf[Turn]) -> SequenceOf[Proposal | None]:
+    def written(self, turns: Sequence[Turn]) -> Sequence[Proposal | None]:
         """What the draft model proposes behind each turn's draft."""
         assert self.model is not None
         model = self.model
 
-        def write(turns: SequenceOf[Turn]) -> list[Proposal | None]:
-            proposals = model.write([(turn.sequence, turn.tokens) for turn in turns])
+        def write(turns: Sequence[Turn]) -> list[Proposal | None]:
+            proposals = model.write([(turn.request, turn.tokens) for turn in turns])
             return [proposal and self._checked(proposal) for _, proposal in zip(turns, proposals, strict=True)]
 
         return self._asked(model, write, turns)
 
-    def read(self, turns: SequenceOf[Turn]) -> SequenceOf[list[Opinion] | None]:
+    def read(self, turns: Sequence[Turn]) -> Sequence[list[Opinion] | None]:
         """What the draft model thinks of each token of each turn's draft that it is to read, and would write next."""
         assert self.model is not None
         model = self.model
 
-        def read(turns: SequenceOf[Turn]) -> list[list[Opinion] | None]:
-            read = model.read([(turn.sequence, turn.tokens[: turn.num_read]) for turn in turns])
+        def read(turns: Sequence[Turn]) -> list[list[Opinion] | None]:
+            read = model.read([(turn.request, turn.tokens[: turn.num_read]) for turn in turns])
             for _, opinions in zip(turns, read, strict=True):
                 for opinion in opinions or ():
                     self._checked(opinion.proposal)
@@ -123,7 +122,7 @@ class Drafting:
 
         return self._asked(model, read, turns)
 
-    def _asked(self, model: ModelDrafter, ask: Ask[Answer], turns: SequenceOf[Turn]) -> list[Answer | None]:
+    def _asked(self, model: ModelDrafter, ask: Ask[Answer], turns: Sequence[Turn]) -> list[Answer | None]:
         """What the draft model answers for each turn; None where it fails."""
         began = self._clock()
         try:
@@ -135,43 +134,43 @@ class Drafting:
                 answers, failures = _one_by_one(ask, turns)
             for i, turn in enumerate(turns):
                 if not failures or i in failures:
-                    self._leave_out(model, turn.sequence, failures.get(i, error))
+                    self._leave_out(model, turn.request, failures.get(i, error))
             return answers if failures else [None] * len(turns)
         finally:
             self.model_s += self._clock() - began
 
-    def _proposals(self, drafter: Drafter, sequence: Sequence, ahead: SequenceOf[int]) -> Iterator[Proposal]:
+    def _proposals(self, drafter: Drafter, request: Request, ahead: Sequence[int]) -> Iterator[Proposal]:
         """What a drafter proposes, for as long as it does not fail and the answer may go on so."""
-        if not self._is_sound(drafter, sequence):
+        if not self._is_sound(drafter, request):
             return
         try:
-            proposals, ahead = drafter.propose(sequence, ahead), list(ahead)
+            proposals, ahead = drafter.propose(request, ahead), list(ahead)
             while True:
                 began = self._clock()
                 proposal = next(proposals, None)
                 if drafter is self.model:
                     self.model_s += self._clock() - began
-                if proposal is None or not sequence.allows(ahead, self._checked(proposal).token):
+                if proposal is None or not request.allows(ahead, self._checked(proposal).token):
                     return
                 yield proposal
                 ahead.append(proposal.token)
         except Exception as error:
-            self._leave_out(drafter, sequence, error)
+            self._leave_out(drafter, request, error)
 
     def _checked(self, proposal: Proposal) -> Proposal:
         if not 0 <= operator.index(proposal.token) < self._vocabulary_size:
             raise ValueError(f"{proposal} is not of the target's vocabulary")
         return proposal
 
-    def _is_sound(self, drafter: Drafter, sequence: Sequence) -> bool:
-        return not any(drafter is failed for failed in self._left_out.get(sequence, ()))
+    def _is_sound(self, drafter: Drafter, request: Request) -> bool:
+        return not any(drafter is failed for failed in self._left_out.get(request, ()))
 
-    def _leave_out(self, drafter: Drafter, sequence: Sequence, error: Exception) -> None:
+    def _leave_out(self, drafter: Drafter, request: Request, error: Exception) -> None:
         log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=error)
-        self._left_out.setdefault(sequence, []).append(drafter)
+        self._left_out.setdefault(request, []).append(drafter)
 
 
-def _one_by_one(ask: Ask[Answer], turns: SequenceOf[Turn]) -> tuple[list[Answer | None], dict[int, Exception]]:
+def _one_by_one(ask: Ask[Answer], turns: Sequence[Turn]) -> tuple[list[Answer | None], dict[int, Exception]]:
     """What the draft model answers for each turn alone, and for which of them it fails, by their places."""
     answers: list[Answer | None] = [None] * len(turns)
     failures: dict[int, Exception] = {}

@@ -39,21 +39,21 @@ class Usual:
 
 @dataclass(slots=True)
 class Overhead:
-    """In milliseconds: what each sequence of a pass takes where nothing is drafted for it, what asking its drafters and
+    """In milliseconds: what each request of a pass takes where nothing is drafted for it, what asking its drafters and
     planning adds, whether or not anything comes of it, and what each row of a draft adds."""
 
-    sequence: Usual = field(default_factory=Usual)
+    request: Usual = field(default_factory=Usual)
     asking: Usual = field(default_factory=Usual)
     row: Usual = field(default_factory=Usual)
 
     def observe_asking(self, num_asked: int, took_ms: float) -> None:
-        """Learn from asking the drafters of so many sequences, all in all."""
+        """Learn from asking the drafters of so many requests, all in all."""
         if num_asked:
             self.asking.add(took_ms / num_asked)
 
-    def observe_rest(self, num_sequences: int, num_drafted: int, took_ms: float) -> None:
+    def observe_rest(self, num_requests: int, num_drafted: int, took_ms: float) -> None:
         """Learn from what a pass with drafts of so many tokens took beside the models and asking."""
         if not num_drafted:
-            self.sequence.add(took_ms / num_sequences)
-        elif self.sequence.is_known:
-            self.row.add((took_ms - num_sequences * self.sequence.value) / num_drafted)
+            self.request.add(took_ms / num_requests)
+        elif self.request.is_known:
+            self.row.add((took_ms - num_requests * self.request.value) / num_drafted)

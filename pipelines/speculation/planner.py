@@ -1,16 +1,15 @@
-"""Planner: who drafts for which sequence, and how many tokens."""
+"""Planner: who drafts for which request, and how many tokens."""
 
 from __future__ import annotations
 
 import heapq
 import math
 import time
-from collections.abc import Callable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-from ..engine.sequence import Sequence
+from ..engine.request import Request
 from .account import Account
 from .calibration import Calibration
 from .consultant import Consultant
@@ -38,7 +37,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Pace:
-    """Of late, all sequences of a pass together."""
+    """Of late, all requests of a pass together."""
 
     tokens: float = 0.0
     time_ms: float = 0.0
@@ -55,9 +54,9 @@ class _Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Bare:
-    """The coming pass without what is planned: its sequences, the tokens to be expected of it, and its time."""
+    """The coming pass without what is planned: its requests, the tokens to be expected of it, and its time."""
 
-    turns: SequenceOf[Turn]
+    turns: Sequence[Turn]
     tokens: float
     time_ms: float
 
@@ -73,7 +72,7 @@ class Planner:
     a1, a2, ... brings a1 + a1 a2 + ... tokens; more are worth drafting while the probabilities that they stand exceed
     the time that they add times `rate`, the tokens that a millisecond is worth. By the renewal-reward theorem that is
     the rate of the best policy in the long run; as texts change between copying and writing, it is taken midway
-    between the rate of late, in the same modes, and the most that this pass can be expected to give. All sequences
+    between the rate of late, in the same modes, and the most that this pass can be expected to give. All requests
     share one pass, so the tokens that are likeliest to stand come first, whoever's they are, and a full pass leaves no
     room for doubtful ones.
 
@@ -108,7 +107,7 @@ class Planner:
         self._calibration = calibration
         self._drafting = drafting
         self._clock = clock
-        self._accounts: dict[Sequence, Account] = {}
+        self._accounts: dict[Request, Account] = {}
         self._consultant = Consultant(drafting, calibration)
         self._paces: dict[frozenset[str], _Pace] = {}  # by the modes of a pass: each has a rate of its own
         self._delay_ms = 0.0  # that the drafts of the coming pass mean for everybody in it
@@ -121,7 +120,7 @@ class Planner:
         """Seconds that the draft model has taken, all in all."""
         return self._drafting.model_s
 
-    def draft(self, turns: SequenceOf[Turn], other_rows: int = 0, most_rows: float = math.inf) -> None:
+    def draft(self, turns: Sequence[Turn], other_rows: int = 0, most_rows: float = math.inf) -> None:
         """Fill the draft of each turn. `other_rows` of the same pass are prompts that are being read.
 
         Drafts are cut so that the pass has `most_rows` at most. Those of a fixed length come first, in their order;
@@ -132,7 +131,7 @@ class Planner:
         rows = other_rows + len(turns)
         planned = []
         for turn in turns:
-            length = turn.sequence.config.num_assistant_tokens
+            length = turn.request.config.num_assistant_tokens
             if length is None:
                 if self._drafting.chain(turn).drafters:
                     planned.append(turn)
@@ -146,7 +145,7 @@ class Planner:
         self._drafting_ms = 1e3 * (self._clock() - began)
 
     def _plan(
-        self, cost: CostModel, turns: SequenceOf[Turn], planned: SequenceOf[Turn], rows: int, most_rows: float
+        self, cost: CostModel, turns: Sequence[Turn], planned: Sequence[Turn], rows: int, most_rows: float
     ) -> None:
         bare_ms, spare_ms = self._plain_ms(cost, turns), math.inf
         for turn in turns:
@@ -166,7 +165,7 @@ class Planner:
             self._consultant.consult(coming, self.rate, asked)
         self._delay_ms = coming.spent_ms
         for turn in asked:
-            account = self._accounts[turn.sequence]
+            account = self._accounts[turn.request]
             account.attempted(turn.worth(self.rate) / self.rate, overhead.asking.value, bare_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafting.model_s - model_s))
         if overhead.asking.is_doubted:
@@ -176,12 +175,12 @@ class Planner:
 
     def observe(
         self,
-        turns: SequenceOf[Turn],
-        kept: SequenceOf[SequenceOf[int]],
+        turns: Sequence[Turn],
+        kept: Sequence[Sequence[int]],
         target_ms: float | None,
         beside_ms: float | None = None,
     ) -> None:
-        """Learn from a pass: what each turn's sequence kept, and, where nothing else was in it, the target's time, and
+        """Learn from a pass: what each turn's request kept, and, where nothing else was in it, the target's time, and
         what the pass took `beside_ms` the target, drafting included."""
         began = self._clock()
         for turn, tokens in zip(turns, kept, strict=True):
@@ -205,11 +204,11 @@ class Planner:
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
 
-    def release(self, sequence: Sequence) -> None:
-        """Forget a finished sequence."""
-        self._accounts.pop(sequence, None)
-        self._consultant.release(sequence)
-        self._drafting.release(sequence)
+    def release(self, request: Request) -> None:
+        """Forget a finished request."""
+        self._accounts.pop(request, None)
+        self._consultant.release(request)
+        self._drafting.release(request)
 
     def _can_ask(self, coming: Pass, turn: Turn, plain_ms: float, overhead: Overhead) -> bool:
         """Whether to ask the drafters of a turn now, which is paid for at once."""
@@ -223,7 +222,7 @@ class Planner:
         coming.spent_ms += price_ms
         return True
 
-    def _draft_from_text(self, coming: Pass, turns: SequenceOf[Turn], bare: _Bare) -> None:
+    def _draft_from_text(self, coming: Pass, turns: Sequence[Turn], bare: _Bare) -> None:
         """Take what the texts themselves offer, the surest first, as far as it pays."""
         rows, stake_ms = coming.rows, STAKE * (coming.spare_ms - coming.spent_ms)
         steps = self._take_surest(coming, turns, bare.rate)
@@ -237,7 +236,7 @@ class Planner:
         for step in steps[length:]:
             coming.cut(step.turn, len(step.turn.draft) - 1)
 
-    def _take_surest(self, coming: Pass, turns: SequenceOf[Turn], plain_rate: float) -> list[_Step]:
+    def _take_surest(self, coming: Pass, turns: Sequence[Turn], plain_rate: float) -> list[_Step]:
         """Fill the drafts with what might pay at the rate of plain decoding, in the order in which it is likely."""
         offers = [self._drafting.surest(turn) for turn in turns]
         least = plain_rate * coming.least_row_ms
@@ -263,21 +262,21 @@ class Planner:
             offer(i)
         return steps
 
-    def _pace(self, turns: SequenceOf[Turn]) -> _Pace:
-        return self._paces.setdefault(frozenset(turn.sequence.config.mode for turn in turns), _Pace())
+    def _pace(self, turns: Sequence[Turn]) -> _Pace:
+        return self._paces.setdefault(frozenset(turn.request.config.mode for turn in turns), _Pace())
 
-    def _plain_ms(self, cost: CostModel, turns: SequenceOf[Turn]) -> float:
+    def _plain_ms(self, cost: CostModel, turns: Sequence[Turn]) -> float:
         """The time of a pass without drafts, Python's included."""
-        python_ms = len(turns) * self._overhead_of(turns).sequence.value
+        python_ms = len(turns) * self._overhead_of(turns).request.value
         return cost.pass_ms([(1, turn.context) for turn in turns]) + python_ms
 
-    def _bare_ms(self, cost: CostModel, turns: SequenceOf[Turn]) -> float:
+    def _bare_ms(self, cost: CostModel, turns: Sequence[Turn]) -> float:
         """The time of a pass without what is planned, but with drafts of a fixed length."""
         windows = [(1 if _is_bounded(turn) else turn.rows, turn.context) for turn in turns]
-        return cost.pass_ms(windows) + len(turns) * self._overhead_of(turns).sequence.value
+        return cost.pass_ms(windows) + len(turns) * self._overhead_of(turns).request.value
 
     def _rate_at_best(
-        self, coming: Pass, turns: SequenceOf[Turn], bare: _Bare, steps: SequenceOf[_Step], rows: int
+        self, coming: Pass, turns: Sequence[Turn], bare: _Bare, steps: Sequence[_Step], rows: int
     ) -> float:
         """The most tokens per millisecond that this pass can be expected to give, with the texts or the draft model,
         where it has so many rows without them."""
@@ -297,18 +296,18 @@ class Planner:
             best = max(best, tokens / time_ms)
         return best
 
-    def _overhead_of(self, turns: SequenceOf[Turn]) -> Overhead:
+    def _overhead_of(self, turns: Sequence[Turn]) -> Overhead:
         """Of a pass; nothing where an answer has a form."""
-        return self.overhead if all(turn.sequence.constraint is None for turn in turns) else Overhead()
+        return self.overhead if all(turn.request.constraint is None for turn in turns) else Overhead()
 
     def _account(self, turn: Turn, plain_ms: float) -> Account:
         """Of a turn's answer, opened in a pass that takes so long without drafts."""
-        account = self._accounts.get(turn.sequence)
+        account = self._accounts.get(turn.request)
         if account is None:
-            account = self._accounts[turn.sequence] = Account.of(plain_ms)
+            account = self._accounts[turn.request] = Account.of(plain_ms)
         return account
 
 
 def _is_bounded(turn: Turn) -> bool:
     """Whether its answer may be delayed by so much only."""
-    return turn.sequence.config.num_assistant_tokens is None
+    return turn.request.config.num_assistant_tokens is None

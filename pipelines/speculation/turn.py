@@ -1,4 +1,4 @@
-"""Turn: one sequence's part in the coming pass, and the draft that it brings; Pass: what all of them feed."""
+"""Turn: one request's part in the coming pass, and the draft that it brings; Pass: what all of them feed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..engine.sequence import Sequence
+from ..engine.request import Request
 from .cost import CostModel
 from .drafters.base import Proposal
 
@@ -25,7 +25,7 @@ def best_prefix(survivals: Iterable[float], prices_ms: Iterable[float], rate: fl
 
 @dataclass(slots=True)
 class Turn:
-    """A sequence whose next token is due, behind `context` cached ones.
+    """A request whose next token is due, behind `context` cached ones.
 
     limit: tokens of the draft, at most.
     survivals: for each token of the draft, the probability that the draft stands up to and with it.
@@ -35,7 +35,7 @@ class Turn:
     reserved_ms: time that the draft model is going to spend on it, which nobody else may use up.
     """
 
-    sequence: Sequence
+    request: Request
     context: int
     limit: int
     draft: list[Proposal] = field(default_factory=list)

@@ -46,7 +46,7 @@ class Worth:
         """Of what the draft model would write behind the first `length` tokens of a draft, as far as that takes
         `most_ms`, rows included.
 
-        Feeding it what it lacks takes `feeding_ms`, and `num_sharing` sequences share its passes.
+        Feeding it what it lacks takes `feeding_ms`, and `num_sharing` requests share its passes.
         """
         draft_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
         least_ms = self.cost.least_row_ms + self.python_row_ms + draft_ms

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
-from outrider.pipelines.engine.sequence import Sequence as Request
+from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.paged_model import Rows, Window
 from outrider.pipelines.speculation.calibration import Calibration
 from outrider.pipelines.speculation.cost import CostModel
@@ -137,7 +137,7 @@ def fake_engine(
     return Engine(model, pool, planner), pool
 
 
-def request(prompt: Sequence[int], max_new_tokens: int = 16, answer: int = 0, **options: object) -> Request:
+def new_request(prompt: Sequence[int], max_new_tokens: int = 16, answer: int = 0, **options: object) -> Request:
     """A request to the engine without text. Drafts are 5 tokens long unless told otherwise."""
     config = GenerationConfig(**{"mode": "off", "num_assistant_tokens": 5, **options})
     return Request(prompt, config, max_new_tokens, answer=answer)
@@ -145,10 +145,10 @@ def request(prompt: Sequence[int], max_new_tokens: int = 16, answer: int = 0, **
 
 def run(engine: Engine, *requests: Request) -> None:
     """Serve these requests to their ends, all at once. Raises what a request failed with."""
-    for sequence in requests:
-        engine.add(sequence)
-    while any(not sequence.finished for sequence in requests):
+    for request in requests:
+        engine.add(request)
+    while any(not request.finished for request in requests):
         engine.step()
-    for sequence in requests:
-        if sequence.error is not None:
-            raise sequence.error
+    for request in requests:
+        if request.error is not None:
+            raise request.error

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
-from outrider.pipelines.engine.sequence import Sequence
+from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.model.pair import Pair, context_length
 from outrider.pipelines.model.tuning import load_target
@@ -81,53 +81,53 @@ class Served:
     tokenizer: Tokenizer
     grammars: Grammars
 
-    def sequence(self, asked: Asked, mode: str) -> Sequence:
+    def request(self, asked: Asked, mode: str) -> Request:
         config = asked.config.updated({"mode": mode})
         text = TextStream(self.tokenizer, config.stop_strings) if config.stop_strings else None
         constraint = self.grammars.constraint(config)
-        return Sequence(asked.prompt, config, asked.max_new_tokens, text, asked.answer, constraint)
+        return Request(asked.prompt, config, asked.max_new_tokens, text, asked.answer, constraint)
 
-    def one(self, asked: Asked, mode: str = "off") -> Sequence:
-        """Serve one request alone."""
+    def one(self, asked: Asked, mode: str = "off") -> Request:
+        """Serve one question alone."""
         return self.all([asked], [mode])[0]
 
-    def all(self, several: Iterable[Asked], modes: Iterable[str]) -> list[Sequence]:
+    def all(self, several: Iterable[Asked], modes: Iterable[str]) -> list[Request]:
         """Serve requests at once, to their ends."""
-        sequences = [self.sequence(asked, mode) for asked, mode in zip(several, modes, strict=True)]
-        for sequence in sequences:
-            self.engine.add(sequence)
-        self.finish(sequences)
-        return sequences
+        requests = [self.request(asked, mode) for asked, mode in zip(several, modes, strict=True)]
+        for request in requests:
+            self.engine.add(request)
+        self.finish(requests)
+        return requests
 
-    def some_cancelled(self, several: Iterable[Asked], modes: Iterable[str], rng: random.Random) -> list[Sequence]:
+    def some_cancelled(self, several: Iterable[Asked], modes: Iterable[str], rng: random.Random) -> list[Request]:
         """As `all`, with about half of the requests cancelled a step after they came."""
-        sequences = [self.sequence(asked, mode) for asked, mode in zip(several, modes, strict=True)]
-        for sequence in sequences:
-            self.engine.add(sequence)
+        requests = [self.request(asked, mode) for asked, mode in zip(several, modes, strict=True)]
+        for request in requests:
+            self.engine.add(request)
             self.engine.step()
             if rng.random() < 0.5:
-                self.engine.cancel(sequence)
-        self.finish(sequences)
-        return sequences
+                self.engine.cancel(request)
+        self.finish(requests)
+        return requests
 
-    def finish(self, sequences: Iterable[Sequence]) -> None:
-        for sequence in sequences:
-            while not sequence.finished:
+    def finish(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            while not request.finished:
                 self.engine.step()
-            if sequence.error is not None:
-                raise sequence.error
+            if request.error is not None:
+                raise request.error
 
     def assert_nothing_leaked(self) -> None:
         assert [pool.num_free for pool in self.pools] == [pool.num_blocks for pool in self.pools]
 
 
-def same(sequences: Iterable[Sequence], expected: Iterable[Sequence], asked: Iterable[Asked], what: str) -> None:
-    for sequence, plain, request in zip(sequences, expected, asked, strict=True):
-        assert sequence.new_tokens == plain.new_tokens, f"{what}: {request} with {request.prompt}"
-        assert sequence.finish_reason == plain.finish_reason, f"{what}: {request} with {request.prompt}"
-        assert sequence.logprobs == plain.logprobs, f"{what}: {request} with {request.prompt}"
+def same(requests: Iterable[Request], expected: Iterable[Request], asked: Iterable[Asked], what: str) -> None:
+    for request, plain, question in zip(requests, expected, asked, strict=True):
+        assert request.new_tokens == plain.new_tokens, f"{what}: {question} with {question.prompt}"
+        assert request.finish_reason == plain.finish_reason, f"{what}: {question} with {question.prompt}"
+        assert request.logprobs == plain.logprobs, f"{what}: {question} with {question.prompt}"
 
 
-def same_as_far_as_written(sequences: Iterable[Sequence], expected: Iterable[Sequence]) -> None:
-    for sequence, plain in zip(sequences, expected, strict=True):
-        assert sequence.new_tokens == plain.new_tokens[: sequence.num_new]
+def same_as_far_as_written(requests: Iterable[Request], expected: Iterable[Request]) -> None:
+    for request, plain in zip(requests, expected, strict=True):
+        assert request.new_tokens == plain.new_tokens[: request.num_new]

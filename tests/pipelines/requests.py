@@ -37,7 +37,7 @@ class Asking:
         self._source = inspect.getsource(textwrap).splitlines(keepends=True)
         self._before: list[tuple[int, ...]] = []
 
-    def request(self, max_new_tokens: int = 32, lengths: tuple[int, ...] = LENGTHS) -> Asked:
+    def question(self, max_new_tokens: int = 32, lengths: tuple[int, ...] = LENGTHS) -> Asked:
         rng = self._rng
         kind = rng.choice(KINDS)
         prompt = self.prompt(kind)

@@ -12,23 +12,23 @@ from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
 from . import reference
-from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, calibration, mixed_rule, random_rule, request
+from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, calibration, mixed_rule, new_request, random_rule
 
 RULE = random_rule()
 TOKENS = st.integers(0, VOCABULARY - 1)
 SAMPLED = {"do_sample": True, "temperature": 1.2, "top_p": 0.95, "repetition_penalty": 1.1}
 
 
-def plain(sequence) -> reference.Answer:
-    prompt = sequence.tokens[: sequence.num_prompt_tokens]
-    return reference.decode(RULE, prompt, sequence.config, sequence.max_new_tokens, sequence.answer)
+def plain(request) -> reference.Answer:
+    prompt = request.tokens[: request.num_prompt_tokens]
+    return reference.decode(RULE, prompt, request.config, request.max_new_tokens, request.answer)
 
 
-def check(sequence) -> None:
-    expected = plain(sequence)
-    assert sequence.new_tokens == expected.token_ids
-    assert sequence.finish_reason == expected.finish_reason
-    assert len(sequence.sources) == sequence.num_new
+def check(request) -> None:
+    expected = plain(request)
+    assert request.new_tokens == expected.token_ids
+    assert request.finish_reason == expected.finish_reason
+    assert len(request.sources) == request.num_new
 
 
 # A pass costs little more for many rows, and the draft model little: almost every draft is worth trying.
@@ -51,7 +51,7 @@ def requests(draw, max_size=5):
         prompts.append([*begin[: draw(st.integers(0, len(begin)))], *draw(st.lists(TOKENS, max_size=9))] or [0])
         options = draw(st.sampled_from([{}, SAMPLED, {**SAMPLED, "rng_seed": 7}, {"frequency_penalty": 1.0}]))
         made.append(
-            request(
+            new_request(
                 prompts[-1],
                 draw(st.integers(1, 20)),
                 draw(st.integers(0, 2)),

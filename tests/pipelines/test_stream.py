@@ -10,13 +10,13 @@ from dataclasses import replace
 import pytest
 
 from outrider.pipelines.engine import engine
-from outrider.pipelines.engine.sequence import Sequence
+from outrider.pipelines.engine.request import Request
 from outrider.pipelines.results import Piece
 from outrider.pipelines.stream import Stream
 from outrider.pipelines.text.tokenizer import TextStream
 
 from . import reference
-from .fakes import FakeModel, FakeTokenizer, fake_engine, random_rule, request
+from .fakes import FakeModel, FakeTokenizer, fake_engine, new_request, random_rule
 from .speculation.drafting import unsteady
 
 WORDS = [word.encode() for word in ("if ", "x", "é", "👍", "🏽", "\n", "return ", "e\u0301", "(", ")", "漢", " ")]
@@ -27,13 +27,13 @@ SAMPLED = {"do_sample": True, "mode": "draft", "num_assistant_tokens": 4}
 
 
 def stream_of(engine, prompt, max_new_tokens=24, on_end=lambda text: None, **options) -> Stream:
-    config = request(prompt, **{**SAMPLED, **options}).config
+    config = new_request(prompt, **{**SAMPLED, **options}).config
     text = TextStream(TOKENIZER, config.stop_strings)
-    return Stream(engine, Sequence(prompt, config, max_new_tokens, text), text, on_end)
+    return Stream(engine, Request(prompt, config, max_new_tokens, text), text, on_end)
 
 
 def expected(prompt, max_new_tokens=24, **options) -> reference.Answer:
-    config = request(prompt, **{**SAMPLED, **options}).config
+    config = new_request(prompt, **{**SAMPLED, **options}).config
     return reference.decode(RULE, prompt, config, max_new_tokens, to_text=TOKENIZER.decode)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from ...engine.sequence import Sequence
+from ...engine.request import Request
 from ..calibration import Evidence
 
 EARLIER_TURN = "earlier_turn"  # the source of what is copied from there, whoever finds it
@@ -22,9 +21,9 @@ class Proposal:
     evidence: Evidence
 
 
-def source_of(drafter: str, position: int, sequence: Sequence) -> str:
-    """Whom a token is owed to that a drafter copies from a position of a sequence."""
-    return EARLIER_TURN if position < sequence.num_earlier_tokens else drafter
+def source_of(drafter: str, position: int, request: Request) -> str:
+    """Whom a token is owed to that a drafter copies from a position of a request."""
+    return EARLIER_TURN if position < request.num_earlier_tokens else drafter
 
 
 class Drafter(Protocol):
@@ -32,14 +31,14 @@ class Drafter(Protocol):
 
     name: str
 
-    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
-        """What may follow `sequence.tokens` and `ahead`, token by token, each on the condition that those before it
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        """What may follow `request.tokens` and `ahead`, token by token, each on the condition that those before it
         are right. It ends where nothing suggests itself. Work is done only for proposals that are taken.
         """
         ...
 
-    def release(self, sequence: Sequence) -> None:
-        """Forget a finished sequence, also one never seen."""
+    def release(self, request: Request) -> None:
+        """Forget a finished request, also one never seen."""
         ...
 
 
@@ -51,22 +50,22 @@ class Opinion:
     log_odds: float
 
 
-Wanted: TypeAlias = SequenceOf[tuple[Sequence, SequenceOf[int]]]  # sequences, and the tokens ahead of each
+Wanted: TypeAlias = Sequence[tuple[Request, Sequence[int]]]  # requests, and the tokens ahead of each
 
 
 class ModelDrafter(Drafter, Protocol):
-    """A drafter that runs a model, whose passes cost time and can serve several sequences."""
+    """A drafter that runs a model, whose passes cost time and can serve several requests."""
 
     def write(self, wanted: Wanted) -> list[Proposal | None]:
-        """The next proposal behind each sequence's tokens and those ahead of them, all in one pass."""
+        """The next proposal behind each request's tokens and those ahead of them, all in one pass."""
         ...
 
     def read(self, wanted: Wanted) -> list[list[Opinion] | None]:
         """The same for each token ahead, and behind the last: what it thinks of it, if those before are right."""
         ...
 
-    def num_behind(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> int:
-        """Tokens that the model must be fed before it can propose the one behind `sequence.tokens` and `ahead`."""
+    def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
+        """Tokens that the model must be fed before it can propose the one behind `request.tokens` and `ahead`."""
         ...
 
 

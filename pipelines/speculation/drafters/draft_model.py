@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -12,8 +11,8 @@ import numpy as np
 
 from ...config import GenerationConfig
 from ...engine.block_pool import BlockPool, OutOfBlocks, Table
+from ...engine.request import Request
 from ...engine.sampling import Logits, choose_token
-from ...engine.sequence import Sequence
 from ...model.paged_model import PREFILL_ROWS, PagedModel, Window
 from ..calibration import Evidence
 from .base import Opinion, Proposal, Wanted
@@ -29,7 +28,7 @@ PRIORS = {"draft_model": (0.7, 1.8, 0.0), "draft_model sampled": (0.4, 0.4, 0.0)
 
 @dataclass(slots=True)
 class _Progress:
-    """What the draft model's cache holds of one sequence, and of the draft behind it: `tokens`, from `begin` on."""
+    """What the draft model's cache holds of one request, and of the draft behind it: `tokens`, from `begin` on."""
 
     table: Table
     begin: int
@@ -53,11 +52,11 @@ class DraftModel:
         self._pool = pool
         self._max_context = max_context
         self._reach = min(reach, max_context // 2)
-        self._progress: dict[Sequence, _Progress] = {}
+        self._progress: dict[Request, _Progress] = {}
 
-    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
         ahead = list(ahead)
-        while (proposal := self.write([(sequence, ahead)])[0]) is not None:
+        while (proposal := self.write([(request, ahead)])[0]) is not None:
             yield proposal
             ahead.append(proposal.token)
 
@@ -69,18 +68,18 @@ class DraftModel:
         rows = zip(wanted, self._run(wanted, None), strict=True)
         return [None if logits is None else self._opinions(*each, logits) for each, logits in rows]
 
-    def _opinions(self, sequence: Sequence, ahead: SequenceOf[int], logits: SequenceOf[Logits]) -> list[Opinion]:
+    def _opinions(self, request: Request, ahead: Sequence[int], logits: Sequence[Logits]) -> list[Opinion]:
         rows = zip_longest(logits, ahead)  # behind the last token, none is there yet
-        return [self._opinion(sequence, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
+        return [self._opinion(request, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
 
     def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
-        """The last `num_rows` logits behind each sequence and what is ahead of it, or those of all that is ahead."""
+        """The last `num_rows` logits behind each request and what is ahead of it, or those of all that is ahead."""
         windows: dict[int, Window] = {}
-        for i, (sequence, ahead) in enumerate(wanted):
-            progress = self._prepared(sequence, ahead)
+        for i, (request, ahead) in enumerate(wanted):
+            progress = self._prepared(request, ahead)
             if progress is None:
                 continue
-            tokens = [*sequence.tokens[progress.begin :], *ahead]
+            tokens = [*request.tokens[progress.begin :], *ahead]
             rows = num_rows or 1 + len(ahead)
             start = min(_common_length(progress.tokens, tokens), len(tokens) - rows)
             progress.tokens = tokens[:start]  # should the pass fail
@@ -92,35 +91,35 @@ class DraftModel:
             return [None] * len(wanted)
         logits = dict(zip(windows, self._model.forward(list(windows.values())), strict=True))
         for i in windows:
-            sequence, ahead = wanted[i]
-            progress = self._progress[sequence]
-            text = sequence.tokens[progress.begin :]
+            request, ahead = wanted[i]
+            progress = self._progress[request]
+            text = request.tokens[progress.begin :]
             progress.tokens = [*text, *ahead]
             self._pool.publish(progress.table, text, len(text))
         return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
 
-    def _opinion(self, sequence: Sequence, ahead: SequenceOf[int], there: int | None, logits: Logits) -> Opinion:
+    def _opinion(self, request: Request, ahead: Sequence[int], there: int | None, logits: Logits) -> Opinion:
         """On the token that is there, or where none is, on its own."""
-        tokens, config = [*sequence.tokens, *ahead], sequence.config
-        logits = sequence.restricted(logits, ahead)
-        own = choose_token(logits, tokens, sequence.num_prompt_tokens, config, sequence.answer)
+        tokens, config = [*request.tokens, *ahead], request.config
+        logits = request.restricted(logits, ahead)
+        own = choose_token(logits, tokens, request.num_prompt_tokens, config, request.answer)
         odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
         kind = self.name if config.greedy else f"{self.name} sampled"
         features = (odds / 2, math.log2(1 + len(ahead)) / 4)
         return Opinion(Proposal(own, self.name, Evidence(kind, features)), odds_there)
 
-    def num_behind(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> int:
-        begin, cached = self._known(sequence, ahead)
-        return max(1, len(sequence.tokens) + len(ahead) - begin - cached)
+    def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
+        begin, cached = self._known(request, ahead)
+        return max(1, len(request.tokens) + len(ahead) - begin - cached)
 
-    def release(self, sequence: Sequence) -> None:
-        progress = self._progress.pop(sequence, None)
+    def release(self, request: Request) -> None:
+        progress = self._progress.pop(request, None)
         if progress is not None:
             self._pool.close(progress.table)
 
-    def _known(self, sequence: Sequence, ahead: SequenceOf[int]) -> tuple[int, int]:
-        """From where on the model reads a sequence and what is ahead of it, and how much of that its cache holds."""
-        progress, tokens, num_ahead = self._progress.get(sequence), sequence.tokens, len(ahead)
+    def _known(self, request: Request, ahead: Sequence[int]) -> tuple[int, int]:
+        """From where on the model reads a request and what is ahead of it, and how much of that its cache holds."""
+        progress, tokens, num_ahead = self._progress.get(request), request.tokens, len(ahead)
         if progress is not None and len(tokens) - progress.begin + num_ahead < self._max_context:
             return progress.begin, _common_length(progress.tokens, [*tokens[progress.begin :], *ahead])
         known = self._pool.num_known(tokens)
@@ -129,20 +128,20 @@ class DraftModel:
         begin = max(0, len(tokens) - self._reach)
         return begin, self._pool.num_known(tokens[begin:])
 
-    def _prepared(self, sequence: Sequence, ahead: SequenceOf[int]) -> _Progress | None:
-        """A sequence's cache with room for a draft; None where there is none."""
-        begin, _ = self._known(sequence, ahead)
-        progress, text = self._progress.get(sequence), sequence.tokens[begin:]
+    def _prepared(self, request: Request, ahead: Sequence[int]) -> _Progress | None:
+        """A request's cache with room for a draft; None where there is none."""
+        begin, _ = self._known(request, ahead)
+        progress, text = self._progress.get(request), request.tokens[begin:]
         num_slots = len(text) + len(ahead)
         if num_slots >= self._max_context:
             return None
         if progress is not None and progress.begin != begin:
-            self.release(sequence)
+            self.release(request)
             progress = None
         try:
             if progress is None:
                 table, num_shared = self._pool.open(text, num_slots)
-                progress = self._progress[sequence] = _Progress(table, begin, text[:num_shared])
+                progress = self._progress[request] = _Progress(table, begin, text[:num_shared])
             else:
                 self._pool.grow(progress.table, num_slots)
         except OutOfBlocks:
@@ -162,7 +161,7 @@ def _common_length(left: list[int], right: list[int]) -> int:
     return same
 
 
-def _log_odds(logits: Logits, tokens: SequenceOf[int], config: GenerationConfig) -> list[float]:
+def _log_odds(logits: Logits, tokens: Sequence[int], config: GenerationConfig) -> list[float]:
     """How sure the model itself is of each token, at the temperature asked for: log p / (1 - p), within SUREST."""
     scores = logits if config.greedy else logits / np.float32(config.temperature)
     highest = scores.max()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 
-from ...engine.sequence import Sequence
+from ...engine.request import Request
 from ..calibration import Evidence
 from .base import Proposal
 
@@ -21,11 +20,11 @@ class Grammar:
 
     name = "grammar"
 
-    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
-        answer = [*sequence.new_tokens, *ahead]
-        while sequence.constraint is not None and (token := sequence.constraint.forced(answer)) is not None:
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        answer = [*request.new_tokens, *ahead]
+        while request.constraint is not None and (token := request.constraint.forced(answer)) is not None:
             yield Proposal(token, self.name, Evidence(self.name))
             answer.append(token)
 
-    def release(self, sequence: Sequence) -> None:
-        """Nothing is kept of a sequence."""
+    def release(self, request: Request) -> None:
+        """Nothing is kept of a request."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 
-from ...engine.sequence import Sequence
+from ...engine.request import Request
 from ..calibration import Evidence
 from .base import Proposal, source_of
 from .latest import LatestIndex
@@ -21,16 +20,16 @@ class PromptLookup:
     name = "prompt_lookup"
 
     def __init__(self) -> None:
-        self._indices: dict[Sequence, LatestIndex] = {}
+        self._indices: dict[Request, LatestIndex] = {}
 
-    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
-        tokens, longest = sequence.tokens, sequence.config.max_ngram_size
-        index = self._indices.setdefault(sequence, LatestIndex(longest))
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        tokens, longest = request.tokens, request.config.max_ngram_size
+        index = self._indices.setdefault(request, LatestIndex(longest))
         index.extend(tokens, len(tokens) - 1)  # an n-gram at the very end has no successor yet
         size, match = index.match(tokens, [*tokens[-longest:], *ahead][-longest:])
         for depth, token in enumerate(tokens[match:] if size else ()):
             evidence = Evidence(self.name, (size / 8, math.log2(1 + depth) / 4))
-            yield Proposal(token, source_of(self.name, match + depth, sequence), evidence)
+            yield Proposal(token, source_of(self.name, match + depth, request), evidence)
 
-    def release(self, sequence: Sequence) -> None:
-        self._indices.pop(sequence, None)
+    def release(self, request: Request) -> None:
+        self._indices.pop(request, None)

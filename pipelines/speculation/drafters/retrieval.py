@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 
-from ...engine.sequence import Sequence
+from ...engine.request import Request
 from ..calibration import Evidence
 from ..reference import LENGTHS, Reference
 from .base import Proposal
@@ -23,8 +22,8 @@ class Retrieval:
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
 
-    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
-        tail = [*sequence.tokens[-LENGTHS[0] :], *ahead][-LENGTHS[0] :]
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        tail = [*request.tokens[-LENGTHS[0] :], *ahead][-LENGTHS[0] :]
         depth = len(ahead)
         while (match := self._reference.match(tail)) is not None:
             token = int(self._reference.tokens[match.end])
@@ -34,5 +33,5 @@ class Retrieval:
             tail = [*tail, token][-LENGTHS[0] :]
             depth += 1
 
-    def release(self, sequence: Sequence) -> None:
-        """Nothing is kept of a sequence."""
+    def release(self, request: Request) -> None:
+        """Nothing is kept of a request."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...engine.sequence import Sequence
+from ...engine.request import Request
 from ..calibration import Calibration, Evidence
 from .base import Proposal, source_of
 from .ngrams import Match, NgramIndex, Tail, longer
@@ -57,7 +56,7 @@ class _Break(NamedTuple):
 
 
 class _Trail:
-    """One sequence: the index of its text, and the copy that its answer is in the middle of.
+    """One request: the index of its text, and the copy that its answer is in the middle of.
 
     When a long copy breaks off, as at a name that is being changed, its place is remembered and the copy is taken up
     again at the nearest later token that was just written. What stood in between on both sides is learnt as a
@@ -73,13 +72,13 @@ class _Trail:
         self._replacements: dict[int, list[tuple[tuple[int, ...], tuple[int, ...]]]] = {}
         self._num_copied = self._num_breaks = 0
 
-    def extend(self, tokens: SequenceOf[int]) -> None:
+    def extend(self, tokens: Sequence[int]) -> None:
         for token in tokens:
             if len(self.index.tokens) >= self._num_prompt_tokens:
                 self._follow(token)
             self.index.extend((token,))
 
-    def propose(self, calibration: Calibration, ahead: SequenceOf[int], stop: frozenset[int]) -> Iterator[_Candidate]:
+    def propose(self, calibration: Calibration, ahead: Sequence[int], stop: frozenset[int]) -> Iterator[_Candidate]:
         """The likeliest candidate for each next token, on the condition that those before it are right."""
         copy, tail, depth = self._copy, self.index.tail, len(ahead)
         for token in ahead:
@@ -190,7 +189,7 @@ class _Trail:
 class Suffix:
     """Copies on where the answer copies, and otherwise continues as the longest known n-gram did last.
 
-    It reads prompt, answer and earlier turns alike, since all of them are in the sequence's tokens. Of several
+    It reads prompt, answer and earlier turns alike, since all of them are in the request's tokens. Of several
     candidates it takes the one that `calibration` holds likeliest; whoever judges its proposals must tell the same
     calibration. See `NgramIndex` for time and memory a token. Related to prompt lookup decoding (A. Saxena, 2023), LLMA
     (arXiv 2304.04487) and SuffixDecoding (arXiv 2411.04975).
@@ -200,19 +199,19 @@ class Suffix:
 
     def __init__(self, calibration: Calibration) -> None:
         self._calibration = calibration
-        self._trails: dict[Sequence, _Trail] = {}
+        self._trails: dict[Request, _Trail] = {}
 
-    def propose(self, sequence: Sequence, ahead: SequenceOf[int] = ()) -> Iterator[Proposal]:
-        trail = self._trails.get(sequence)
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        trail = self._trails.get(request)
         if trail is None:
-            trail = self._trails[sequence] = _Trail(sequence.num_prompt_tokens)
-        trail.extend(sequence.tokens[len(trail.index.tokens) :])
-        for candidate in trail.propose(self._calibration, ahead, sequence.config.stop_ids):
-            source = source_of(self.name, candidate.then.source - 1, sequence)
+            trail = self._trails[request] = _Trail(request.num_prompt_tokens)
+        trail.extend(request.tokens[len(trail.index.tokens) :])
+        for candidate in trail.propose(self._calibration, ahead, request.config.stop_ids):
+            source = source_of(self.name, candidate.then.source - 1, request)
             yield Proposal(candidate.token, source, candidate.evidence)
 
-    def release(self, sequence: Sequence) -> None:
-        self._trails.pop(sequence, None)
+    def release(self, request: Request) -> None:
+        self._trails.pop(request, None)
 
 
 def _features(match: Match | None, run: int, agreed: float, risk: float, depth: int) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from outrider.app.bench.replay import Replay
 from outrider.pipelines import GenerationConfig, LLMPipeline
-from outrider.pipelines.engine.sequence import Sequence as Request
+from outrider.pipelines.engine.request import Request
 from outrider.pipelines.speculation.calibration import Evidence
 from outrider.pipelines.speculation.drafters.base import Proposal
 
@@ -23,17 +23,17 @@ class Fake:
         self.num_asked = 0
         self.released: list[Request] = []
 
-    def propose(self, sequence: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
-        assert sequence.tokens == [*PROMPT, *ANSWER[: sequence.num_new]]
-        for token in self.script[sequence.num_new]:
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        assert request.tokens == [*PROMPT, *ANSWER[: request.num_new]]
+        for token in self.script[request.num_new]:
             self.num_asked += 1
             yield Proposal(token, self.name, Evidence("fake"))
 
-    def num_behind(self, sequence: Request, ahead: Sequence[int] = ()) -> int:
+    def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
         return 0
 
-    def release(self, sequence: Request) -> None:
-        self.released.append(sequence)
+    def release(self, request: Request) -> None:
+        self.released.append(request)
 
 
 def test_the_foresight_is_what_the_drafters_knew() -> None:

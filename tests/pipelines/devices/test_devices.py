@@ -21,15 +21,15 @@ LEAVE = """
 import sys
 from pathlib import Path
 from outrider.pipelines import GenerationConfig
-from outrider.pipelines.devices import load
-from outrider.pipelines.genai_engine import GenaiEngine
-from outrider.pipelines.processor import limited_properties
-from outrider.pipelines.sequence import Sequence
+from outrider.pipelines.devices.devices import load
+from outrider.pipelines.devices.genai_engine import GenaiEngine
+from outrider.pipelines.engine.request import Request
+from outrider.pipelines.model.processor import limited_properties
 engine = GenaiEngine(*load(Path(sys.argv[1]), "CPU", 2048, properties=limited_properties()))
-sequence = Sequence([5, 6, 7], GenerationConfig(), 2000)
-engine.add(sequence)
+request = Request([5, 6, 7], GenerationConfig(), 2000)
+engine.add(request)
 engine.step()
-print(sequence.num_new)
+print(request.num_new)
 """
 
 

@@ -49,11 +49,11 @@ def test_two_tokens_follow_the_targets_distribution(models: Models, mode, option
     drawn = []
     for first in range(0, NUM_DRAWS, 50):
         drawn += served.all(asked[first : first + 50], [mode] * 50)
-    firsts = Counter(sequence.new_tokens[0] for sequence in drawn)
+    firsts = Counter(request.new_tokens[0] for request in drawn)
     assert_follows(firsts, odds_behind(models, prompt, [], config))
     for token, _ in firsts.most_common(2):
         seconds = Counter(s.new_tokens[1] for s in drawn if s.new_tokens[0] == token and s.num_new > 1)
         assert_follows(seconds, odds_behind(models, prompt, [token], config))
     if mode == "draft":
-        sources = Counter(source for sequence in drawn for source in sequence.sources[:2])
+        sources = Counter(source for request in drawn for source in request.sources[:2])
         assert sources["draft_model"] > 0 < sources["target"], "nothing kept or nothing corrected proves little"

@@ -15,7 +15,7 @@ from outrider.pipelines.errors import BrokenLogits
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
-from ..fakes import BLOCK_SIZE, FakeModel, Row, Rule, calibration, fake_engine, request, run
+from ..fakes import BLOCK_SIZE, FakeModel, Row, Rule, calibration, fake_engine, new_request, run
 from ..serving import COST, RULE, SAMPLED, check, drafters, plain, requests
 from ..speculation.drafting import SABOTAGE, BrokenDrafter, right, unsteady
 
@@ -25,21 +25,21 @@ from ..speculation.drafting import SABOTAGE, BrokenDrafter, right, unsteady
 def test_a_cancelled_request_leaves_the_others_and_its_blocks_as_they_were(made, rng):
     some_drafters, draft_pool = drafters()
     engine, pool = fake_engine(FakeModel(RULE), some_drafters)
-    for sequence in made:
-        engine.add(sequence)
-    cancelled = [sequence for sequence in made if rng.random() < 0.5]
-    for sequence in cancelled:
+    for request in made:
+        engine.add(request)
+    cancelled = [request for request in made if rng.random() < 0.5]
+    for request in cancelled:
         for _ in range(rng.randrange(5)):
             engine.step()
-        engine.cancel(sequence)
-    while any(not sequence.finished for sequence in made):
+        engine.cancel(request)
+    while any(not request.finished for request in made):
         engine.step()
-    for sequence in made:
-        if sequence.finish_reason == "cancelled":
-            assert sequence in cancelled
-            assert sequence.new_tokens == plain(sequence).token_ids[: sequence.num_new]
+    for request in made:
+        if request.finish_reason == "cancelled":
+            assert request in cancelled
+            assert request.new_tokens == plain(request).token_ids[: request.num_new]
         else:
-            check(sequence)
+            check(request)
     assert (pool.num_free, draft_pool.num_free) == (pool.num_blocks, draft_pool.num_blocks)
 
 
@@ -47,19 +47,19 @@ def test_a_cancelled_request_leaves_the_others_and_its_blocks_as_they_were(made,
 def test_a_sabotaged_drafter_changes_nothing(sabotage):
     engine, pool = fake_engine(FakeModel(RULE), {"draft": BrokenDrafter(SABOTAGE[sabotage])})
     made = [
-        request([seed, 2, 3, 2, 3], 20, mode="draft", num_assistant_tokens=seed + 1, rng_seed=seed, **SAMPLED)
+        new_request([seed, 2, 3, 2, 3], 20, mode="draft", num_assistant_tokens=seed + 1, rng_seed=seed, **SAMPLED)
         for seed in range(8)
     ]
     run(engine, *made)
-    for sequence in made:
-        check(sequence)
+    for request in made:
+        check(request)
     assert pool.num_free == pool.num_blocks
 
 
 def test_a_drafter_that_failed_is_left_out_of_that_answer_only(caplog):
     drafter = BrokenDrafter(SABOTAGE["raises"])
     engine, _ = fake_engine(FakeModel(RULE), {"draft": drafter})
-    run(engine, request([1], 8, mode="draft"), request([2], 8, mode="draft"))
+    run(engine, new_request([1], 8, mode="draft"), new_request([2], 8, mode="draft"))
     assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
     assert "test failed" in caplog.text
 
@@ -68,9 +68,9 @@ def test_a_failed_pass_fails_its_requests_frees_their_blocks_and_the_next_is_ser
     model = FakeModel(RULE)
     some_drafters, draft_pool = drafters()
     engine, pool = fake_engine(model, some_drafters)
-    failing = [request([1, 2, 3, 4, 5, n], 12, mode=mode) for n, mode in enumerate(("off", "lookup", "draft"))]
-    for sequence in failing:
-        engine.add(sequence)
+    failing = [new_request([1, 2, 3, 4, 5, n], 12, mode=mode) for n, mode in enumerate(("off", "lookup", "draft"))]
+    for request in failing:
+        engine.add(request)
     engine.step()
 
     def fail(windows):
@@ -79,21 +79,21 @@ def test_a_failed_pass_fails_its_requests_frees_their_blocks_and_the_next_is_ser
     model.before_pass = fail
     engine.step()
     model.before_pass = lambda windows: None
-    assert [str(sequence.error) for sequence in failing] == ["the device is gone"] * 3
+    assert [str(request.error) for request in failing] == ["the device is gone"] * 3
     assert (pool.num_free, draft_pool.num_free) == (pool.num_blocks, draft_pool.num_blocks)
-    again = [request([1, 2, 3, 4, 5, n], 12, mode="draft") for n in range(3)]
+    again = [new_request([1, 2, 3, 4, 5, n], 12, mode="draft") for n in range(3)]
     run(engine, *again)
-    for sequence in again:
-        check(sequence)
+    for request in again:
+        check(request)
 
 
 def test_a_request_that_fails_alone_leaves_the_others():
-    class Unlucky(type(request([1]))):
+    class Unlucky(type(new_request([1]))):
         def extend(self, tokens, sources, rows):
             raise ValueError("no luck")
 
     engine, pool = fake_engine(FakeModel(RULE))
-    unlucky, other = Unlucky([1, 2], request([1]).config, 8), request([1, 2], 8)
+    unlucky, other = Unlucky([1, 2], new_request([1]).config, 8), new_request([1, 2], 8)
     engine.add(unlucky)
     run(engine, other)
     assert str(unlucky.error) == "no luck"
@@ -137,14 +137,14 @@ def test_logits_that_are_no_numbers_are_one_error_of_that_request(options, numbe
     """Also where some rows of a draft were sound."""
     broken = with_number(number, place, lambda prefix: prefix[0] == 7 and len(prefix) > 4)
     engine, pool = fake_engine(FakeModel(broken), {"draft": right(RULE)})
-    made = [request([n, 2], 12, mode="draft", **options) for n in (6, 7, 8)]
-    for sequence in made:
-        engine.add(sequence)
-    while not all(sequence.finished for sequence in made):
+    made = [new_request([n, 2], 12, mode="draft", **options) for n in (6, 7, 8)]
+    for request in made:
+        engine.add(request)
+    while not all(request.finished for request in made):
         engine.step()
     before, failed, behind = made
-    for sequence in (before, behind):
-        check(sequence)
+    for request in (before, behind):
+        check(request)
     with pytest.raises(BrokenLogits, match=message):
         raise failed.error
     assert pool.num_free == pool.num_blocks
@@ -160,9 +160,9 @@ def test_a_draft_model_whose_logits_are_no_numbers_is_a_drafter_that_failed(
     pool = BlockPool(64, BLOCK_SIZE)
     made = {"suffix": Suffix(calibration()), "draft": DraftModel(FakeModel(rule), pool, 1000)}
     engine, _ = fake_engine(FakeModel(RULE), made, cost=replace(COST))
-    sequence = request([1, 2, 3], 30, mode=mode, **{"num_assistant_tokens": num_assistant_tokens, **sampled})
-    run(engine, sequence)
-    check(sequence)
+    request = new_request([1, 2, 3], 30, mode=mode, **{"num_assistant_tokens": num_assistant_tokens, **sampled})
+    run(engine, request)
+    check(request)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "draft_model failed" in caplog.text
     assert pool.num_free == pool.num_blocks
@@ -170,9 +170,9 @@ def test_a_draft_model_whose_logits_are_no_numbers_is_a_drafter_that_failed(
 
 def test_a_waiting_request_can_be_cancelled():
     engine, pool = fake_engine(FakeModel(RULE, num_blocks=4))
-    running, waiting, last = (request([n] * 9, 7) for n in range(3))
-    for sequence in (running, waiting, last):
-        engine.add(sequence)
+    running, waiting, last = (new_request([n] * 9, 7) for n in range(3))
+    for request in (running, waiting, last):
+        engine.add(request)
     engine.step()
     engine.cancel(waiting)
     while not last.finished:
@@ -187,14 +187,14 @@ def test_cancelling_in_the_middle_of_a_pass_is_safe():
     """A dropped stream is cancelled by whoever collects it, in a pass of its own thread too."""
     model = FakeModel(RULE)
     engine, pool = fake_engine(model)
-    sequence, other = request(range(11), 20), request(range(5), 20)
-    engine.add(sequence)
+    request, other = new_request(range(11), 20), new_request(range(5), 20)
+    engine.add(request)
     engine.add(other)
     engine.step()
-    model.before_pass = lambda windows: engine.cancel(sequence)
+    model.before_pass = lambda windows: engine.cancel(request)
     while not other.finished:
         engine.step()
-    assert (sequence.finish_reason, sequence.num_new, sequence.error) == ("cancelled", 1, None)
+    assert (request.finish_reason, request.num_new, request.error) == ("cancelled", 1, None)
     check(other)
     assert pool.num_free == pool.num_blocks
 
@@ -205,7 +205,8 @@ def test_a_stream_that_is_collected_anywhere_in_a_step_leaks_nothing(monkeypatch
     """The collector may run at any call, and whoever it drops is cancelled by this very thread."""
     some_drafters, draft_pool = drafters()
     engine, pool = fake_engine(FakeModel(RULE, num_blocks=8), some_drafters)
-    dropped, others = request(range(6), 24, mode="draft"), [request([n] * 9, 12, mode="draft") for n in range(3)]
+    dropped = new_request(range(6), 24, mode="draft")
+    others = [new_request([n] * 9, 12, mode="draft") for n in range(3)]
     engine.add(dropped)
     if is_running:
         engine.step()
@@ -233,16 +234,16 @@ def test_who_borrows_from_two_pools_holds_neither_until_both_have_room():
     """A request that had to give way keeps its draft's blocks until it has room again to go on."""
     some_drafters, draft_pool = drafters(num_blocks=8)
     engine, pool = fake_engine(FakeModel(RULE, num_blocks=8), some_drafters)
-    made = [request(range(n, n + 8), 22, mode="draft") for n in range(2)]
-    for sequence in made:
-        engine.add(sequence)
+    made = [new_request(range(n, n + 8), 22, mode="draft") for n in range(2)]
+    for request in made:
+        engine.add(request)
     while not engine.load.waiting or draft_pool.num_free == draft_pool.num_blocks:
-        assert any(not sequence.finished for sequence in made), "nobody had to give way"
+        assert any(not request.finished for request in made), "nobody had to give way"
         engine.step()
     with engine.borrowed(4 * 8, pool, draft_pool) as blocks:
         assert [len(each) for each in blocks] == [8, 8]
-    for sequence in made:
-        check(sequence)
+    for request in made:
+        check(request)
     assert (pool.num_free, draft_pool.num_free) == (8, 8)
 
 
@@ -252,9 +253,9 @@ def test_who_waits_to_borrow_is_not_kept_waiting_by_those_who_come_meanwhile(num
     some_drafters, draft_pool = drafters(num_blocks=8)
     model = FakeModel(RULE, num_blocks=8)
     engine, pool = fake_engine(model, some_drafters)
-    begun = [request(range(n, n + 8), 22, mode="draft") for n in range(num_begun)]
-    for sequence in begun:
-        engine.add(sequence)
+    begun = [new_request(range(n, n + 8), 22, mode="draft") for n in range(num_begun)]
+    for request in begun:
+        engine.add(request)
     engine.step()
     while num_begun == 2 and (not engine.load.waiting or draft_pool.num_free == draft_pool.num_blocks):
         engine.step()
@@ -263,34 +264,34 @@ def test_who_waits_to_borrow_is_not_kept_waiting_by_those_who_come_meanwhile(num
     def another_comes(windows):
         if len(late) == 200:
             pytest.fail("those who come later are served, and whoever borrows waits for ever")
-        late.append(request([len(late) % 9, 1, 2], 6))
+        late.append(new_request([len(late) % 9, 1, 2], 6))
         engine.add(late[-1])
 
     model.before_pass = another_comes
     with engine.borrowed(4 * 8, pool, draft_pool):
-        for sequence in begun:
-            check(sequence)
+        for request in begun:
+            check(request)
         assert late
-        assert not any(sequence.num_new for sequence in late)
+        assert not any(request.num_new for request in late)
     model.before_pass = lambda windows: None
-    run(engine, *(request([7], 2) for _ in range(2)))
-    while not all(sequence.finished for sequence in late):
+    run(engine, *(new_request([7], 2) for _ in range(2)))
+    while not all(request.finished for request in late):
         engine.step()
-    for sequence in late:
-        check(sequence)
+    for request in late:
+        check(request)
     assert pool.num_free == pool.num_blocks
 
 
 def test_a_failed_step_of_whoever_waits_to_borrow_leaves_the_door_open(monkeypatch):
     engine, pool = fake_engine(FakeModel(RULE, num_blocks=8))
-    sequence = request(range(8), 22)
-    engine.add(sequence)
+    request = new_request(range(8), 22)
+    engine.add(request)
     engine.step()
     with monkeypatch.context() as patch:
         patch.setattr(engine, "step", lambda: 1 / 0)
         with pytest.raises(ZeroDivisionError), engine.borrowed(4 * 8, pool):
             pass
-    late = request([5], 3)
+    late = new_request([5], 3)
     run(engine, late)
     check(late)
 
@@ -298,7 +299,7 @@ def test_a_failed_step_of_whoever_waits_to_borrow_leaves_the_door_open(monkeypat
 def test_drafters_are_told_of_every_end():
     drafter = unsteady(RULE)
     engine, _ = fake_engine(FakeModel(RULE), {"draft": drafter})
-    done, dropped = request([1], 5, mode="draft"), request([2], 5, mode="draft")
+    done, dropped = new_request([1], 5, mode="draft"), new_request([2], 5, mode="draft")
     run(engine, done)
     engine.add(dropped)
     engine.step()
@@ -311,7 +312,7 @@ def test_a_draft_model_without_room_drafts_again_once_another_request_has_ended(
     pool = BlockPool(6, BLOCK_SIZE)
     drafter = DraftModel(FakeModel(RULE, 6), pool, 1000)
     engine, target_pool = fake_engine(FakeModel(RULE), {"draft": drafter}, replace(COST))
-    long, other = (request([n] * 9, 60, mode="draft", num_assistant_tokens=None) for n in (1, 2))
+    long, other = (new_request([n] * 9, 60, mode="draft", num_assistant_tokens=None) for n in (1, 2))
     engine.add(other)
     while pool.num_free > 2:
         engine.step()

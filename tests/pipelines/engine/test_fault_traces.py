@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.config import MODES
 from outrider.pipelines.engine import engine as engine_module
-from outrider.pipelines.engine.sequence import Sequence as Request
+from outrider.pipelines.engine.request import Request
 from outrider.pipelines.errors import BrokenLogits
 from outrider.pipelines.text.tokenizer import TextStream
 
-from ..fakes import VOCABULARY, FakeModel, FakeTokenizer, Row, Rule, fake_engine, request
+from ..fakes import VOCABULARY, FakeModel, FakeTokenizer, Row, Rule, fake_engine, new_request
 from ..serving import RULE, SAMPLED, TOKENS, drafters, plain
 
 PIECES = [bytes([97 + token]) for token in range(VOCABULARY)]
@@ -102,14 +102,14 @@ class Trace:
     def begin(self, prompt: Sequence[int], num_new: int, fault: Fault | None, **options: Any) -> None:
         number = len(self.made)
         head = (number // VOCABULARY % VOCABULARY, number % VOCABULARY)
-        sequence = request([*head, *prompt], num_new, **options)
+        request = new_request([*head, *prompt], num_new, **options)
         if fault is not None:
             self.faults[head] = fault
-            sequence.text = BreakingText(fault)
+            request.text = BreakingText(fault)
             if fault.site == "form":
-                sequence.constraint = BreakingForm(fault)  # type: ignore[assignment]
-        self.made.append((sequence, fault))
-        self.engine.add(sequence)
+                request.constraint = BreakingForm(fault)  # type: ignore[assignment]
+        self.made.append((request, fault))
+        self.engine.add(request)
 
     def cancel(self, choice: int) -> None:
         if self.made:
@@ -136,7 +136,7 @@ class Trace:
         """Let the allocator break for the requests that are meant to."""
 
         def of(table: Any) -> Fault | None:
-            return next((fault for sequence, fault in self.made if sequence.table is table), None)
+            return next((fault for request, fault in self.made if request.table is table), None)
 
         def breaking(site: str, real: Callable[..., Any]) -> Callable[..., Any]:
             def call(first: Any, *others: Any) -> Any:
@@ -151,22 +151,22 @@ class Trace:
             monkeypatch.setattr(self.pool, site, breaking(site, getattr(self.pool, site)))
 
     def check(self) -> None:
-        for sequence, fault in self.made:
-            answer = plain(sequence)
-            if isinstance(sequence.error, Planted) and str(sequence.error) == "pass":
-                assert sequence in self.broken
-            elif sequence.error is not None:
+        for request, fault in self.made:
+            answer = plain(request)
+            if isinstance(request.error, Planted) and str(request.error) == "pass":
+                assert request in self.broken
+            elif request.error is not None:
                 assert fault is not None
                 assert fault.happened
-                assert isinstance(sequence.error, BrokenLogits if fault.site == "logits" else Planted)
-            elif sequence.finish_reason == "cancelled":
-                assert sequence in self.cancelled
+                assert isinstance(request.error, BrokenLogits if fault.site == "logits" else Planted)
+            elif request.finish_reason == "cancelled":
+                assert request in self.cancelled
             else:
                 # A row behind a rejected draft tells nothing, and a drafter that breaks is left out.
                 assert fault is None or not fault.happened or fault.site in ("logits", "form")
-                assert (sequence.new_tokens, sequence.finish_reason) == (answer.token_ids, answer.finish_reason)
+                assert (request.new_tokens, request.finish_reason) == (answer.token_ids, answer.finish_reason)
                 continue
-            assert sequence.new_tokens == answer.token_ids[: sequence.num_new]
+            assert request.new_tokens == answer.token_ids[: request.num_new]
         assert (self.pool.num_free, self.draft_pool.num_free) == (NUM_BLOCKS, NUM_BLOCKS)
         assert (self.engine.load.running, self.engine.load.waiting) == (0, 0)
 
@@ -206,7 +206,7 @@ def test_what_breaks_one_request_is_that_ones_error_and_no_others(actions, num_d
             elif name == "break a pass":
                 trace.passes_to_break = 1
         for _ in range(3000):
-            if all(sequence.finished for sequence, _ in trace.made):
+            if all(request.finished for request, _ in trace.made):
                 break
             trace.engine.step()
     trace.check()

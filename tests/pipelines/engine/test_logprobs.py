@@ -35,13 +35,13 @@ def test_they_are_those_of_the_slow_decoder_in_every_mode(models: Models, seed):
     asking = Asking(models.tokenizer, seed)
     logits = reference.model_logits(models.target)
     for mode in MODES:
-        asked = asking.request(max_new_tokens=10)
+        asked = asking.question(max_new_tokens=10)
         asked = replace(asked, config=asked.config.updated({"logprobs": 3}))
-        sequence = models.served().one(asked, mode)
-        assert len(sequence.logprobs) == sequence.num_new
-        for place, found in enumerate(sequence.logprobs):
-            expected = reference.logprobs(logits([*asked.prompt, *sequence.new_tokens[:place]]))
-            assert found.token == sequence.new_tokens[place]
+        request = models.served().one(asked, mode)
+        assert len(request.logprobs) == request.num_new
+        for place, found in enumerate(request.logprobs):
+            expected = reference.logprobs(logits([*asked.prompt, *request.new_tokens[:place]]))
+            assert found.token == request.new_tokens[place]
             assert found.logprob == pytest.approx(expected[found.token], abs=1e-9)
             best = sorted(range(len(expected)), key=lambda i: -expected[i])[:3]
             assert [p for _, p in found.top] == pytest.approx([expected[i] for i in best], abs=1e-9)

@@ -79,7 +79,7 @@ def test_what_is_too_dear_is_not_tried_any_further(dearest, expected):
 @pytest.mark.parametrize("max_context", [32, 100, 200, 512, 4096])
 @pytest.mark.parametrize("kernels", [in_classes(2, 81), in_classes(5)])
 def test_no_text_is_fed_beyond_the_context_of_the_model(kernels, max_context):
-    """A table of positions has no more rows than that; passes of more rows are of several sequences."""
+    """A table of positions has no more rows than that; passes of more rows are of several requests."""
     model, ends = Kernels(kernels), []
     model.before_pass = lambda windows: ends.extend(window.start + len(window.tokens) for window in windows)
     assert find_rows(model, max_context=max_context) == find_rows(Kernels(kernels))

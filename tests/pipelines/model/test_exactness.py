@@ -19,25 +19,25 @@ GROUPS = range(12)
 GROUP_SIZE = 24
 
 
-def tokens_of(sequences) -> list[list[int]]:
-    return [sequence.new_tokens for sequence in sequences]
+def tokens_of(requests) -> list[list[int]]:
+    return [request.new_tokens for request in requests]
 
 
 @pytest.mark.parametrize("seed", GROUPS)
 def test_mode_batch_and_cache_change_no_token(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
-    asked = [asking.request() for _ in range(GROUP_SIZE)]
-    plain = [models.served().one(request) for request in asked]
+    asked = [asking.question() for _ in range(GROUP_SIZE)]
+    plain = [models.served().one(question) for question in asked]
     seen: dict[str, Counter[str]] = {mode: Counter() for mode in MODES[1:]}
 
-    def note(sequences) -> None:
-        for sequence in sequences:
-            if sequence.config.mode in seen:
-                statistics = sequence.statistics
-                seen[sequence.config.mode]["accepted"] += statistics.accepted
-                seen[sequence.config.mode]["rejected"] += statistics.drafted - statistics.accepted
+    def note(requests) -> None:
+        for request in requests:
+            if request.config.mode in seen:
+                statistics = request.statistics
+                seen[request.config.mode]["accepted"] += statistics.accepted
+                seen[request.config.mode]["rejected"] += statistics.drafted - statistics.accepted
 
-    alone = [models.served().one(request, mode) for request, mode in zip(asked, MODES[1:] * GROUP_SIZE, strict=False)]
+    alone = [models.served().one(question, mode) for question, mode in zip(asked, MODES[1:] * GROUP_SIZE, strict=False)]
     same(alone, plain, asked, "alone, cold")
     note(alone)
 
@@ -60,13 +60,13 @@ def test_mode_batch_and_cache_change_no_token(models: Models, seed):
 @pytest.mark.parametrize("seed", range(100, 104))
 def test_the_answer_is_that_of_the_slow_reference_decoder(models: Models, seed):
     asking = Asking(models.tokenizer, seed)
-    asked = [asking.request(max_new_tokens=14) for _ in range(8)]
+    asked = [asking.question(max_new_tokens=14) for _ in range(8)]
     served = models.served()
     fast = served.all(asked, [MODES[i % len(MODES)] for i in range(len(asked))])
-    for sequence, request in zip(fast, asked, strict=True):
-        answer = models.slowly(request)
-        assert sequence.new_tokens == answer.token_ids, f"{request} with {request.prompt}"
-        assert sequence.finish_reason == answer.finish_reason
+    for request, question in zip(fast, asked, strict=True):
+        answer = models.slowly(question)
+        assert request.new_tokens == answer.token_ids, f"{question} with {question.prompt}"
+        assert request.finish_reason == answer.finish_reason
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 30, 31, 32, 33, 34, 63, 64, 65, 66, 96, 511, 512, 513, 514, 1025])
@@ -76,13 +76,13 @@ def test_prompts_of_every_length_around_a_border(models: Models, length):
     assert len(prompt) == length
     sampled = GenerationConfig(do_sample=True, rng_seed=length, num_assistant_tokens=rng.randint(2, 12))
     for config in (GenerationConfig(), sampled):
-        request = Asked(prompt, config, 6)
-        expected = models.slowly(request).token_ids
+        question = Asked(prompt, config, 6)
+        expected = models.slowly(question).token_ids
         for mode in MODES:
             served = models.served()
-            assert served.one(request, mode).new_tokens == expected, f"{mode}, cold"
-            assert served.one(request, mode).new_tokens == expected, f"{mode}, warm"
-            both = served.all([request, replace(request, answer=1)], [mode, "draft"])
+            assert served.one(question, mode).new_tokens == expected, f"{mode}, cold"
+            assert served.one(question, mode).new_tokens == expected, f"{mode}, warm"
+            both = served.all([question, replace(question, answer=1)], [mode, "draft"])
             assert both[0].new_tokens == expected, f"{mode}, warm, beside another"
             served.assert_nothing_leaked()
 
@@ -90,7 +90,7 @@ def test_prompts_of_every_length_around_a_border(models: Models, length):
 def test_prompts_of_one_token(models: Models):
     config = GenerationConfig(do_sample=True, temperature=1.5)
     asked = [Asked((token,), config, 2) for token in random.Random(1).sample(range(models.target.vocabulary_size), 30)]
-    expected = [models.slowly(request).token_ids for request in asked]
+    expected = [models.slowly(question).token_ids for question in asked]
     for mode in MODES:
         assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected
 
@@ -98,10 +98,10 @@ def test_prompts_of_one_token(models: Models):
 @pytest.mark.parametrize("rows", [2, 3, 5, 31, 32, 33, 50, 64, 127])
 def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows):
     asking = Asking(models.tokenizer, rows)
-    asked = [asking.request(max_new_tokens=8) for _ in range(6)]
+    asked = [asking.question(max_new_tokens=8) for _ in range(6)]
     whole = (asking.prompt("code") * 200)[: 600 if rows > 30 else 150]
     asked.append(Asked(whole, asking.config(), 8))
-    plain = [models.served().one(request) for request in asked]
+    plain = [models.served().one(question) for question in asked]
     monkeypatch.setattr(engine_module, "PREFILL_ROWS", rows)
     for modes in (["off"] * 7, [*MODES, "draft"]):
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
@@ -112,21 +112,21 @@ def test_stops_inside_a_draft(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
     asked = []
     for _ in range(6):
-        request = replace(asking.request(), max_new_tokens=24)
-        answer = models.served().one(request).new_tokens
+        question = replace(asking.question(), max_new_tokens=24)
+        answer = models.served().one(question).new_tokens
         text = models.tokenizer.decode(answer)
         first = rng.randrange(len(text)) if text else 0
         stop_string = {text[first : first + rng.randint(1, 6)] or "x", "never there"}
-        asked.append(replace(request, config=request.config.updated({"stop_strings": stop_string})))
-        asked.append(replace(request, config=request.config.updated({"stop_token_ids": {rng.choice(answer)}})))
-    plain = [models.served().one(request) for request in asked]
-    assert {sequence.finish_reason for sequence in plain} >= {"stop"}
+        asked.append(replace(question, config=question.config.updated({"stop_strings": stop_string})))
+        asked.append(replace(question, config=question.config.updated({"stop_token_ids": {rng.choice(answer)}})))
+    plain = [models.served().one(question) for question in asked]
+    assert {request.finish_reason for request in plain} >= {"stop"}
     for mode in MODES[1:]:
         served = models.served()
         stopped = served.all(asked, [mode] * len(asked))
         same(stopped, plain, asked, mode)
         texts = ["".join(span.text for span in s.text.take(final=True)) for s in stopped if s.text]
-        assert texts == [models.slowly(request).text for request in asked if request.config.stop_strings]
+        assert texts == [models.slowly(question).text for question in asked if question.config.stop_strings]
         served.assert_nothing_leaked()
 
 
@@ -139,20 +139,20 @@ def test_a_bias_works_alike_in_every_mode(models: Models, settings):
     banned, rare = Counter(plain).most_common(1)[0][0], next(i for i in range(100, 2000) if i not in plain)
     biases = [{banned: -100}, {banned: -14, rare: 11}, {rare: 100}]
     asked = [Asked(prompt, GenerationConfig(logit_bias=bias, **settings), 40) for bias in biases]
-    expected = [models.slowly(request).token_ids for request in asked]
+    expected = [models.slowly(question).token_ids for question in asked]
     assert banned not in expected[0]
     assert expected[1] != plain
     assert set(expected[2]) == {rare}
     for mode in MODES:
         assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected, mode
-        assert [models.served().one(request, mode).new_tokens for request in asked] == expected, mode
+        assert [models.served().one(question, mode).new_tokens for question in asked] == expected, mode
 
 
 def test_answers_of_one_prompt_at_once_are_those_alone_and_differ(models: Models):
     prompt = Asking(models.tokenizer, 5).prompt("code") * 3
     config = GenerationConfig(do_sample=True, temperature=1.3, rng_seed=5)
     asked = [Asked(prompt, config, 24, answer) for answer in range(6)]
-    plain = [models.served().one(request) for request in asked]
+    plain = [models.served().one(question) for question in asked]
     assert len({tuple(tokens) for tokens in tokens_of(plain)}) == len(asked)
     for mode in MODES:
         same(models.served().all(asked, [mode] * len(asked)), plain, asked, mode)
@@ -161,9 +161,9 @@ def test_answers_of_one_prompt_at_once_are_those_alone_and_differ(models: Models
 def test_a_cache_that_holds_few_requests_gives_the_same_answers(models: Models):
     """Blocks are handed on and beginnings forgotten all the time."""
     asking = Asking(models.tokenizer, 77)
-    asked = [asking.request(max_new_tokens=20) for _ in range(20)]
-    asked = [replace(request, prompt=request.prompt[:120]) for request in asked]
-    plain = [models.served().one(request) for request in asked]
+    asked = [asking.question(max_new_tokens=20) for _ in range(20)]
+    asked = [replace(question, prompt=question.prompt[:120]) for question in asked]
+    plain = [models.served().one(question) for question in asked]
     served = models.served(num_blocks=11)
     modes = [MODES[i % len(MODES)] for i in range(len(asked))]
     same(served.all(asked, modes), plain, asked, "small cache")
@@ -174,8 +174,8 @@ def test_a_cache_that_holds_few_requests_gives_the_same_answers(models: Models):
 @pytest.mark.parametrize("seed", range(300, 303))
 def test_cancelled_requests_leave_a_cache_that_serves_the_same_answers(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
-    asked = [asking.request() for _ in range(10)]
-    plain = [models.served().one(request) for request in asked]
+    asked = [asking.question() for _ in range(10)]
+    plain = [models.served().one(question) for question in asked]
     served = models.served()
     first = served.some_cancelled(asked, [rng.choice(MODES) for _ in asked], rng)
     same_as_far_as_written(first, plain)
@@ -186,7 +186,7 @@ def test_cancelled_requests_leave_a_cache_that_serves_the_same_answers(models: M
 @pytest.mark.parametrize("sabotage", SABOTAGE)
 def test_a_sabotaged_drafter_changes_nothing(models: Models, sabotage):
     asking = Asking(models.tokenizer, 9)
-    asked = [asking.request(max_new_tokens=12) for _ in range(4)]
+    asked = [asking.question(max_new_tokens=12) for _ in range(4)]
     plain = models.served().all(asked, ["off"] * 4)
     served = models.served(drafters={"draft": BrokenDrafter(SABOTAGE[sabotage])})
     same(served.all(asked, ["draft"] * 4), plain, asked, sabotage)

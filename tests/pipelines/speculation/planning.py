@@ -15,7 +15,7 @@ from outrider.pipelines.speculation.drafting import Drafting
 from outrider.pipelines.speculation.planner import Planner
 from outrider.pipelines.speculation.turn import Turn
 
-from ..fakes import request
+from ..fakes import new_request
 
 ROWS = (2, 3, 4, 6, 9, 33)
 
@@ -33,19 +33,19 @@ class Odds(Calibration):
 
 
 class Offering:
-    """Offers tokens of given odds to each sequence."""
+    """Offers tokens of given odds to each request."""
 
     def __init__(self, name: str, odds: dict) -> None:
         self.name = name
         self.odds = odds
         self.num_taken = 0
 
-    def propose(self, sequence, ahead=()) -> Iterator[Proposal]:
-        for estimate in self.odds[sequence][len(ahead) :]:
+    def propose(self, request, ahead=()) -> Iterator[Proposal]:
+        for estimate in self.odds[request][len(ahead) :]:
             yield self._proposal(estimate)
 
-    def release(self, sequence) -> None:
-        self.odds.pop(sequence, None)
+    def release(self, request) -> None:
+        self.odds.pop(request, None)
 
     def _proposal(self, estimate: float) -> Proposal:
         self.num_taken += 1
@@ -53,7 +53,7 @@ class Offering:
 
 
 class Writing(Offering):
-    """The same, as a model does: one token for each of several sequences a pass.
+    """The same, as a model does: one token for each of several requests a pass.
 
     A pass takes `slowness` times what `cost` was told that it takes, by the `clock` of the model itself.
     """
@@ -68,19 +68,19 @@ class Writing(Offering):
 
     def write(self, wanted) -> list[Proposal | None]:
         self._run(wanted)
-        left = [self.odds[sequence][len(ahead) :] for sequence, ahead in wanted]
+        left = [self.odds[request][len(ahead) :] for request, ahead in wanted]
         return [self._proposal(estimates[0]) if estimates else None for estimates in left]
 
     def read(self, wanted) -> list[list[Opinion] | None]:
         self._run(wanted)
-        return [self._opinions(self.odds[sequence][: len(ahead) + 1]) for sequence, ahead in wanted]
+        return [self._opinions(self.odds[request][: len(ahead) + 1]) for request, ahead in wanted]
 
     def _opinions(self, estimates) -> list[Opinion]:
         """Below even odds it would write another token."""
         made = [replace(self._proposal(e), token=7 if e > 0.5 else 5) for e in estimates]
         return [Opinion(proposal, 4 * e - 2) for proposal, e in zip(made, estimates, strict=True)]
 
-    def num_behind(self, sequence, ahead=()) -> int:
+    def num_behind(self, request, ahead=()) -> int:
         return 1
 
     def _run(self, wanted) -> None:
@@ -103,7 +103,7 @@ class Behind(Writing):
         super()._run(wanted)
         self.missed = 0
 
-    def num_behind(self, sequence, ahead=()) -> int:
+    def num_behind(self, request, ahead=()) -> int:
         return 1 + self.missed
 
 
@@ -112,7 +112,7 @@ def cost_of(base: list[float], draft_ms: float = 0.0) -> CostModel:
 
 
 def turn_of(**options) -> Turn:
-    return Turn(request([1, 2, 3], 99, **{"mode": "auto", "num_assistant_tokens": None, **options}), 2, 32)
+    return Turn(new_request([1, 2, 3], 99, **{"mode": "auto", "num_assistant_tokens": None, **options}), 2, 32)
 
 
 def stopped() -> float:
@@ -150,12 +150,12 @@ def speed_of(fewest_rows: int, estimates: Callable[[Random], list[float]], num_a
         while left:
             turn.cut(0)
             turn.limit = min(32, left - 1)
-            offering.odds[turn.sequence] = offered = estimates(rng)
+            offering.odds[turn.request] = offered = estimates(rng)
             planner.draft([turn])
             stands = [rng.random() < estimate for estimate in offered[: len(turn.draft)]]
             num_kept = [*stands, False].index(False)
             planner.observe([turn], [[*turn.tokens[:num_kept], 3]], None)
             time_ms += cost.pass_ms([(turn.rows, 0)])
             left -= num_kept + 1
-        planner.release(turn.sequence)
+        planner.release(turn.request)
     return 64 * num_answers / time_ms

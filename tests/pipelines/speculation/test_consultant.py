@@ -10,7 +10,7 @@ from outrider.pipelines.speculation.account import TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.turn import Turn
 
-from ..fakes import request
+from ..fakes import new_request
 from .planning import Behind, Offering, Writing, cost_of, planner_of, turn_of
 
 
@@ -40,7 +40,7 @@ class Reading(Writing):
 )
 def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     turn = turn_of(mode=mode)
-    drafters = Offering("suffix", {turn.sequence: text}), Writing("draft_model", {turn.sequence: model})
+    drafters = Offering("suffix", {turn.request: text}), Writing("draft_model", {turn.request: model})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
     planner._consultant.expected = 0.8 if model[0] > 0.9 else 0.05
     planner.draft([turn])
@@ -51,8 +51,8 @@ def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
 def test_the_draft_model_stops_when_its_own_odds_fall(most):
     """And the last token is left out, though elsewhere rows may be so cheap that it would pay."""
     turn = turn_of()
-    model = Writing("draft_model", {turn.sequence: [0.9, 0.9, 0.1, 0.9]})
-    none = Offering("suffix", {turn.sequence: []})
+    model = Writing("draft_model", {turn.request: [0.9, 0.9, 0.1, 0.9]})
+    none = Offering("suffix", {turn.request: []})
     planner_of(cost_of([10, 12, 14, 18, 24, most], draft_ms=1.0), none, model).draft([turn])
     assert turn.tokens == [7, 7]
     assert model.num_taken == 3, "it wrote on after a token that was not worth its row"
@@ -60,8 +60,8 @@ def test_the_draft_model_stops_when_its_own_odds_fall(most):
 
 def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
     turn = turn_of()
-    model = Writing("draft_model", {turn.sequence: [0.01] * 32})
-    none = Offering("suffix", {turn.sequence: []})
+    model = Writing("draft_model", {turn.request: [0.01] * 32})
+    none = Offering("suffix", {turn.request: []})
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=2.0), none, model)
     for _ in range(1000):
         turn.cut(0)
@@ -74,11 +74,11 @@ def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
 @pytest.mark.parametrize(("num_written", "reads"), [(0, False), (3000, True)])
 def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers_own_time(num_written, reads):
     """However long the prompt was."""
-    turn = Turn(request([1] * 4000, 99, mode="auto", num_assistant_tokens=None), 3999, 32)
+    turn = Turn(new_request([1] * 4000, 99, mode="auto", num_assistant_tokens=None), 3999, 32)
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.1)
     cost.draft_row_ms = 0.05
-    model = Behind("draft_model", {turn.sequence: [0.99] * 32}, 1000)
-    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}), model)
+    model = Behind("draft_model", {turn.request: [0.99] * 32}, 1000)
+    planner = planner_of(cost, Offering("suffix", {turn.request: []}), model)
     planner._consultant.expected = 0.99
     for _ in range(num_written):
         planner.observe([turn], [[3]], None)
@@ -92,8 +92,8 @@ def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(e
     turn = turn_of(mode="chained")
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0)
     cost.draft_row_ms = 0.1
-    model = Behind("draft_model", {turn.sequence: [estimate] * 32}, 250)
-    planner = planner_of(cost, Offering("suffix", {turn.sequence: [0.9] * text}), model)
+    model = Behind("draft_model", {turn.request: [estimate] * 32}, 250)
+    planner = planner_of(cost, Offering("suffix", {turn.request: [0.9] * text}), model)
     planner._consultant.expected = estimate
     asked = []
     for n in range(20):
@@ -110,8 +110,8 @@ def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(e
 
 def test_several_sequences_share_the_passes_of_the_draft_model():
     turns = [turn_of() for _ in range(4)]
-    model = Writing("draft_model", {turn.sequence: [0.9] * (i + 1) for i, turn in enumerate(turns)})
-    text = Offering("suffix", {turn.sequence: [] for turn in turns})
+    model = Writing("draft_model", {turn.request: [0.9] * (i + 1) for i, turn in enumerate(turns)})
+    text = Offering("suffix", {turn.request: [] for turn in turns})
     planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=1.0), text, model).draft(turns)
     assert [len(turn.draft) for turn in turns] == [1, 2, 3, 4]
     assert model.num_passes <= 5
@@ -120,8 +120,8 @@ def test_several_sequences_share_the_passes_of_the_draft_model():
 
 def test_a_doubtful_copy_is_read_by_the_draft_model_and_mended_where_it_breaks():
     turn = turn_of()
-    text = Offering("suffix", {turn.sequence: [0.8] * 8})
-    model = Writing("draft_model", {turn.sequence: [0.9, 0.9, 0.1, 0.9, 0.9]})
+    text = Offering("suffix", {turn.request: [0.8] * 8})
+    model = Writing("draft_model", {turn.request: [0.9, 0.9, 0.1, 0.9, 0.9]})
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.5), text, model)
     planner.draft([turn])
     assert turn.tokens[:3] == [7, 7, 5], "the third token is not the draft model's"
@@ -132,8 +132,8 @@ def test_a_doubtful_copy_is_read_by_the_draft_model_and_mended_where_it_breaks()
 
 def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
     turn = turn_of()
-    text = Offering("suffix", {turn.sequence: [0.8] * 8})
-    model = Writing("draft_model", {turn.sequence: [0.9] * 9})
+    text = Offering("suffix", {turn.request: [0.8] * 8})
+    model = Writing("draft_model", {turn.request: [0.9] * 9})
     planner_of(cost_of([10, 12, 14, 18, 42, 42.3], draft_ms=0.1), text, model).draft([turn])
     assert turn.draft_ms > 0
     assert turn.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
@@ -143,8 +143,8 @@ def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
 def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
     """Its doubtful beginning, where reading is dear; what lies behind is taken all the same."""
     turn = turn_of()
-    text = Offering("suffix", {turn.sequence: [0.8, 0.8, *[0.99] * 8]})
-    model = Reading("draft_model", {turn.sequence: [0.9] * 10})
+    text = Offering("suffix", {turn.request: [0.8, 0.8, *[0.99] * 8]})
+    model = Reading("draft_model", {turn.request: [0.9] * 10})
     cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
     cost.draft_row_ms = draft_row_ms
     planner = planner_of(cost, text, model)
@@ -158,10 +158,10 @@ def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
 def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(spare_ms, is_read):
     """Though one pass of the draft model would be allowed, and reading would pay."""
     turn = turn_of()
-    text = Offering("suffix", {turn.sequence: [0.5] * 8})
+    text = Offering("suffix", {turn.request: [0.5] * 8})
     cost = cost_of([10, 10.01, 10.02, 10.03, 10.04, 10.1], draft_ms=1.0)
     cost.draft_row_ms = 0.2
-    model = Reading("draft_model", {turn.sequence: [0.9] * 10})
+    model = Reading("draft_model", {turn.request: [0.9] * 10})
     planner = planner_of(cost, text, model)
     account = planner._account(turn, cost.pass_ms([(1, turn.context)]))
     account.lost_ms += account.spare_ms - spare_ms
@@ -175,8 +175,8 @@ def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(spare_ms,
 )
 def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, draft_ms):
     turn = turn_of(mode=mode)
-    text = Offering("suffix", {turn.sequence: [sure] * 3})
-    model = Writing("draft_model", {turn.sequence: [0.9, 0.1]})
+    text = Offering("suffix", {turn.request: [sure] * 3})
+    model = Writing("draft_model", {turn.request: [0.9, 0.1]})
     planner = planner_of(cost_of([10, 10.2, 10.4, 11, 12, 20], draft_ms=draft_ms), text, model)
     planner._consultant.expected = 0.1
     planner.draft([turn])
@@ -195,8 +195,8 @@ def test_a_draft_model_is_not_asked_where_no_draft_of_it_can_be_afforded(missed)
     turn = turn_of()
     cost = dear_first()
     cost.draft_row_ms = 0.1
-    model = Behind("draft_model", {turn.sequence: [0.95] * 32}, missed)
-    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}), model)
+    model = Behind("draft_model", {turn.request: [0.95] * 32}, missed)
+    planner = planner_of(cost, Offering("suffix", {turn.request: []}), model)
     account = planner._account(turn, 10.0)
     account.lost_ms += account.spare_ms - 9.0
     planner.draft([turn])
@@ -211,8 +211,8 @@ def test_a_draft_model_is_not_asked_where_no_draft_of_it_can_be_afforded(missed)
 def test_a_draft_model_that_pays_only_if_it_is_good_is_found_out(estimate):
     """With even odds it would not: a draft of any length takes the time of more tokens than it would bring."""
     turn = turn_of()
-    model = Writing("draft_model", {turn.sequence: [estimate] * 32})
-    planner = planner_of(dear_first(), Offering("suffix", {turn.sequence: []}), model)
+    model = Writing("draft_model", {turn.request: [estimate] * 32})
+    planner = planner_of(dear_first(), Offering("suffix", {turn.request: []}), model)
     for _ in range(20):
         answer(planner, turn)
     assert model.num_passes > 20
@@ -242,8 +242,8 @@ class Full(Writing):
 @pytest.mark.parametrize("num_full", [1, 2, 7, 100])
 def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again_when_there_may_be_room(num_full):
     turn = turn_of()
-    model = Full("draft_model", {turn.sequence: [0.9] * 40}, num_full)
-    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.sequence: [0.8] * 8}), model)
+    model = Full("draft_model", {turn.request: [0.9] * 40}, num_full)
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.request: [0.8] * 8}), model)
     num_without = 0
     while not model.num_passes:
         assert num_without <= 2 * num_full
@@ -262,14 +262,14 @@ def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again
 
 def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_with_the_answer():
     turn = turn_of()
-    model = Full("draft_model", {turn.sequence: []}, 10**6)
-    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.sequence: [0.8] * 8}), model)
+    model = Full("draft_model", {turn.request: []}, 10**6)
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.request: [0.8] * 8}), model)
     for _ in range(1000):
         turn.cut(0)
         turn.draft_ms = 0.0
         planner.draft([turn])
     assert model.num_refused <= 10
-    planner.release(turn.sequence)
+    planner.release(turn.request)
     assert planner._consultant._waits == {}
 
 
@@ -284,8 +284,8 @@ def answer(planner, turn) -> None:
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, estimate):
     turn = turn_of()
-    model = Writing("draft_model", {turn.sequence: [estimate] * 32})
-    none = Offering("suffix", {turn.sequence: []})
+    model = Writing("draft_model", {turn.request: [estimate] * 32})
+    none = Offering("suffix", {turn.request: []})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms), none, model)
 
     def num_asked(num_passes: int) -> int:
@@ -306,8 +306,8 @@ def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, esti
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, draft_ms, estimate):
     turn = turn_of()
-    model = Writing("draft_model", {turn.sequence: [estimate] * 32})
-    none = Offering("suffix", {turn.sequence: []})
+    model = Writing("draft_model", {turn.request: [estimate] * 32})
+    none = Offering("suffix", {turn.request: []})
     cost = cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms)
     planner = planner_of(cost, none, model)
     model.slowness = slowness

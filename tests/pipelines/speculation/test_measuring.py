@@ -138,7 +138,7 @@ def test_guessed_costs_lose_little_beyond_what_the_ledger_allows(machine, odds, 
         clock = Machine(monkeypatch, takes(*machine))
         cost = CostModel.measure(clock.target, None, 2048, budget_s=BUDGET_S)
     turn = turn_of()
-    planner = planner_of(cost, Offering("suffix", {turn.sequence: [odds] * LONGEST}))
+    planner = planner_of(cost, Offering("suffix", {turn.request: [odds] * LONGEST}))
     plain_ms, took_ms, num_tokens = clock.takes(2, 2), 0.0, 0
     while num_tokens < 200:
         turn.cut(0)

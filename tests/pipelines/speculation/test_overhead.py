@@ -31,10 +31,10 @@ class Slow(Offering):
         super().__init__(name, odds)
         self.clock, self.asking_ms, self.num_asked = clock, asking_ms, 0
 
-    def propose(self, sequence, ahead=()):
+    def propose(self, request, ahead=()):
         self.clock.now += self.asking_ms / 1e3
         self.num_asked += 1
-        yield from super().propose(sequence, ahead)
+        yield from super().propose(request, ahead)
 
 
 class Anything:
@@ -60,11 +60,11 @@ def test_noise_moves_what_is_usual_no_further_than_the_times_around_it():
 
 
 @given(st.floats(0.1, 2), st.floats(0, 0.3), st.lists(st.integers(0, 9), min_size=20), st.integers(1, 5))
-def test_the_time_of_a_pass_is_told_apart_by_sequences_and_rows(sequence_ms, row_ms, drafted, num_sequences):
+def test_the_time_of_a_pass_is_told_apart_by_sequences_and_rows(sequence_ms, row_ms, drafted, num_requests):
     overhead = Overhead()
     for num_drafted in (0, 0, 0, *drafted):
-        overhead.observe_rest(num_sequences, num_drafted, num_sequences * sequence_ms + num_drafted * row_ms)
-    assert overhead.sequence.value == pytest.approx(sequence_ms)
+        overhead.observe_rest(num_requests, num_drafted, num_requests * sequence_ms + num_drafted * row_ms)
+    assert overhead.request.value == pytest.approx(sequence_ms)
     assert overhead.row.value == pytest.approx(row_ms if sum(map(bool, drafted)) >= FEWEST else 0.0, abs=1e-9)
 
 
@@ -72,7 +72,7 @@ def test_the_time_of_a_pass_is_told_apart_by_sequences_and_rows(sequence_ms, row
 def test_drafters_that_find_nothing_are_left_alone_where_asking_them_takes_long_beside_a_pass(asking_ms, most_asked):
     """And are asked in each pass where that is next to nothing, so that no copy is missed."""
     clock, turn = Clock(), turn_of()
-    text = Slow("suffix", {turn.sequence: []}, clock, asking_ms)
+    text = Slow("suffix", {turn.request: []}, clock, asking_ms)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     for _ in range(1000):
         turn.cut(0)
@@ -83,12 +83,12 @@ def test_drafters_that_find_nothing_are_left_alone_where_asking_them_takes_long_
 
 def test_a_copy_that_begins_late_is_found_within_the_longest_pause_and_followed_from_there():
     clock, turn = Clock(), turn_of()
-    text = Slow("suffix", {turn.sequence: []}, clock, 0.3)
+    text = Slow("suffix", {turn.request: []}, clock, 0.3)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     lengths = []
     for n in range(600):
         if n == 500:
-            text.odds[turn.sequence] = [0.95] * 8
+            text.odds[turn.request] = [0.95] * 8
         turn.cut(0)
         planner.draft([turn])
         lengths.append(len(turn.draft))
@@ -110,12 +110,12 @@ def test_a_copy_that_begins_late_is_found_within_the_longest_pause_and_followed_
 def test_the_bound_holds_with_the_time_that_python_takes(base, asking_ms, row_ms, rest_ms, claims, num_passes, rng):
     """Once it is known, but for one attempt: what was too dear is tried again now and then, as it may be cheaper."""
     clock, turns, cost = Clock(), [turn_of() for _ in claims], cost_of(base)
-    offers = {turn.sequence: [odds] * 9 for turn, (odds, _) in zip(turns, claims, strict=True)}
+    offers = {turn.request: [odds] * 9 for turn, (odds, _) in zip(turns, claims, strict=True)}
     text = Slow("suffix", offers, clock, asking_ms)
     planner = planner_of(cost, text, clock=clock)
     planner.observe(turns, [[3]] * len(turns), None)
     for _ in range(FEWEST):
-        planner.overhead.sequence.add(rest_ms)
+        planner.overhead.request.add(rest_ms)
         planner.overhead.asking.add(asking_ms)
         planner.overhead.row.add(row_ms)
     plain_ms = cost.pass_ms([(len(turns), 0)]) + rest_ms * len(turns)
@@ -147,9 +147,9 @@ def test_rows_that_cost_python_more_than_they_bring_are_not_drafted():
     lengths = []
     for row_ms in (0.0, 1.0):
         turn = turn_of()
-        planner = planner_of(cost_of([2, 2, 2, 2, 2, 20]), Offering("suffix", {turn.sequence: [0.3] * 3}))
+        planner = planner_of(cost_of([2, 2, 2, 2, 2, 20]), Offering("suffix", {turn.request: [0.3] * 3}))
         for _ in range(FEWEST):
-            planner.overhead.sequence.add(0.1)
+            planner.overhead.request.add(0.1)
             planner.overhead.row.add(row_ms)
         planner.draft([turn])
         lengths.append(len(turn.draft))
@@ -158,7 +158,7 @@ def test_rows_that_cost_python_more_than_they_bring_are_not_drafted():
 
 def test_a_plain_answer_asks_nobody():
     clock, turn = Clock(), turn_of(mode="off")
-    text = Slow("suffix", {turn.sequence: [0.9] * 9}, clock, 1.0)
+    text = Slow("suffix", {turn.request: [0.9] * 9}, clock, 1.0)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     planner.draft([turn])
     assert (text.num_asked, turn.draft, clock.now) == (0, [], 0.0)
@@ -169,7 +169,7 @@ def test_of_short_passes_only_some_are_learnt_from(target_ms, num_learnt, monkey
     """Of long ones all, which follow each other slowly."""
     seen, cost, turn = [], cost_of([2, 2.2, 2.4, 2.6, 3, 8]), turn_of()
     monkeypatch.setattr(CostModel, "observe", lambda self, windows, measured_ms: seen.append((windows, measured_ms)))
-    planner = planner_of(cost, Offering("suffix", {turn.sequence: []}))
+    planner = planner_of(cost, Offering("suffix", {turn.request: []}))
     for _ in range(1000):
         planner.observe([turn], [[3]], target_ms)
     assert seen == [([(1, 2)], target_ms)] * num_learnt
@@ -184,7 +184,7 @@ def test_a_spell_of_slowness_does_not_end_all_asking(num_slow):
     asked = []
     for _ in range(30):
         turn = turn_of()
-        text.odds[turn.sequence] = [0.9] * 8
+        text.odds[turn.request] = [0.9] * 8
         for _ in range(60):
             turn.cut(0)
             before = text.num_asked
@@ -197,8 +197,8 @@ def test_a_spell_of_slowness_does_not_end_all_asking(num_slow):
 
 def test_the_time_that_a_form_takes_is_not_the_price_of_drafts():
     clock, turn = Clock(), turn_of()
-    turn.sequence.constraint = Anything()
-    text = Slow("suffix", {turn.sequence: [0.99] * 8}, clock, 50.0)
+    turn.request.constraint = Anything()
+    text = Slow("suffix", {turn.request: [0.99] * 8}, clock, 50.0)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     for _ in range(30):
         turn.cut(0)

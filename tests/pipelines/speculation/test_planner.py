@@ -17,14 +17,14 @@ from outrider.pipelines.speculation.drafting import Drafting
 from outrider.pipelines.speculation.planner import STAKE, Planner
 from outrider.pipelines.speculation.turn import Pass, Turn
 
-from ..fakes import request
+from ..fakes import new_request
 from .planning import BASES, DEAR_FIRST, Behind, Odds, Offering, Writing, cost_of, planner_of, speed_of, turn_of
 
 
 @given(BASES, st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=3), st.integers(0, 9))
 def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_rows):
     cost, turns = cost_of(base), [turn_of() for _ in odds]
-    offering = Offering("suffix", {turn.sequence: estimates for turn, estimates in zip(turns, odds, strict=True)})
+    offering = Offering("suffix", {turn.request: estimates for turn, estimates in zip(turns, odds, strict=True)})
     planner = planner_of(cost, offering)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(account, "ALLOWANCE", math.inf)  # so that no stake is too high
@@ -59,7 +59,7 @@ def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(
 
 def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():
     turn = turn_of(num_assistant_tokens=4)
-    planner = planner_of(cost_of([10, 90, 190, 290, 390, 990]), Offering("suffix", {turn.sequence: [0.01] * 9}))
+    planner = planner_of(cost_of([10, 90, 190, 290, 390, 990]), Offering("suffix", {turn.request: [0.01] * 9}))
     planner.draft([turn])
     assert turn.tokens == [7] * 4
     assert turn.survival == pytest.approx(0.01**4)
@@ -67,7 +67,7 @@ def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():
 
 def test_without_a_cost_model_nothing_is_planned():
     turn, model = turn_of(), Writing("draft_model", {})
-    planner_of(None, Offering("suffix", {turn.sequence: [0.99] * 9}), model).draft([turn])
+    planner_of(None, Offering("suffix", {turn.request: [0.99] * 9}), model).draft([turn])
     assert turn.tokens == []
 
 
@@ -76,8 +76,8 @@ def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claim
     """However sure the drafters are of themselves, and however much the draft model has to catch up with."""
     cost, turn = cost_of(base, draft_ms), turn_of()
     cost.draft_row_ms = draft_ms / 10
-    text = Offering("suffix", {turn.sequence: [claimed] * 4})
-    model = Behind("draft_model", {turn.sequence: [claimed] * 32}, missed)
+    text = Offering("suffix", {turn.request: [claimed] * 4})
+    model = Behind("draft_model", {turn.request: [claimed] * 32}, missed)
     planner = planner_of(cost, text, model)
     lost = plain = 0.0
     for _ in range(num_passes):
@@ -113,9 +113,9 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms
     cost = cost_of(base, draft_ms)
     cost.draft_row_ms = draft_ms / 4
     turns = [turn_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
-    sure = {turn.sequence: [odds] * 8 for turn, (_, _, odds, _, _) in zip(turns, claims, strict=True)}
+    sure = {turn.request: [odds] * 8 for turn, (_, _, odds, _, _) in zip(turns, claims, strict=True)}
     text = Offering("suffix", sure)
-    written = {turn.sequence: [odds] * 32 for turn, (*_, odds, _) in zip(turns, claims, strict=True)}
+    written = {turn.request: [odds] * 32 for turn, (*_, odds, _) in zip(turns, claims, strict=True)}
     model = Behind("draft_model", written, 9)
     planner = planner_of(cost, text, model)
     plain_ms = cost.pass_ms([(1, 0)] * len(turns))
@@ -125,7 +125,7 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms
             turn.cut(0)
             turn.draft_ms = 0.0
         planner.draft(turns)
-        planned = [turn.sequence.config.num_assistant_tokens is None for turn in turns]
+        planned = [turn.request.config.num_assistant_tokens is None for turn in turns]
         rows = sum(turn.rows for turn in turns)
         bare = sum(1 if is_planned else turn.rows for turn, is_planned in zip(turns, planned, strict=True))
         waits = cost.pass_ms([(rows, 0)]) - cost.pass_ms([(bare, 0)]) + sum(turn.draft_ms for turn in turns)
@@ -143,8 +143,8 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms
 def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_take():
     """Where its own first row was dear, that price falls on the row of another now."""
     cost, turns = cost_of([10, 12, 12.05, 12.1, 12.15, 12.5], draft_ms=1.5), [turn_of(), turn_of()]
-    text = Offering("suffix", {turns[0].sequence: [0.6] * 8, turns[1].sequence: [0.5]})
-    model = Writing("draft_model", {turns[0].sequence: [0.99] * 32, turns[1].sequence: []})
+    text = Offering("suffix", {turns[0].request: [0.6] * 8, turns[1].request: [0.5]})
+    model = Writing("draft_model", {turns[0].request: [0.99] * 32, turns[1].request: []})
     planner = planner_of(cost, text, model)
     planner._consultant.expected = 0.99
     for turn in turns:
@@ -160,7 +160,7 @@ def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
     """And so does one that comes when the others have drafted for long."""
     cost = cost_of([10, 11, 12, 14, 17, 40], draft_ms=2.0)
     drafters, off = [turn_of() for _ in range(16)], turn_of(mode="off")
-    text = Offering("suffix", {turn.sequence: [0.9] * 8 for turn in drafters})
+    text = Offering("suffix", {turn.request: [0.9] * 8 for turn in drafters})
     planner = planner_of(cost, text)
     for beside in ([], [off]):
         turns, delay = [*drafters, *beside], 0.0
@@ -182,10 +182,10 @@ def test_a_text_stakes_only_a_share_of_what_may_still_be_lost_until_its_drafts_h
     base, claimed, num_passes, prompt_length
 ):
     """However long the prompt took."""
-    sequence = request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None)
-    cost, turn = cost_of(base), Turn(sequence, 0, 32)
+    request = new_request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None)
+    cost, turn = cost_of(base), Turn(request, 0, 32)
     pass_ms = cost.pass_ms([(1, 0)])
-    planner = planner_of(cost, Offering("suffix", {sequence: [claimed] * 32}))
+    planner = planner_of(cost, Offering("suffix", {request: [claimed] * 32}))
     left = ALLOWANCE * pass_ms
     for _ in range(num_passes):
         turn.cut(0)
@@ -211,7 +211,7 @@ def test_plain_answers_in_between_do_not_change_what_is_drafted(base, odds, num_
     lengths = []
     for plain_between in (0, num_plain):
         cost, turn, plain = cost_of(base), turn_of(), turn_of(mode="off")
-        planner = planner_of(cost, Offering("suffix", {turn.sequence: odds}))
+        planner = planner_of(cost, Offering("suffix", {turn.request: odds}))
         for _ in range(5):
             planner.draft([turn])
             planner.observe([turn], [[*turn.tokens, 3]], None)
@@ -232,28 +232,28 @@ def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_r
             seen.append((evidence.features[0], kept))
 
     turn = turn_of(num_assistant_tokens=4)
-    offering = Offering("suffix", {turn.sequence: [0.1, 0.2, 0.3, 0.4]})
+    offering = Offering("suffix", {turn.request: [0.1, 0.2, 0.3, 0.4]})
     planner = Planner(Drafting({"auto": Chain((offering,))}, Odds(), 12), Noting(), None)
     planner.draft([turn])
     planner.observe([turn], [[7, 7, 5]], None)
     assert seen == [(0.1, True), (0.2, True), (0.3, False)]
-    planner.release(turn.sequence)
+    planner.release(turn.request)
     assert offering.odds == {}
 
 
 def test_a_full_pass_leaves_no_room_for_doubtful_drafts():
-    """The more sequences share a pass, the fewer tokens are drafted for each."""
+    """The more requests share a pass, the fewer tokens are drafted for each."""
     lengths = []
-    for num_sequences in (1, 4, 16):
-        turns = [turn_of() for _ in range(num_sequences)]
-        offering = Offering("suffix", {turn.sequence: [0.7] * 9 for turn in turns})
+    for num_requests in (1, 4, 16):
+        turns = [turn_of() for _ in range(num_requests)]
+        offering = Offering("suffix", {turn.request: [0.7] * 9 for turn in turns})
         planner = planner_of(cost_of([10, 10.5, 11, 12, 16, 90]), offering)
         for _ in range(60):
             for turn in turns:
                 turn.cut(0)
             planner.draft(turns)
             planner.observe(turns, [[7] * (1 + (1 + len(turn.draft)) // 2) for turn in turns], None)
-        lengths.append(sum(len(turn.draft) for turn in turns) / num_sequences)
+        lengths.append(sum(len(turn.draft) for turn in turns) / num_requests)
     assert lengths[0] > lengths[1] > lengths[2]
 
 
@@ -286,8 +286,8 @@ def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_r
         turn = turn_of(num_assistant_tokens=length)
         turn.limit = limit
         turns.append(turn)
-    offers = {turn.sequence: [0.8] * (9 if offers else 0) for turn, (_, offers, _) in zip(turns, requests, strict=True)}
-    model = Writing("draft_model", {turn.sequence: [0.9] * 50 for turn in turns})
+    offers = {turn.request: [0.8] * (9 if offers else 0) for turn, (_, offers, _) in zip(turns, requests, strict=True)}
+    model = Writing("draft_model", {turn.request: [0.9] * 50 for turn in turns})
     most_rows = other_rows + len(turns) + spare_rows
     planner = planner_of(cost_of(base, draft_ms=0.01), Offering("suffix", offers), model)
     planner._consultant.expected = 0.9
@@ -310,7 +310,7 @@ def test_rows_of_fixed_lengths_count_for_what_is_planned_beside_them():
     lengths = []
     for fixed in (None, 6):
         other, turn = turn_of(num_assistant_tokens=fixed), turn_of()
-        offers = Offering("suffix", {other.sequence: [0.01] * (fixed or 0), turn.sequence: [0.6] * 3})
+        offers = Offering("suffix", {other.request: [0.01] * (fixed or 0), turn.request: [0.6] * 3})
         planner = planner_of(cost_of([10, 10.1, 10.2, 10.3, 10.5, 190]), offers)
         planner.draft([other, turn])
         assert len(other.draft) == (fixed or 0)

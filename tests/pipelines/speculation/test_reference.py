@@ -17,7 +17,7 @@ from outrider.pipelines import InvalidOption, LLMPipeline
 from outrider.pipelines.speculation.drafters.retrieval import Retrieval
 from outrider.pipelines.speculation.reference import END_OF_FILE, LENGTHS, MOST_OCCURRENCES, Reference, _write
 
-from ..fakes import request
+from ..fakes import new_request
 
 
 def encode(text: str) -> list[int]:
@@ -63,11 +63,11 @@ def test_a_match_is_what_a_search_of_all_files_finds(tmp_path_factory, texts, ta
 def test_retrieval_goes_on_as_the_files_do(tmp_path):
     (tmp_path / "poem.txt").write_text("the quick brown fox jumps over the lazy dog")
     drafter = Retrieval(Reference.of(tmp_path, tmp_path / "cache", "bytes", encode))
-    proposed = bytes(p.token for p in drafter.propose(request(encode("see how a quick"))))
+    proposed = bytes(p.token for p in drafter.propose(new_request(encode("see how a quick"))))
     assert proposed == b" brown fox jumps over the lazy dog"
-    behind = bytes(p.token for p in drafter.propose(request(encode("see how a qu")), tuple(encode("ick brown"))))
+    behind = bytes(p.token for p in drafter.propose(new_request(encode("see how a qu")), tuple(encode("ick brown"))))
     assert behind == b" fox jumps over the lazy dog"
-    assert list(drafter.propose(request(encode("zebra")))) == []
+    assert list(drafter.propose(new_request(encode("zebra")))) == []
 
 
 def test_what_is_not_text_is_left_out_and_counted(tmp_path, caplog, monkeypatch):

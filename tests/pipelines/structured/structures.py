@@ -74,9 +74,9 @@ class Structures:
         """A pattern that leaves a choice of several characters everywhere."""
         return "".join(self._rng.choices(PARTS, k=self._rng.randint(2, 4)))
 
-    def request(self, asking: Asking, max_new_tokens: int, form: StructuredOutputConfig | None = None) -> Asked:
-        """A request of any kind, that wants its answer in a form."""
-        asked = asking.request()
+    def question(self, asking: Asking, max_new_tokens: int, form: StructuredOutputConfig | None = None) -> Asked:
+        """A question of any kind, that wants its answer in a form."""
+        asked = asking.question()
         options = {"structured_output_config": form or self.any(), "min_new_tokens": 0}
         return Asked(asked.prompt, asked.config.updated(options), max_new_tokens, asked.answer, asked.kind)
 

@@ -30,34 +30,34 @@ PERSON = {
 }
 
 
-def text_of(models: Models, sequence) -> str:
-    return models.tokenizer.decode(sequence.new_tokens)
+def text_of(models: Models, request) -> str:
+    return models.tokenizer.decode(request.new_tokens)
 
 
 @pytest.mark.parametrize("seed", range(400, 403))
 def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models, seed):
     rng, asking, structures = random.Random(seed), Asking(models.tokenizer, seed), Structures(seed)
-    asked = [structures.request(asking, 40) if i % 4 else asking.request(20) for i in range(16)]
+    asked = [structures.question(asking, 40) if i % 4 else asking.question(20) for i in range(16)]
     asked = [replace(a, config=a.config.updated({"logprobs": rng.choice([0, 0, 2])})) for a in asked]
-    plain = [models.served().one(request) for request in asked]
+    plain = [models.served().one(question) for question in asked]
     drafted: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
     for shift in range(2):
         modes = [MODES[1 + (i + shift) % 5] for i in range(len(asked))]
-        alone = [models.served().one(request, mode) for request, mode in zip(asked, modes, strict=True)]
+        alone = [models.served().one(question, mode) for question, mode in zip(asked, modes, strict=True)]
         same(alone, plain, asked, f"alone, {modes}")
-        for sequence in alone:
-            drafted.update(sequence.statistics.drafted_by)
-            accepted.update(sequence.statistics.accepted_by)
+        for request in alone:
+            drafted.update(request.statistics.drafted_by)
+            accepted.update(request.statistics.accepted_by)
     served = models.served()
     for what in ("cold", "warm"):
         same(served.all(asked, [rng.choice(MODES) for _ in asked]), plain, asked, f"all at once, {what}")
     served.assert_nothing_leaked()
     finished = 0
-    for sequence, request in zip(plain, asked, strict=True):
-        if request.config.structured_output_config is not None:
-            is_whole = sequence.finish_reason == "stop"
-            check_form(request.config, text_of(models, sequence), is_whole)
+    for request, question in zip(plain, asked, strict=True):
+        if question.config.structured_output_config is not None:
+            is_whole = request.finish_reason == "stop"
+            check_form(question.config, text_of(models, request), is_whole)
             finished += is_whole
     assert finished >= 5
     assert set(accepted) >= {"grammar", "suffix"}
@@ -68,33 +68,33 @@ def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models
 def test_the_answer_is_that_of_a_decoder_that_tries_every_token(models: Models, seed):
     asking, structures = Asking(models.tokenizer, seed), Structures(seed)
     forms = [StructuredOutputConfig(regex=structures.open_regex()) for _ in range(5)]
-    asked = [structures.request(asking, 10, form) for form in forms]
+    asked = [structures.question(asking, 10, form) for form in forms]
     served = models.served()
     fast = served.all(asked, [MODES[i % len(MODES)] for i in range(len(asked))])
-    for sequence, request in zip(fast, asked, strict=True):
-        answer = models.slowly(request)
-        assert sequence.new_tokens == answer.token_ids, f"{request} with {request.prompt}"
-        assert sequence.finish_reason == answer.finish_reason
+    for request, question in zip(fast, asked, strict=True):
+        answer = models.slowly(question)
+        assert request.new_tokens == answer.token_ids, f"{question} with {question.prompt}"
+        assert request.finish_reason == answer.finish_reason
 
 
 def test_a_cache_that_holds_few_requests_and_cancellations_leave_the_forms_right(models: Models):
     rng, asking, structures = random.Random(7), Asking(models.tokenizer, 7), Structures(7)
-    asked = [structures.request(asking, 40) if i % 3 else asking.request() for i in range(15)]
-    asked = [replace(request, prompt=request.prompt[:100]) for request in asked]
-    plain = [models.served().one(request) for request in asked]
+    asked = [structures.question(asking, 40) if i % 3 else asking.question() for i in range(15)]
+    asked = [replace(question, prompt=question.prompt[:100]) for question in asked]
+    plain = [models.served().one(question) for question in asked]
     served = models.served(num_blocks=10)
     modes = [MODES[i % len(MODES)] for i in range(len(asked))]
     same(served.all(asked, modes), plain, asked, "small cache")
     first = served.some_cancelled(asked, modes[::-1], rng)
     same_as_far_as_written(first, plain)
-    assert {sequence.finish_reason for sequence in first} >= {"cancelled", "stop"}
+    assert {request.finish_reason for request in first} >= {"cancelled", "stop"}
     served.assert_nothing_leaked()
 
 
 @pytest.mark.parametrize("sabotage", ["random tokens", "ids behind the vocabulary", "raises at times", "words"])
 def test_a_sabotaged_drafter_costs_no_row_that_the_form_rules_out(models: Models, sabotage):
     asking, structures = Asking(models.tokenizer, 9), Structures(9)
-    asked = [structures.request(asking, 20, of_schema(PERSON)) for _ in range(4)]
+    asked = [structures.question(asking, 20, of_schema(PERSON)) for _ in range(4)]
     plain = models.served().all(asked, ["off"] * 4)
     served = models.served(drafters={"draft": BrokenDrafter(SABOTAGE[sabotage])})
     same(served.all(asked, ["draft"] * 4), plain, asked, sabotage)
@@ -104,7 +104,7 @@ def test_a_draft_that_breaks_the_form_costs_no_row(models: Models):
     config = GenerationConfig(structured_output_config=of_schema(PERSON), num_assistant_tokens=8)
     asked = Asked(tuple(models.tokenizer.encode("Describe it.")), config, 30)
     brackets = models.tokenizer.encode(")")
-    served = models.served(drafters={"lookup": BrokenDrafter(lambda sequence, rng: brackets * 8)})
+    served = models.served(drafters={"lookup": BrokenDrafter(lambda request, rng: brackets * 8)})
     written = served.one(asked, "lookup")
     in_string = text_of(models, written).count(")")
     assert written.statistics.drafted_by.get("test", 0) <= 8 * (9 + in_string)  # only within the free string
@@ -275,13 +275,13 @@ def test_a_grammar_that_no_token_can_write_ends_that_answer_alone(models: Models
     grammars = models.grammars
     asked = Asked((5, 6, 7), GenerationConfig(structured_output_config=StructuredOutputConfig(regex="[0-9]z")), 9)
     served = models.served()
-    stuck, fine = served.sequence(asked, "auto"), served.sequence(replace(asked, config=GenerationConfig()), "auto")
+    stuck, fine = served.request(asked, "auto"), served.request(replace(asked, config=GenerationConfig()), "auto")
     vocabulary = grammars._vocabulary
     assert stuck.constraint is not None
     assert vocabulary is not None
     stuck.constraint._mask = lambda: bytes(-(-(vocabulary.end + 1) // 8))  # type: ignore[method-assign]
-    for sequence in (stuck, fine):
-        served.engine.add(sequence)
+    for request in (stuck, fine):
+        served.engine.add(request)
     with pytest.raises(InvalidOption, match="No token of this model's vocabulary"):
         served.finish([stuck, fine])
     served.finish([fine])

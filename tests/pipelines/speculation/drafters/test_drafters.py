@@ -21,15 +21,15 @@ from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.suffix import PRIORS, Suffix
 
 from ... import reference
-from ...fakes import BLOCK_SIZE, FakeModel, fake_engine, mixed_rule, random_rule, request, run
+from ...fakes import BLOCK_SIZE, FakeModel, fake_engine, mixed_rule, new_request, random_rule, run
 
 RULE = random_rule(5)
 SAMPLED = {"do_sample": True, "temperature": 1.1, "top_k": 8, "presence_penalty": 0.5, "rng_seed": 3}
 
 
-def draft(drafter, sequence, limit: int, ahead: tuple[int, ...] = ()) -> tuple[int, ...]:
+def draft(drafter, request, limit: int, ahead: tuple[int, ...] = ()) -> tuple[int, ...]:
     """The first `limit` tokens that a drafter proposes."""
-    proposals = list(islice(drafter.propose(sequence, ahead), limit))
+    proposals = list(islice(drafter.propose(request, ahead), limit))
     assert all(proposal.source == drafter.name for proposal in proposals)
     return tuple(proposal.token for proposal in proposals)
 
@@ -51,12 +51,12 @@ def naive_lookup(tokens: list[int], max_ngram_size: int, limit: int, ahead: Sequ
     st.lists(st.integers(0, 3), max_size=6),
 )
 def test_lookup_finds_what_a_naive_search_finds(prompt, growth, max_ngram_size, limit, ahead):
-    lookup, sequence = PromptLookup(), request(prompt, 100, max_ngram_size=max_ngram_size)
+    lookup, request = PromptLookup(), new_request(prompt, 100, max_ngram_size=max_ngram_size)
     for more in [[], *growth]:
-        sequence.tokens += more
+        request.tokens += more
         for behind in ([], ahead):
-            expected = tuple(naive_lookup(sequence.tokens, max_ngram_size, limit, behind))
-            assert draft(lookup, sequence, limit, tuple(behind)) == expected
+            expected = tuple(naive_lookup(request.tokens, max_ngram_size, limit, behind))
+            assert draft(lookup, request, limit, tuple(behind)) == expected
 
 
 def texts_of_any_kind(rng: random.Random, length: int) -> dict[str, list[int]]:
@@ -82,13 +82,13 @@ def texts_of_any_kind(rng: random.Random, length: int) -> dict[str, list[int]]:
 def test_lookup_finds_it_in_texts_of_any_kind(max_ngram_size, seed):
     rng = random.Random(seed)
     for kind, text in texts_of_any_kind(rng, 260).items():
-        lookup, sequence = PromptLookup(), request(text[:50], 500, max_ngram_size=max_ngram_size)
-        while len(sequence.tokens) < len(text):
-            sequence.tokens += text[len(sequence.tokens) :][: rng.randint(1, 9)]
-            copied = rng.randrange(len(sequence.tokens))
-            for ahead in ([], sequence.tokens[copied : copied + rng.randint(1, 40)]):
-                expected = tuple(naive_lookup(sequence.tokens, max_ngram_size, 3, ahead))
-                assert draft(lookup, sequence, 3, tuple(ahead)) == expected, kind
+        lookup, request = PromptLookup(), new_request(text[:50], 500, max_ngram_size=max_ngram_size)
+        while len(request.tokens) < len(text):
+            request.tokens += text[len(request.tokens) :][: rng.randint(1, 9)]
+            copied = rng.randrange(len(request.tokens))
+            for ahead in ([], request.tokens[copied : copied + rng.randint(1, 40)]):
+                expected = tuple(naive_lookup(request.tokens, max_ngram_size, 3, ahead))
+                assert draft(lookup, request, 3, tuple(ahead)) == expected, kind
 
 
 class Counted(int):
@@ -106,12 +106,12 @@ class Counted(int):
 def test_lookup_compares_few_tokens_whatever_the_text(kind):
     """The naive search compares thousands for each."""
     text = texts_of_any_kind(random.Random(0), 4000)[kind]
-    lookup, sequence = PromptLookup(), request([], 100, max_ngram_size=32)
+    lookup, request = PromptLookup(), new_request([], 100, max_ngram_size=32)
     worst = total = 0
     for token in text:
-        sequence.tokens.append(Counted(token))
+        request.tokens.append(Counted(token))
         Counted.comparisons = 0
-        list(islice(lookup.propose(sequence), 1))
+        list(islice(lookup.propose(request), 1))
         worst, total = max(worst, Counted.comparisons), total + Counted.comparisons
     assert worst < 1000
     assert total < 300 * len(text)
@@ -121,9 +121,9 @@ def test_the_memory_of_lookup_does_not_grow_with_the_longest_ngram():
     taken = []
     text = [random.Random(0).randrange(300) for _ in range(4000)]
     for size in (3, 32):
-        lookup, sequence = PromptLookup(), request(text, 100, max_ngram_size=size)
+        lookup, request = PromptLookup(), new_request(text, 100, max_ngram_size=size)
         tracemalloc.start()
-        list(lookup.propose(sequence))
+        list(lookup.propose(request))
         taken.append(tracemalloc.get_traced_memory()[0] / len(text))
         tracemalloc.stop()
     assert max(taken) < 60, "bytes for each token"
@@ -134,11 +134,11 @@ def test_the_memory_of_lookup_does_not_grow_with_the_longest_ngram():
 def test_what_is_copied_from_earlier_turns_is_told_from_what_is_copied_from_this_one(kind, num_earlier):
     """Also where a copy goes on over the border."""
     drafter = PromptLookup() if kind == "lookup" else Suffix(Calibration(PRIORS))
-    sequence = request([*range(20, 30), 20, 21], 100)
-    sequence.num_earlier_tokens = num_earlier
+    request = new_request([*range(20, 30), 20, 21], 100)
+    request.num_earlier_tokens = num_earlier
     for ahead in ([], [22, 23, 24]):
         at = 2 + len(ahead)  # what is copied next
-        proposals = list(islice(drafter.propose(sequence, ahead), 10 - at))
+        proposals = list(islice(drafter.propose(request, ahead), 10 - at))
         assert [proposal.token for proposal in proposals] == list(range(20 + at, 30))
         from_earlier = [proposal.source == "earlier_turn" for proposal in proposals]
         assert from_earlier == [position < num_earlier for position in range(at, 10)]
@@ -147,21 +147,21 @@ def test_what_is_copied_from_earlier_turns_is_told_from_what_is_copied_from_this
 
 def test_lookup_keeps_sequences_apart_and_forgets_them():
     lookup = PromptLookup()
-    one, other = request([1, 2, 3, 1, 2]), request([1, 2, 9, 1, 2])
+    one, other = new_request([1, 2, 3, 1, 2]), new_request([1, 2, 9, 1, 2])
     assert draft(lookup, one, 1) == (3,)
     assert draft(lookup, other, 1) == (9,)
     lookup.release(one)
     lookup.release(other)
-    lookup.release(request([1]))
+    lookup.release(new_request([1]))
     assert vars(lookup) == vars(PromptLookup())
 
 
-def cold(sequence, limit: int, ahead: tuple[int, ...] = (), begin: int = 0) -> tuple[int, ...]:
+def cold(request, limit: int, ahead: tuple[int, ...] = (), begin: int = 0) -> tuple[int, ...]:
     """What a draft model with an empty cache writes that reads the text from `begin` on."""
-    tokens = [*sequence.tokens, *ahead]
+    tokens = [*request.tokens, *ahead]
     for _ in range(limit):
         logits = RULE(tokens[begin:])
-        tokens.append(choose_token(logits, tokens, sequence.num_prompt_tokens, sequence.config, sequence.answer))
+        tokens.append(choose_token(logits, tokens, request.num_prompt_tokens, request.config, request.answer))
     return tuple(tokens[-limit:])
 
 
@@ -177,7 +177,7 @@ class OneRowModel(FakeModel):
 
 @given(st.data())
 def test_the_draft_model_proposes_what_it_would_with_an_empty_cache(data):
-    """Through acceptances, rejections, steps without a draft, texts beyond its context, sequences that come and go."""
+    """Through acceptances, rejections, steps without a draft, texts beyond its context, requests that come and go."""
     token = st.integers(0, 11)
     pool = BlockPool(24, BLOCK_SIZE)
     drafter = DraftModel(OneRowModel(RULE, 24), pool, max_context=60)
@@ -186,22 +186,22 @@ def test_the_draft_model_proposes_what_it_would_with_an_empty_cache(data):
         if not live or data.draw(st.booleans()):
             begin = data.draw(st.sampled_from([s.tokens for s in live] or [[7, 7, 7, 7, 7]]))
             prompt = [*begin[: data.draw(st.integers(0, 12))], *data.draw(st.lists(token, max_size=4))] or [0]
-            live.append(request(prompt, 100, data.draw(st.integers(0, 2)), **SAMPLED))
-        sequence = data.draw(st.sampled_from(live))
+            live.append(new_request(prompt, 100, data.draw(st.integers(0, 2)), **SAMPLED))
+        request = data.draw(st.sampled_from(live))
         limit = data.draw(st.integers(1, 6))
         ahead = tuple(data.draw(st.lists(token, max_size=3)))
         proposed = ahead
-        for proposal in islice(drafter.propose(sequence, ahead), limit):
-            assert (proposal.token,) == cold(sequence, 1, proposed, drafter._progress[sequence].begin)
+        for proposal in islice(drafter.propose(request, ahead), limit):
+            assert (proposal.token,) == cold(request, 1, proposed, drafter._progress[request].begin)
             proposed += (proposal.token,)
         assert len(proposed) == len(ahead) + limit or pool.num_free < pool.blocks_for(60)
         kept = data.draw(st.integers(0, len(proposed)))
-        sequence.tokens += [*proposed[:kept], *data.draw(st.lists(token, min_size=1, max_size=2))]
+        request.tokens += [*proposed[:kept], *data.draw(st.lists(token, min_size=1, max_size=2))]
         if data.draw(st.integers(0, 3)) == 0:
-            live.remove(sequence)
-            drafter.release(sequence)
-    for sequence in live:
-        drafter.release(sequence)
+            live.remove(request)
+            drafter.release(request)
+    for request in live:
+        drafter.release(request)
     assert pool.num_free == pool.num_blocks
     assert drafter._progress == {}
 
@@ -209,37 +209,37 @@ def test_the_draft_model_proposes_what_it_would_with_an_empty_cache(data):
 def test_the_draft_model_computes_no_token_twice_but_what_was_rejected():
     model = OneRowModel(RULE)
     drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000)
-    sequence = request(range(9), 100)
-    drafted = draft(drafter, sequence, 4)
-    assert drafter.num_behind(sequence) == 1
-    sequence.tokens += (*drafted[:2], (drafted[2] + 1) % 12)
+    request = new_request(range(9), 100)
+    drafted = draft(drafter, request, 4)
+    assert drafter.num_behind(request) == 1
+    request.tokens += (*drafted[:2], (drafted[2] + 1) % 12)
     model.windows.clear()
-    assert drafter.num_behind(sequence) == 1
-    draft(drafter, sequence, 1)
+    assert drafter.num_behind(request) == 1
+    draft(drafter, request, 1)
     assert [(window.start, len(window.tokens)) for window in model.windows] == [(11, 1)]
-    sequence.tokens += [3, 4, 5]
-    assert drafter.num_behind(sequence) == 3
-    assert drafter.num_behind(sequence, [1, 2]) == 5
-    drafter.read([(sequence, [1, 2])])
-    assert drafter.num_behind(sequence, [1, 2]) == 1
-    assert drafter.num_behind(sequence, [1, 2, 7]) == 1
-    assert drafter.num_behind(sequence, [1, 2, 7, 8]) == 2
-    assert drafter.num_behind(sequence, [1, 5, 6]) == 2
-    assert drafter.num_behind(request([1, *range(8)], 100)) == 9
+    request.tokens += [3, 4, 5]
+    assert drafter.num_behind(request) == 3
+    assert drafter.num_behind(request, [1, 2]) == 5
+    drafter.read([(request, [1, 2])])
+    assert drafter.num_behind(request, [1, 2]) == 1
+    assert drafter.num_behind(request, [1, 2, 7]) == 1
+    assert drafter.num_behind(request, [1, 2, 7, 8]) == 2
+    assert drafter.num_behind(request, [1, 5, 6]) == 2
+    assert drafter.num_behind(new_request([1, *range(8)], 100)) == 9
 
 
 def test_the_draft_model_is_not_behind_with_what_it_read_for_another():
     drafter = DraftModel(OneRowModel(RULE), BlockPool(64, BLOCK_SIZE), 1000)
-    first = request(range(9), 100)
+    first = new_request(range(9), 100)
     draft(drafter, first, 1)
     drafter.release(first)
-    assert drafter.num_behind(request([*range(9), 3], 100)) == 10 - 2 * BLOCK_SIZE
-    assert drafter.num_behind(request([1, *range(8)], 100)) == 9
+    assert drafter.num_behind(new_request([*range(9), 3], 100)) == 10 - 2 * BLOCK_SIZE
+    assert drafter.num_behind(new_request([1, *range(8)], 100)) == 9
 
 
 def test_the_draft_model_works_for_no_proposal_that_is_not_taken():
     model = OneRowModel(RULE)
-    proposals = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000).propose(request(range(9), 100))
+    proposals = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000).propose(new_request(range(9), 100))
     assert model.num_passes == 0
     for expected in range(1, 4):
         next(proposals)
@@ -250,40 +250,40 @@ def test_the_draft_model_works_for_no_proposal_that_is_not_taken():
 def test_the_draft_model_reads_in_one_pass_what_it_would_write_token_by_token(prompt, ahead, data):
     model = OneRowModel(RULE)
     drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000)
-    sequences = [request(prompt, 100, **SAMPLED), request([*prompt, 3], 100)]
-    for sequence in sequences:
-        draft(drafter, sequence, data.draw(st.integers(0, 3)))
+    requests = [new_request(prompt, 100, **SAMPLED), new_request([*prompt, 3], 100)]
+    for request in requests:
+        draft(drafter, request, data.draw(st.integers(0, 3)))
     before = model.num_passes
-    read = drafter.read([(sequence, ahead) for sequence in sequences])
+    read = drafter.read([(request, ahead) for request in requests])
     assert model.num_passes == before + 1
-    for sequence, opinions in zip(sequences, read, strict=True):
+    for request, opinions in zip(requests, read, strict=True):
         places = range(len(ahead) + 1)
-        assert [opinion.proposal.token for opinion in opinions] == [cold(sequence, 1, (*ahead[:i],))[0] for i in places]
+        assert [opinion.proposal.token for opinion in opinions] == [cold(request, 1, (*ahead[:i],))[0] for i in places]
         for opinion, place, token in zip(opinions, places, ahead, strict=False):
-            logits = RULE([*sequence.tokens, *ahead[:place]]) / (1.1 if sequence.config.do_sample else 1.0)
+            logits = RULE([*request.tokens, *ahead[:place]]) / (1.1 if request.config.do_sample else 1.0)
             p = np.exp(logits[token]) / np.exp(logits).sum()
             assert opinion.log_odds == pytest.approx(np.clip(np.log(p / (1 - p)), -8, 8), abs=1e-3)
 
 
 def test_what_was_drafted_and_rejected_is_not_offered_to_other_sequences():
     drafter = DraftModel(OneRowModel(RULE), BlockPool(64, BLOCK_SIZE), 1000)
-    first = request(range(7), 100)
+    first = new_request(range(7), 100)
     drafted = draft(drafter, first, 7)
     first.tokens += ((drafted[0] + 1) % 12,)
     draft(drafter, first, 7)
     for end in range(1, 8):
-        other = request([*range(7), *drafted[:end], 5], 100)
+        other = new_request([*range(7), *drafted[:end], 5], 100)
         assert draft(drafter, other, 2) == cold(other, 2)
 
 
 def test_the_draft_model_is_silent_where_its_cache_is_full():
     pool = BlockPool(2, BLOCK_SIZE)
     drafter = DraftModel(OneRowModel(RULE, 2), pool, max_context=1000)
-    sequence = request([1, 2, 3, 4, 5], 100)
-    assert len(draft(drafter, sequence, 5)) == 2 * BLOCK_SIZE - 5 + 1
-    other = request([9, 9, 9, 9, 9], 100)
+    request = new_request([1, 2, 3, 4, 5], 100)
+    assert len(draft(drafter, request, 5)) == 2 * BLOCK_SIZE - 5 + 1
+    other = new_request([9, 9, 9, 9, 9], 100)
     assert draft(drafter, other, 2) == ()
-    drafter.release(sequence)
+    drafter.release(request)
     assert len(draft(drafter, other, 2)) == 2
     other.tokens += [1, 1, 1, 1]
     assert draft(drafter, other, 2) == ()
@@ -294,13 +294,13 @@ def test_the_draft_model_is_silent_where_its_cache_is_full():
 def test_the_draft_model_reads_the_last_tokens_of_a_long_text_unless_it_knows_those_before():
     model = OneRowModel(RULE)
     drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000, reach=10)
-    first = request(range(30), 100)
+    first = new_request(range(30), 100)
     assert drafter.num_behind(first) == 10
     assert draft(drafter, first, 3) == cold(first, 3, begin=20)
     assert sum(len(window.tokens) for window in model.windows) == 10 + 2
-    short = request(range(7), 100)
+    short = new_request(range(7), 100)
     draft(drafter, short, 1)
-    known = request(range(14), 100)
+    known = new_request(range(14), 100)
     assert drafter.num_behind(known) == 14 - BLOCK_SIZE
     assert draft(drafter, known, 2) == cold(known, 2, begin=0)
     known.tokens += range(20)
@@ -310,24 +310,24 @@ def test_the_draft_model_reads_the_last_tokens_of_a_long_text_unless_it_knows_th
 
 def test_the_draft_model_begins_anew_where_its_context_is_full():
     drafter = DraftModel(OneRowModel(RULE), BlockPool(64, BLOCK_SIZE), max_context=20, reach=8)
-    sequence = request(range(8), 100)
-    draft(drafter, sequence, 2)
+    request = new_request(range(8), 100)
+    draft(drafter, request, 2)
     for length in range(9, 60):
-        sequence.tokens += [100 + length]
-        begin, behind = drafter._progress[sequence].begin, drafter.num_behind(sequence)
+        request.tokens += [100 + length]
+        begin, behind = drafter._progress[request].begin, drafter.num_behind(request)
         assert behind == (1 if length - begin < 20 else 8)
-        assert len(draft(drafter, sequence, 1)) == 1
-        assert drafter._progress[sequence].begin == (begin if behind == 1 else length - 8)
-    drafter.release(sequence)
+        assert len(draft(drafter, request, 1)) == 1
+        assert drafter._progress[request].begin == (begin if behind == 1 else length - 8)
+    drafter.release(request)
     assert drafter._pool.num_free == 64
 
 
 def test_the_draft_model_goes_on_after_a_pass_that_failed():
     model = OneRowModel(RULE)
     drafter = DraftModel(model, BlockPool(64, BLOCK_SIZE), 1000)
-    sequence = request(range(9), 100)
-    draft(drafter, sequence, 3)
-    sequence.tokens += [5, 5]
+    request = new_request(range(9), 100)
+    draft(drafter, request, 3)
+    request.tokens += [5, 5]
     calls = iter([None, RuntimeError("once")])
 
     def fail(windows):
@@ -336,8 +336,8 @@ def test_the_draft_model_goes_on_after_a_pass_that_failed():
 
     model.before_pass = fail
     with pytest.raises(RuntimeError, match="once"):
-        draft(drafter, sequence, 4)
-    assert draft(drafter, sequence, 4) == cold(sequence, 4)
+        draft(drafter, request, 4)
+    assert draft(drafter, request, 4) == cold(request, 4)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.3])
@@ -347,7 +347,7 @@ def test_two_models_that_share_the_noise_agree_as_often_as_they_should(share):
     agreed, bound = [], []
     for seed in range(3000):
         prefix = [seed % 12, seed // 12 % 12, 3]
-        config = request(prefix, do_sample=True, rng_seed=seed).config
+        config = new_request(prefix, do_sample=True, rng_seed=seed).config
         rows = [rule(prefix) for rule in (RULE, other)]
         first, second = (choose_token(logits, prefix, 3, config) for logits in rows)
         odds = [reference.probabilities(dict(enumerate(logits.tolist()))) for logits in rows]
@@ -366,15 +366,15 @@ def test_two_tokens_under_a_draft_model_follow_the_targets_distribution(options)
     drafter = DraftModel(OneRowModel(mixed_rule(target, random_rule(12, 5), 0.4)), BlockPool(64, BLOCK_SIZE), 1000)
     engine, _ = fake_engine(FakeModel(target), {"draft": drafter})
     prompt, num_draws = [1, 2, 3], 4000
-    config = request(prompt, do_sample=True, **options).config
+    config = new_request(prompt, do_sample=True, **options).config
     count: dict[tuple[int, ...], int] = {}
     accepted = 0
     for _ in range(num_draws):
-        sequence = request(prompt, 3, do_sample=True, mode="draft", rng_seed=rng.getrandbits(64), **options)
-        run(engine, sequence)
-        both = tuple(sequence.new_tokens[:2])
+        request = new_request(prompt, 3, do_sample=True, mode="draft", rng_seed=rng.getrandbits(64), **options)
+        run(engine, request)
+        both = tuple(request.new_tokens[:2])
         count[both] = count.get(both, 0) + 1
-        accepted += sequence.sources[1] != "target"
+        accepted += request.sources[1] != "target"
 
     def odds(prefix: list[int]) -> dict[int, float]:
         scores = reference.penalize(target(prefix).tolist(), prompt, prefix[3:], config)

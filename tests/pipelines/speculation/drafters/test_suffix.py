@@ -14,7 +14,7 @@ from outrider.pipelines.speculation.calibration import Calibration
 from outrider.pipelines.speculation.drafters.ngrams import DEPTH, Match, NgramIndex
 from outrider.pipelines.speculation.drafters.suffix import LONGEST_REPLACEMENT, MOST_REPLACEMENTS, PRIORS, REACH, Suffix
 
-from ...fakes import request
+from ...fakes import new_request
 
 STOP = 0
 texts = st.lists(st.integers(1, 3), max_size=40)
@@ -40,20 +40,20 @@ def naive_match(tokens: list[int]) -> Match | None:
     return None
 
 
-def foreseen(drafter: Suffix, sequence, limit: int = 32) -> list[int]:
-    return [proposal.token for proposal in itertools.islice(drafter.propose(sequence), limit)]
+def foreseen(drafter: Suffix, request, limit: int = 32) -> list[int]:
+    return [proposal.token for proposal in itertools.islice(drafter.propose(request), limit)]
 
 
 def replay(prompt: list[int], answer: list[int], limit: int = 32) -> list[int]:
     """How many tokens each draft got right while the answer was written, the target's own token behind each."""
-    drafter, sequence, right = suffix(), request(prompt, 10_000), []
-    while len(sequence.new_tokens) < len(answer):
-        rest = answer[len(sequence.new_tokens) :]
-        draft = foreseen(drafter, sequence, limit)
+    drafter, request, right = suffix(), new_request(prompt, 10_000), []
+    while len(request.new_tokens) < len(answer):
+        rest = answer[len(request.new_tokens) :]
+        draft = foreseen(drafter, request, limit)
         kept = next(
             (i for i, (a, b) in enumerate(zip(draft, rest, strict=False)) if a != b), min(len(draft), len(rest))
         )
-        sequence.tokens += rest[: kept + 1]
+        request.tokens += rest[: kept + 1]
         right.append(kept)
     return right
 
@@ -85,44 +85,44 @@ def test_the_index_keeps_within_its_bound_of_memory():
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=30), texts, cuts)
 def test_proposals_follow_from_the_text_however_it_came(prompt, answer, sizes):
-    drafter, sequence, rest = suffix(), request(prompt, 100), list(answer)
+    drafter, request, rest = suffix(), new_request(prompt, 100), list(answer)
     for size in [*sizes, len(answer)]:
-        foreseen(drafter, sequence, size)
-        sequence.tokens += rest[:size]
+        foreseen(drafter, request, size)
+        request.tokens += rest[:size]
         del rest[:size]
-    at_once = request(prompt, 100)
+    at_once = new_request(prompt, 100)
     at_once.tokens += answer
-    assert list(itertools.islice(drafter.propose(sequence), 20)) == list(
+    assert list(itertools.islice(drafter.propose(request), 20)) == list(
         itertools.islice(suffix().propose(at_once), 20)
     )
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), texts, st.lists(st.integers(0, 5), max_size=5))
 def test_only_tokens_of_the_text_are_proposed_whatever_stands_ahead(prompt, answer, ahead):
-    sequence = request(prompt, 100)
-    sequence.tokens += answer
-    proposed = list(itertools.islice(suffix().propose(sequence, ahead), 50))
-    assert {proposal.token for proposal in proposed} <= set(sequence.tokens)
+    request = new_request(prompt, 100)
+    request.tokens += answer
+    proposed = list(itertools.islice(suffix().propose(request, ahead), 50))
+    assert {proposal.token for proposal in proposed} <= set(request.tokens)
     assert all(proposal.source == "suffix" and len(proposal.evidence.features) == 7 for proposal in proposed)
-    assert sequence.tokens == [*prompt, *answer]
+    assert request.tokens == [*prompt, *answer]
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=40))
 def test_with_nothing_being_copied_the_latest_successor_of_the_longest_match_comes_first(prompt):
     match = naive_match(prompt)
-    assert foreseen(suffix(), request(prompt), 1) == ([] if match is None else [prompt[match.end]])
+    assert foreseen(suffix(), new_request(prompt), 1) == ([] if match is None else [prompt[match.end]])
 
 
 def test_nothing_is_proposed_where_nothing_was_seen():
-    assert foreseen(suffix(), request(range(50))) == []
+    assert foreseen(suffix(), new_request(range(50))) == []
 
 
 def test_a_repetition_is_foreseen_to_its_end_and_no_further():
     code = list(range(100, 140))
     prompt = [*code, STOP, 7, 8]
-    sequence = request(prompt, 100, eos_token_ids={STOP})
-    sequence.tokens += code[:2]
-    assert foreseen(suffix(), sequence, 100) == [*code[2:], STOP]
+    request = new_request(prompt, 100, eos_token_ids={STOP})
+    request.tokens += code[:2]
+    assert foreseen(suffix(), request, 100) == [*code[2:], STOP]
 
 
 def test_earlier_turns_are_copied_from_too():
@@ -132,13 +132,13 @@ def test_earlier_turns_are_copied_from_too():
 
 def test_text_ahead_moves_the_copy_on():
     code = list(range(100, 140))
-    drafter, sequence = suffix(), request([*code, 7, 8], 100)
-    sequence.tokens += code[:5]
-    whole = foreseen(drafter, sequence, 20)
+    drafter, request = suffix(), new_request([*code, 7, 8], 100)
+    request.tokens += code[:5]
+    whole = foreseen(drafter, request, 20)
     for taken in range(8):
-        behind = itertools.islice(drafter.propose(sequence, whole[:taken]), 20 - taken)
+        behind = itertools.islice(drafter.propose(request, whole[:taken]), 20 - taken)
         assert [proposal.token for proposal in behind] == whole[taken:]
-    assert [p.token for p in itertools.islice(drafter.propose(sequence, [code[20], code[21]]), 3)] == code[22:25]
+    assert [p.token for p in itertools.islice(drafter.propose(request, [code[20], code[21]]), 3)] == code[22:25]
 
 
 OLD, NEW = [201, 202], [301, 302, 303]
@@ -181,19 +181,19 @@ def test_a_copy_is_taken_up_at_its_own_place_although_the_token_stands_elsewhere
     comma = 9
     code = [token for i in range(40) for token in (1000 + i, comma)]
     answer = [*code[:40], 501, 502, *code[41:]]
-    sequence = request([*code, 7], 1000)
-    sequence.tokens += answer[:44]
-    assert sequence.tokens[-1] != comma
-    assert foreseen(suffix(), sequence, 20) == answer[44:64]
+    request = new_request([*code, 7], 1000)
+    request.tokens += answer[:44]
+    assert request.tokens[-1] != comma
+    assert foreseen(suffix(), request, 20) == answer[44:64]
 
 
 def test_what_is_remembered_of_edits_is_bounded():
     rng = random.Random(1)
     code = [token for _ in range(300) for token in (*rng.sample(range(1000, 1500), 8), 9)]
     answer = [token if token != 9 or rng.random() < 0.1 else rng.randrange(2000, 3000) for token in code]
-    drafter, sequence = suffix(), request(code, 10_000)
-    sequence.tokens += answer
-    foreseen(drafter, sequence)
+    drafter, request = suffix(), new_request(code, 10_000)
+    request.tokens += answer
+    foreseen(drafter, request)
     (trail,) = drafter._trails.values()
     assert trail._replacements
     for known in trail._replacements.values():
@@ -204,25 +204,25 @@ def test_what_is_remembered_of_edits_is_bounded():
 def test_of_two_candidates_the_one_that_has_proved_right_is_taken():
     """The same text, after opposite experience with old tokens that a replacement is known for."""
     code, answer = renamed(4, 10)
-    sequence = request([5, *code, 7], 1000)
-    sequence.tokens += answer[: answer.index(NEW[0], answer.index(NEW[0]) + 1)]
+    request = new_request([5, *code, 7], 1000)
+    request.tokens += answer[: answer.index(NEW[0], answer.index(NEW[0]) + 1)]
     trusting, doubting = Calibration(PRIORS), Calibration(PRIORS)
     candidates = Suffix(trusting)
-    foreseen(candidates, sequence)
+    foreseen(candidates, request)
     (trail,) = candidates._trails.values()
     for candidate in trail.candidates(trail._copy, trail.index.tail, 0):
         for _ in range(200):
             trusting.observe(candidate.evidence, candidate.token == NEW[0])
             doubting.observe(candidate.evidence, candidate.token == OLD[0])
-    assert foreseen(Suffix(trusting), sequence, 3) == NEW
-    assert foreseen(Suffix(doubting), sequence, 2) == OLD
+    assert foreseen(Suffix(trusting), request, 3) == NEW
+    assert foreseen(Suffix(doubting), request, 2) == OLD
 
 
 def test_sequences_are_kept_apart_and_forgotten():
     drafter = suffix()
-    one, other = request([1, 2, 3, 1, 2]), request([1, 2, 9, 1, 2])
+    one, other = new_request([1, 2, 3, 1, 2]), new_request([1, 2, 9, 1, 2])
     assert foreseen(drafter, one, 1) == [3]
     assert foreseen(drafter, other, 1) == [9]
-    for sequence in (one, other, request([1])):
-        drafter.release(sequence)
+    for request in (one, other, new_request([1])):
+        drafter.release(request)
     assert drafter._trails == {}

@@ -1,10 +1,9 @@
-"""Sequence: one request's tokens, cache and end."""
+"""Request: one request's tokens, cache and end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterable, Sequence
 
 from ..config import GenerationConfig
 from ..structured.constraint import Constraint
@@ -17,7 +16,7 @@ from .trace import PassRecord, Statistics
 STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
 
 
-class Sequence:
+class Request:
     """One answer in the making.
 
     `tokens` is the prompt and the accepted answer; `num_cached` of them have keys and values in `table`'s blocks. All
@@ -29,7 +28,7 @@ class Sequence:
 
     def __init__(
         self,
-        prompt: SequenceOf[int],
+        prompt: Sequence[int],
         config: GenerationConfig,
         max_new_tokens: int,
         text: TextStream | None = None,
@@ -76,11 +75,11 @@ class Sequence:
     def statistics(self) -> Statistics:
         return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, self.num_taken_over or 0)
 
-    def allows(self, ahead: SequenceOf[int], token: int) -> bool:
+    def allows(self, ahead: Sequence[int], token: int) -> bool:
         """Whether a token may stand behind `tokens` and those ahead of it."""
         return self.constraint is None or self.constraint.allows([*self.new_tokens, *ahead], token)
 
-    def restricted(self, logits: Logits, ahead: SequenceOf[int]) -> Logits:
+    def restricted(self, logits: Logits, ahead: Sequence[int]) -> Logits:
         """Logits behind `tokens` and those ahead, without the tokens that the answer's structure rules out."""
         if self.constraint is None:
             return logits
