@@ -85,6 +85,7 @@ class Talk:
 
     def answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
         """Draw the answer as it grows, and keep what there is of it, however it ends."""
+        yield gr.skip(), gr.skip(), *untouched(), gr.skip()  # Gradio empties what a generator never fills
         visitor = str(request.session_hash)
         if not view.is_answering or not self._writing.start(view.nodes[-1].id, visitor):
             return  # stopped before it began
@@ -147,6 +148,7 @@ class Talk:
 
     def follow(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
         """Draw the answer that another window has asked for, as far as it is kept, until it ends."""
+        yield (gr.skip(),) * 4  # see `answer`
         visitor = str(request.session_hash)
         if not view.is_answering or self._writing.visitor(view.nodes[-1].id) in (None, visitor):
             return
@@ -193,6 +195,7 @@ class Talk:
         view = self._idle(view, request)
         words, redraw = words_of(request), Redraw()
         buttons = toggled(False, True)
+        yield gr.skip(), gr.skip(), *buttons
         with told(request):
             node = view.find(event._data["turn"])
             path = (*view.before(node).conversation, node.turn)

@@ -112,7 +112,7 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
     expect(page.locator("#status")).to_contain_text("就绪")
     expect(page.locator("#send")).to_have_text("发送")
     expect(page.locator("#mode label")).to_have_text(["自动", "普通", "提示查找", "文本索引", "草稿模型", "串联"])
-    expect(page.locator("#chat .placeholder")).to_contain_text("每个对话处理一个 Python 函数")
+    expect(page.locator("#chat .placeholder")).to_have_text("请提出问题，或试试下面的例子。")
     expect(page.locator("#prompt textarea")).to_have_attribute("placeholder", "请输入要做的修改")
     expect(page.locator("#chat .example").first).to_have_text("重命名变量")
     expect(page.locator("#import")).to_have_text("导入")
