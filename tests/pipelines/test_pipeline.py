@@ -236,7 +236,7 @@ def test_what_was_computed_before_is_taken_over(pipeline: LLMPipeline):
 def test_passes_never_go_back_in_time(pipeline: LLMPipeline):
     stream = pipeline.stream(RENAME, max_new_tokens=20)
     stream.finish()
-    trace = stream._sequence.trace
+    trace = stream._request.trace
     assert all(record.began <= record.ended for record in trace)
     assert all(one.ended <= other.began for one, other in pairwise(trace))
 

@@ -167,9 +167,9 @@ def test_the_figures_are_true(pipeline: LLMPipeline):
     assert stats.prompt_tokens == len(pipeline.tokenizer.encode(prompt, add_special_tokens=False))
     assert (stats.new_tokens, stats.passes, stats.drafted, stats.accepted) == (9, 9, 0, 0)
     assert 0 < stats.ttft_s < stats.total_s
-    trace = stream._sequence.trace
+    trace = stream._request.trace
     assert [record.num_rows for record in trace] == [stats.prompt_tokens] + [1] * 8
-    assert stats.total_s == pytest.approx(trace[-1].ended - stream._sequence.submitted)
+    assert stats.total_s == pytest.approx(trace[-1].ended - stream._request.submitted)
     assert all(record.began <= record.ended for record in trace)
     assert all(one.ended == other.began for one, other in pairwise(trace))
 
@@ -272,7 +272,7 @@ def test_a_failing_device_is_said_and_the_next_request_is_served(pipeline: LLMPi
     with pytest.raises(DeviceFailed, match=r"\(The device was unplugged\): ask again"):
         list(stream)
     assert list(stream) == []
-    assert stream._sequence.num_new == streamed
+    assert stream._request.num_new == streamed
     faulty.error, broken = None, faulty.error
     with pytest.raises(DeviceFailed, match=rf"after {streamed} of 5 tokens.*memory is full"):
         list(waiting)
