@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
-ALLOWANCE = 3  # passes that it may lose besides, since luck must be given time to even out
+ALLOWANCE = 3  # passes with a draft of one token that it may lose besides: luck needs time to even out
 HOPE = 0.01  # share of a plain pass that asking is worth in any case: what was not asked for is never found
 FIRST_HOPE = 0.5  # the same of the first attempts of an answer
 FORGET = 0.15  # weight of the newest attempt in what one is expected to bring
@@ -17,8 +17,9 @@ class Account:
     """Of one answer, in milliseconds: what plain decoding would have taken in the same batch, and how much longer its
     passes took for drafts, its own and those of others, less what it gained by its own.
 
-    It may lose TOLERANCE, and ALLOWANCE plain passes as they were when it began. What reading the prompt took allows
-    nothing, else a short answer behind a long prompt could take twice its time.
+    It may lose TOLERANCE, and ALLOWANCE passes with a draft of one token, as they were when it began. Where a second
+    row is dear, so is any draft, and three plain passes would not pay for one that is worth it. What reading the prompt
+    took allows nothing, else a short answer behind a long prompt could take twice its time.
     """
 
     allowance_ms: float
@@ -29,9 +30,9 @@ class Account:
     _waited: int = 0
 
     @classmethod
-    def of(cls, plain_ms: float) -> Account:
-        """For an answer that begins in a pass which takes so long without drafts."""
-        return cls(ALLOWANCE * plain_ms, brings_ms=FIRST_HOPE * plain_ms)
+    def of(cls, plain_ms: float, drafted_ms: float) -> Account:
+        """For an answer that begins in a pass of `plain_ms` without drafts, and `drafted_ms` with one of one token."""
+        return cls(ALLOWANCE * drafted_ms, brings_ms=FIRST_HOPE * plain_ms)
 
     @property
     def spare_ms(self) -> float:

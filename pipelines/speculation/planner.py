@@ -150,8 +150,7 @@ class Planner:
         bare_ms, spare_ms = self._plain_ms(cost, turns), math.inf
         for turn in turns:
             if _is_bounded(turn):
-                account = self._account(turn, bare_ms)
-                spare_ms = min(spare_ms, account.spare_ms)
+                spare_ms = min(spare_ms, self._account(cost, turn, turns, bare_ms).spare_ms)
         overhead = self._overhead_of(turns)
         coming = Pass(cost, rows, spare_ms, most_rows, overhead.row.value)
         asked = [turn for turn in planned if self._can_ask(coming, turn, bare_ms, overhead)]
@@ -184,8 +183,7 @@ class Planner:
         what the pass took `beside_ms` the target, drafting included."""
         began = self._clock()
         for turn, tokens in zip(turns, kept, strict=True):
-            for proposal, token in zip(turn.draft, tokens, strict=False):
-                self._calibration.observe(proposal.evidence, proposal.token == token)
+            self._learn(turn, tokens)
         if self.cost is None or not turns:
             return
         if target_ms is not None:
@@ -200,7 +198,7 @@ class Planner:
         self._pace(turns).add(sum(map(len, kept)), self._bare_ms(self.cost, turns) + self._delay_ms)
         for turn, tokens in zip(turns, kept, strict=True):
             if _is_bounded(turn):
-                self._account(turn, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
+                self._account(self.cost, turn, turns, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
 
@@ -213,7 +211,7 @@ class Planner:
     def _can_ask(self, coming: Pass, turn: Turn, plain_ms: float, overhead: Overhead) -> bool:
         """Whether to ask the drafters of a turn now, which is paid for at once."""
         price_ms = overhead.asking.value
-        if turn.limit <= 0 or not self._account(turn, plain_ms).is_due:
+        if turn.limit <= 0 or not self._accounts[turn.request].is_due:
             return False
         if not coming.can_afford(price_ms):
             if price_ms > plain_ms:  # perhaps only because the machine was busy
@@ -221,6 +219,18 @@ class Planner:
             return False
         coming.spent_ms += price_ms
         return True
+
+    def _learn(self, turn: Turn, kept: Sequence[int]) -> None:
+        """Learn how proposals fared against the tokens that were kept, also those that were not worth a row: else a
+        kind of proposal that has once done badly would never be tried again."""
+        for proposal, token in zip(turn.draft, kept, strict=False):
+            self._calibration.observe(proposal.evidence, proposal.token == token)
+        drafted = {id(proposal) for proposal in turn.draft}
+        for proposal, token in zip(turn.offers, kept, strict=False):
+            if id(proposal) not in drafted:
+                self._calibration.observe(proposal.evidence, proposal.token == token)
+            if proposal.token != token:
+                return
 
     def _draft_from_text(self, coming: Pass, turns: Sequence[Turn], bare: _Bare) -> None:
         """Take what the texts themselves offer, the surest first, as far as it pays."""
@@ -242,10 +252,13 @@ class Planner:
         least = plain_rate * coming.least_row_ms
         queue: list[tuple[float, int, Proposal]] = []
         steps: list[_Step] = []
+        for turn in turns:
+            turn.offers = []
 
         def offer(i: int) -> None:
             proposal = None if turns[i].is_full else next(offers[i], None)
             if proposal is not None:
+                turns[i].offers.append(proposal)
                 survival = turns[i].survival * self._calibration.estimate(proposal.evidence)
                 heapq.heappush(queue, (-survival, i, proposal))
 
@@ -300,11 +313,12 @@ class Planner:
         """Of a pass; nothing where an answer has a form."""
         return self.overhead if all(turn.request.constraint is None for turn in turns) else Overhead()
 
-    def _account(self, turn: Turn, plain_ms: float) -> Account:
-        """Of a turn's answer, opened in a pass that takes so long without drafts."""
+    def _account(self, cost: CostModel, turn: Turn, turns: Sequence[Turn], plain_ms: float) -> Account:
+        """Of a turn's answer, opened in a pass of `turns` that takes so long without drafts."""
         account = self._accounts.get(turn.request)
         if account is None:
-            account = self._accounts[turn.request] = Account.of(plain_ms)
+            drafted_ms = plain_ms + cost.row_ms(len(turns), 1, turn.context)
+            account = self._accounts[turn.request] = Account.of(plain_ms, drafted_ms)
         return account
 
 

@@ -28,6 +28,7 @@ class Turn:
     """A request whose next token is due, behind `context` cached ones.
 
     limit: tokens of the draft, at most.
+    offers: what the texts propose behind its tokens, as far as that was looked at, whether or not it is drafted.
     survivals: for each token of the draft, the probability that the draft stands up to and with it.
     prices_ms: for each token of the draft, the time that its row adds to the pass.
     draft_ms: time that a draft model is taken to have spent on it.
@@ -39,6 +40,7 @@ class Turn:
     context: int
     limit: int
     draft: list[Proposal] = field(default_factory=list)
+    offers: list[Proposal] = field(default_factory=list)
     survivals: list[float] = field(default_factory=list)
     prices_ms: list[float] = field(default_factory=list)
     draft_ms: float = 0.0

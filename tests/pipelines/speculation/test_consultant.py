@@ -163,7 +163,7 @@ def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(spare_ms,
     cost.draft_row_ms = 0.2
     model = Reading("draft_model", {turn.request: [0.9] * 10})
     planner = planner_of(cost, text, model)
-    account = planner._account(turn, cost.pass_ms([(1, turn.context)]))
+    account = planner._account(cost, turn, [turn], cost.pass_ms([(1, turn.context)]))
     account.lost_ms += account.spare_ms - spare_ms
     planner.draft([turn])
     assert bool(model.lengths) == is_read
@@ -197,7 +197,7 @@ def test_a_draft_model_is_not_asked_where_no_draft_of_it_can_be_afforded(missed)
     cost.draft_row_ms = 0.1
     model = Behind("draft_model", {turn.request: [0.95] * 32}, missed)
     planner = planner_of(cost, Offering("suffix", {turn.request: []}), model)
-    account = planner._account(turn, 10.0)
+    account = planner._account(cost, turn, [turn], 10.0)
     account.lost_ms += account.spare_ms - 9.0
     planner.draft([turn])
     assert model.num_passes == 0
