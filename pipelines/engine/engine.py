@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ..errors import CacheTooSmall
 from ..model.paged_model import PREFILL_ROWS, PagedModel, Window
+from ..speculation.draft import Draft
 from ..speculation.planner import LONGEST, Planner
-from ..speculation.turn import Turn
 from .backend import Backend, Load
 from .block_pool import BlockPool, OutOfBlocks, Table
 from .request import Request
@@ -26,11 +26,11 @@ PREFILL_ROWS_BESIDE_DECODING = 32  # what a running answer waits for at a time; 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What one request brings to a pass; `turn` is None where only a part of its prompt is read."""
+    """What one request brings to a pass; `draft` is None where only a part of its prompt is read."""
 
     request: Request
     window: Window
-    turn: Turn | None = None
+    draft: Draft | None = None
 
 
 class Engine(Backend):
@@ -40,7 +40,7 @@ class Engine(Backend):
     of the queue and is computed again later, to the same tokens. Long prompts are fed in chunks, so that the answers
     that are being written go on meanwhile, and of several requests that begin alike one reads for all.
 
-    Whoever waits for a request calls `step`; calls from several threads take turns, and each serves everybody. So what
+    Whoever waits for a request calls `step`; calls from several threads take drafts, and each serves everybody. So what
     a request has come to is read under the `lock`.
     """
 
@@ -152,11 +152,11 @@ class Engine(Backend):
         kept_free = min(PREFILL_ROWS_BESIDE_DECODING, room // 2) if reading else 0
         if len(writing) > room - kept_free:
             writing = sorted(writing, key=_last_served)[: room - kept_free]
-        turns = [self._turn(request) for request in writing]
-        chunks = self._reading(reading, room - len(turns), bool(turns))
+        drafts = [self._turn(request) for request in writing]
+        chunks = self._reading(reading, room - len(drafts), bool(drafts))
         num_read = sum(len(plan.window.tokens) for plan in chunks)
-        self._planner.draft(turns, num_read, room)
-        return [plan for plan in (*map(self._writing, turns), *chunks) if not plan.request.finished]
+        self._planner.draft(drafts, num_read, room)
+        return [plan for plan in (*map(self._writing, drafts), *chunks) if not plan.request.finished]
 
     def _make_room(self, request: Request) -> None:
         """Get the blocks that a request cannot do without; where none are free, the youngest has to give way."""
@@ -200,22 +200,22 @@ class Engine(Backend):
             room -= end - start
         return plans
 
-    def _turn(self, request: Request) -> Turn:
+    def _turn(self, request: Request) -> Draft:
         limit = min(LONGEST, request.max_new_tokens - request.num_new - 1)
-        return Turn(request, context=len(request.tokens) - 1, limit=limit)
+        return Draft(request, context=len(request.tokens) - 1, limit=limit)
 
-    def _writing(self, turn: Turn) -> _Plan:
-        request, tokens = turn.request, turn.request.tokens
+    def _writing(self, draft: Draft) -> _Plan:
+        request, tokens = draft.request, draft.request.tokens
         try:
             with self._failing(request):
-                self._pool.grow(request.table, len(tokens) + len(turn.draft))
+                self._pool.grow(request.table, len(tokens) + len(draft.proposals))
         except OutOfBlocks:
-            turn.cut(max(0, len(request.table.blocks) * self._pool.block_size - len(tokens)))
-        window = Window([tokens[-1], *turn.tokens], len(tokens) - 1, request.table.blocks, turn.rows)
-        return _Plan(request, window, turn)
+            draft.cut(max(0, len(request.table.blocks) * self._pool.block_size - len(tokens)))
+        window = Window([tokens[-1], *draft.tokens], len(tokens) - 1, request.table.blocks, draft.rows)
+        return _Plan(request, window, draft)
 
     def _settle(self, plans: list[_Plan], logits: list[NDArray[np.float32]], record: PassRecord) -> None:
-        turns: list[Turn] = []
+        drafts: list[Draft] = []
         kept: list[list[int]] = []
         for plan, rows in zip(plans, logits, strict=True):
             if plan.request.finished:  # dropped in the middle of this pass
@@ -226,14 +226,14 @@ class Engine(Backend):
             except Exception as error:
                 self._fail(plan.request, error)
                 continue
-            if plan.turn is not None:
-                turns.append(plan.turn)
+            if plan.draft is not None:
+                drafts.append(plan.draft)
                 kept.append(plan.request.new_tokens[num_before:])
         target_ms = beside_ms = None
-        if len(turns) == len(plans):
+        if len(drafts) == len(plans):
             target_ms = 1e3 * record.target_s
             beside_ms = 1e3 * (time.perf_counter() - record.began) - target_ms
-        self._planner.observe(turns, kept, target_ms, beside_ms)
+        self._planner.observe(drafts, kept, target_ms, beside_ms)
         for plan in plans:
             if plan.request.finished:
                 self._retire(plan.request)
@@ -241,12 +241,12 @@ class Engine(Backend):
     def _keep(self, plan: _Plan, rows: NDArray[np.float32], record: PassRecord) -> None:
         """Take the tokens that the target writes, for as long as the draft foresaw them, and the one after."""
         request, window = plan.request, plan.window
-        draft, drafted = ([], []) if plan.turn is None else (plan.turn.tokens, plan.turn.sources)
+        proposed, drafted = ([], []) if plan.draft is None else (plan.draft.tokens, plan.draft.sources)
         window_end = window.start + len(window.tokens)
         num_before = request.num_new
         if window_end >= len(request.tokens):
-            kept = verify(rows[: len(draft) + 1], draft, request.choose)
-            foreseen = [token == proposed for token, proposed in zip(kept, draft, strict=False)]
+            kept = verify(rows[: len(proposed) + 1], proposed, request.choose)
+            foreseen = [token == drafted_token for token, drafted_token in zip(kept, proposed, strict=False)]
             request.extend(kept, [*compress(drafted, foreseen), TARGET][: len(kept)], rows)
         request.num_cached = min(window_end, len(request.tokens) - 1)  # what was rejected is written over
         self._pool.publish(request.table, request.tokens, request.num_cached)

@@ -11,9 +11,9 @@ from ..config import AUTO
 from ..engine.request import Request
 from .calibration import Calibration, Evidence
 from .cost import CostModel
+from .draft import Batch, Draft
 from .drafters.base import Opinion, Proposal
 from .drafting import Drafting
-from .turn import Pass, Turn
 from .worth import Worth
 
 LEAST_READ = 0.1  # a draft is read as far as it is that likely to stand
@@ -33,7 +33,7 @@ PRIORS = {
 }  # fmt: skip
 
 
-Answer = TypeVar("Answer")  # of the draft model, for one turn
+Answer = TypeVar("Answer")  # of the draft model, for one draft
 
 
 @dataclass(slots=True)
@@ -69,159 +69,159 @@ class Consultant:
         self._waits.pop(request, None)
         self._missed.pop(request, None)
 
-    def consult(self, coming: Pass, rate: float, turns: Sequence[Turn]) -> None:
+    def consult(self, batch: Batch, rate: float, drafts: Sequence[Draft]) -> None:
         """Let the draft model read drafts, or write behind them or in their place, where that is expected to pay and
         can be afforded. `rate` is what a millisecond is worth, in tokens."""
-        for turn in turns:
-            if (wait := self._waits.get(turn.request)) is not None and wait.left:
+        for draft in drafts:
+            if (wait := self._waits.get(draft.request)) is not None and wait.left:
                 wait.left -= 1
-        asking = [turn for turn in turns if self._can_ask(turn)]
+        asking = [draft for draft in drafts if self._can_ask(draft)]
         if not asking:
             return
         uses: list[str | None] = []
-        for turn in asking:
-            uses.append(self._best_use(coming, rate, turn, len(asking), uses))
-        reading = [turn for turn, use in zip(asking, uses, strict=True) if use == READ]
-        writing = [turn for turn, use in zip(asking, uses, strict=True) if use in (WRITE_BEHIND, WRITE_INSTEAD)]
+        for draft in asking:
+            uses.append(self._best_use(batch, rate, draft, len(asking), uses))
+        reading = [draft for draft, use in zip(asking, uses, strict=True) if use == READ]
+        writing = [draft for draft, use in zip(asking, uses, strict=True) if use in (WRITE_BEHIND, WRITE_INSTEAD)]
         if not reading and not writing:
             self.expected += RECOVER * (HOPED - self.expected)
-            coming.cost.forget_draft()
+            batch.cost.forget_draft()
             return
         if reading:
-            self._read(coming, rate, reading)
-            reading = [turn for turn in reading if self._can_ask(turn)]
-            for turn in reading:
-                if self._is_worth_writing(coming, rate, turn, len(reading), bool(writing)):
-                    writing.append(turn)
+            self._read(batch, rate, reading)
+            reading = [draft for draft in reading if self._can_ask(draft)]
+            for draft in reading:
+                if self._is_worth_writing(batch, rate, draft, len(reading), bool(writing)):
+                    writing.append(draft)
         going_on = writing
         while going_on:
-            going_on = self._write(coming, rate, going_on)
-        for turn in writing:
-            coming.cut_to_best(turn, rate)
-            coming.release(turn)
+            going_on = self._write(batch, rate, going_on)
+        for draft in writing:
+            batch.cut_to_best(draft, rate)
+            batch.release(draft)
 
-    def _can_ask(self, turn: Turn) -> bool:
-        wait = self._waits.get(turn.request)
-        return self._drafting.can_ask_model(turn) and not turn.is_full and (wait is None or not wait.left)
+    def _can_ask(self, draft: Draft) -> bool:
+        wait = self._waits.get(draft.request)
+        return self._drafting.can_ask_model(draft) and not draft.is_full and (wait is None or not wait.left)
 
     def _asked(
         self,
-        coming: Pass,
-        ask: Callable[[Sequence[Turn]], Sequence[Answer | None]],
-        turns: Sequence[Turn],
+        batch: Batch,
+        ask: Callable[[Sequence[Draft]], Sequence[Answer | None]],
+        drafts: Sequence[Draft],
         aheads: Sequence[Sequence[int]],
     ) -> Sequence[Answer | None]:
-        """What the draft model answers for each turn, with so much ahead of its text. Each bears its share of the time
+        """What the draft model answers for each draft, with so much ahead of its text. Each bears its share of the time
         that this should take, together no more than was reserved, since this pass may have shown that the model is
         slower than was thought then. What it takes is learnt from where there is an answer for all."""
-        cost = coming.cost
-        share_ms = cost.draft_pass_ms(len(turns)) / len(turns)
-        shares_ms = [share_ms + self._feeding_ms(cost, *each) for each in zip(turns, aheads, strict=True)]
+        cost = batch.cost
+        share_ms = cost.draft_pass_ms(len(drafts)) / len(drafts)
+        shares_ms = [share_ms + self._feeding_ms(cost, *each) for each in zip(drafts, aheads, strict=True)]
         expected_ms = sum(shares_ms)
-        reserved_ms = sum(turn.reserved_ms for turn in turns)
-        for turn, turn_ms in zip(turns, shares_ms, strict=True):
-            coming.release(turn)
-            coming.charge(turn, turn_ms * min(1.0, reserved_ms / expected_ms) if expected_ms else 0.0)
+        reserved_ms = sum(draft.reserved_ms for draft in drafts)
+        for draft, part_ms in zip(drafts, shares_ms, strict=True):
+            batch.release(draft)
+            batch.charge(draft, part_ms * min(1.0, reserved_ms / expected_ms) if expected_ms else 0.0)
         began = self._drafting.model_s
-        answers = ask(turns)
-        for turn, answer in zip(turns, answers, strict=True):
+        answers = ask(drafts)
+        for draft, answer in zip(drafts, answers, strict=True):
             if answer is None:
-                self._waits.setdefault(turn.request, _Wait()).again()
+                self._waits.setdefault(draft.request, _Wait()).again()
             else:
-                self._waits.pop(turn.request, None)
+                self._waits.pop(draft.request, None)
         if None not in answers:
             cost.observe_draft(expected_ms, 1e3 * (self._drafting.model_s - began))
         return answers
 
-    def _worth(self, coming: Pass, rate: float) -> Worth:
-        return Worth(coming.cost, rate, self.expected, coming.python_row_ms)
+    def _worth(self, batch: Batch, rate: float) -> Worth:
+        return Worth(batch.cost, rate, self.expected, batch.python_row_ms)
 
     def _best_use(
-        self, coming: Pass, rate: float, turn: Turn, num_sharing: int, others: Sequence[str | None]
+        self, batch: Batch, rate: float, draft: Draft, num_sharing: int, others: Sequence[str | None]
     ) -> str | None:
         """What the draft model is worth most for, if it is worth its time, which is reserved; `others` are the uses of
         those who may share its passes. The draft is made ready for that: dropped where the model is to write in its
         place, and as long as the texts offer where it is to be read, outside the pass until then."""
-        worth, behind, length = self._worth(coming, rate), self._drafting.num_behind(turn), len(turn.draft)
-        rows_ms = coming.draft_ms(turn)
+        worth, behind, length = self._worth(batch, rate), self._drafting.num_behind(draft), len(draft.proposals)
+        rows_ms = batch.draft_ms(draft)
 
         def time_ms(use: str) -> float:
             """What feeding the model and its first pass take."""
-            num_drafted = {WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: turn.num_read}[use]
+            num_drafted = {WRITE_BEHIND: length, WRITE_INSTEAD: 0, READ: draft.num_read}[use]
             is_shared = any(other is not None and (other == READ) == (use == READ) for other in others)
-            return _share_ms(coming.cost, is_shared) + worth.feeding_ms(behind, num_drafted)
+            return _share_ms(batch.cost, is_shared) + worth.feeding_ms(behind, num_drafted)
 
-        bare = coming.rows - length
-        mine = worth.of_draft(turn, bare)
+        bare = batch.rows - length
+        mine = worth.of_draft(draft, bare)
         uses: dict[str, float] = {}
-        if coming.can_afford(time_ms(WRITE_BEHIND)):
+        if batch.can_afford(time_ms(WRITE_BEHIND)):
             feeding_ms = worth.feeding_ms(behind, length)
-            uses[WRITE_BEHIND] = worth.of_writing(turn, length, coming.rows, feeding_ms, num_sharing, coming.left_ms)
-        if length and turn.request.config.mode == AUTO and coming.can_afford(time_ms(WRITE_INSTEAD) - rows_ms):
+            uses[WRITE_BEHIND] = worth.of_writing(draft, length, batch.rows, feeding_ms, num_sharing, batch.remaining_ms)
+        if length and draft.request.config.mode == AUTO and batch.can_afford(time_ms(WRITE_INSTEAD) - rows_ms):
             feeding_ms = worth.feeding_ms(behind, 0)
-            written = worth.of_writing(turn, 0, bare, feeding_ms, num_sharing, coming.left_ms + rows_ms)
+            written = worth.of_writing(draft, 0, bare, feeding_ms, num_sharing, batch.remaining_ms + rows_ms)
             uses[WRITE_INSTEAD] = written - mine
-            self._take_all_offers(turn)
-            of_reading, turn.num_read = worth.of_reading(turn, length, bare, behind, num_sharing)
-            if coming.can_afford(time_ms(READ) - rows_ms):
+            self._take_all_offers(draft)
+            of_reading, draft.num_read = worth.of_reading(draft, length, bare, behind, num_sharing)
+            if batch.can_afford(time_ms(READ) - rows_ms):
                 uses[READ] = of_reading - mine
         use = max(uses, key=lambda name: uses[name], default=None)
-        if use is None or uses[use] + self._regret(turn, rate * worth.feeding_ms(behind, 0), uses) <= 0:
-            turn.cut(length)
+        if use is None or uses[use] + self._regret(draft, rate * worth.feeding_ms(behind, 0), uses) <= 0:
+            draft.cut(length)
             return None
-        self._missed.pop(turn.request, None)
-        offers = turn.draft.copy()
-        turn.cut(length)
+        self._missed.pop(draft.request, None)
+        offers = draft.proposals.copy()
+        draft.cut(length)
         if use != WRITE_BEHIND:
-            coming.cut(turn, 0)
+            batch.cut(draft, 0)
         if use == READ:
-            turn.draft = offers
-        coming.reserve(turn, time_ms(use))
+            draft.proposals = offers
+        batch.reserve(draft, time_ms(use))
         return use
 
-    def _regret(self, turn: Turn, feeding: float, uses: Mapping[str, float]) -> float:
+    def _regret(self, draft: Draft, feeding: float, uses: Mapping[str, float]) -> float:
         """How much of the price of `feeding` the model what it missed need not be paid by this pass alone: as much as
         the model would have brought in passes for which the texts offered nothing, had it been fed before. So little is
         lost whether the answer goes on or ends (ski rental; Karlin et al., Competitive snoopy caching, 1988)."""
-        missed = self._missed.get(turn.request, 0.0)
-        if not turn.draft and WRITE_BEHIND in uses:
-            self._missed[turn.request] = missed + max(0.0, uses[WRITE_BEHIND] + feeding)
+        missed = self._missed.get(draft.request, 0.0)
+        if not draft.proposals and WRITE_BEHIND in uses:
+            self._missed[draft.request] = missed + max(0.0, uses[WRITE_BEHIND] + feeding)
         return min(missed, feeding)
 
-    def _take_all_offers(self, turn: Turn) -> None:
-        for proposal in self._drafting.surest(turn):
-            survival = turn.survival * self._calibration.estimate(proposal.evidence)
-            if turn.is_full or survival < LEAST_READ:
+    def _take_all_offers(self, draft: Draft) -> None:
+        for proposal in self._drafting.surest(draft):
+            probability = draft.probability * self._calibration.estimate(proposal.evidence)
+            if draft.is_full or probability < LEAST_READ:
                 return
-            turn.take(proposal, survival)
+            draft.take(proposal, probability)
 
-    def _read(self, coming: Pass, rate: float, turns: Sequence[Turn]) -> None:
+    def _read(self, batch: Batch, rate: float, drafts: Sequence[Draft]) -> None:
         """Have drafts read, and take of each what is likely to stand now."""
-        aheads = [turn.tokens[: turn.num_read] for turn in turns]
-        for turn, opinions in zip(turns, self._asked(coming, self._drafting.read, turns, aheads), strict=True):
-            draft = turn.draft.copy()
-            turn.cut(0)
+        aheads = [draft.tokens[: draft.num_read] for draft in drafts]
+        for draft, opinions in zip(drafts, self._asked(batch, self._drafting.read, drafts, aheads), strict=True):
+            unread = draft.proposals.copy()
+            draft.cut(0)
             is_mended = False
-            for proposal, opinion in zip_longest(draft, (opinions or ())[: turn.num_read]):
+            for proposal, opinion in zip_longest(unread, (opinions or ())[: draft.num_read]):
                 second = proposal
                 if opinion is not None:
-                    second = self._second_thought(proposal, opinion, turn.request.config.greedy)
-                if not self._take(coming, rate, turn, second):
+                    second = self._second_thought(proposal, opinion, draft.request.config.greedy)
+                if not self._take(batch, rate, draft, second):
                     break
                 if is_mended := second.token != proposal.token:
                     break
             if is_mended:
-                for proposal in self._drafting.surest(turn):  # copying goes on
-                    if not self._take(coming, rate, turn, proposal):
+                for proposal in self._drafting.surest(draft):  # copying goes on
+                    if not self._take(batch, rate, draft, proposal):
                         break
-            coming.cut_to_best(turn, rate)
+            batch.cut_to_best(draft, rate)
 
-    def _take(self, coming: Pass, rate: float, turn: Turn, proposal: Proposal) -> bool:
+    def _take(self, batch: Batch, rate: float, draft: Draft, proposal: Proposal) -> bool:
         """Take one more token into a draft, unless no row could be so cheap that it pays, or it is too much to lose."""
-        survival, price_ms = turn.survival * self._calibration.estimate(proposal.evidence), coming.row_ms(turn)
-        if survival < rate * coming.least_row_ms or not coming.can_take(turn, price_ms):
+        probability, price_ms = draft.probability * self._calibration.estimate(proposal.evidence), batch.row_ms(draft)
+        if probability < rate * batch.least_row_ms or not batch.can_take(draft, price_ms):
             return False
-        coming.take(turn, proposal, survival, price_ms)
+        batch.take(draft, proposal, probability, price_ms)
         return True
 
     def _second_thought(self, proposal: Proposal, opinion: Opinion, is_greedy: bool) -> Proposal:
@@ -234,35 +234,35 @@ class Consultant:
         mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
         return self._calibration.likeliest((doubted, mended))
 
-    def _is_worth_writing(self, coming: Pass, rate: float, turn: Turn, num_sharing: int, is_shared: bool) -> bool:
+    def _is_worth_writing(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
         """Whether the model is to go on behind the draft, of which it may have read a part. Its time is reserved."""
-        feeding_ms = self._feeding_ms(coming.cost, turn, turn.tokens)
-        price_ms = feeding_ms + _share_ms(coming.cost, is_shared)
-        length = len(turn.draft)
-        worth = self._worth(coming, rate).of_writing(turn, length, coming.rows, feeding_ms, num_sharing, coming.left_ms)
-        if worth <= 0 or not coming.can_take(turn, coming.row_ms(turn) + price_ms):
+        feeding_ms = self._feeding_ms(batch.cost, draft, draft.tokens)
+        price_ms = feeding_ms + _share_ms(batch.cost, is_shared)
+        length = len(draft.proposals)
+        worth = self._worth(batch, rate).of_writing(draft, length, batch.rows, feeding_ms, num_sharing, batch.remaining_ms)
+        if worth <= 0 or not batch.can_take(draft, batch.row_ms(draft) + price_ms):
             return False
-        coming.reserve(turn, price_ms)
+        batch.reserve(draft, price_ms)
         return True
 
-    def _write(self, coming: Pass, rate: float, writing: Sequence[Turn]) -> list[Turn]:
+    def _write(self, batch: Batch, rate: float, writing: Sequence[Draft]) -> list[Draft]:
         """Have the draft model write one token behind each draft; returns those whose next is worth writing, too."""
-        proposals = self._asked(coming, self._drafting.written, writing, [turn.tokens for turn in writing])
-        goes_on: list[Turn] = []
-        for turn, proposal in zip(writing, proposals, strict=True):
+        proposals = self._asked(batch, self._drafting.written, writing, [draft.tokens for draft in writing])
+        goes_on: list[Draft] = []
+        for draft, proposal in zip(writing, proposals, strict=True):
             if proposal is None:
                 continue
             self._num_expected += 1
             weight = max(FORGET, 1 / self._num_expected)
             self.expected += weight * (self._calibration.estimate(proposal.evidence) - self.expected)
-            is_taken = self._take(coming, rate, turn, proposal)
-            if is_taken and self._is_worth_writing(coming, rate, turn, len(writing), bool(goes_on)):
-                goes_on.append(turn)
+            is_taken = self._take(batch, rate, draft, proposal)
+            if is_taken and self._is_worth_writing(batch, rate, draft, len(writing), bool(goes_on)):
+                goes_on.append(draft)
         return goes_on
 
-    def _feeding_ms(self, cost: CostModel, turn: Turn, ahead: Sequence[int]) -> float:
+    def _feeding_ms(self, cost: CostModel, draft: Draft, ahead: Sequence[int]) -> float:
         """The time in which the draft model is fed what it missed of a text, and what is ahead of that."""
-        return cost.feeding_ms(self._drafting.num_behind(turn, ahead) - 1)
+        return cost.feeding_ms(self._drafting.num_behind(draft, ahead) - 1)
 
 
 def _share_ms(cost: CostModel, is_shared: bool) -> float:

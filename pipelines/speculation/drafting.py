@@ -11,14 +11,14 @@ from typing import TypeAlias, TypeVar
 
 from ..engine.request import Request
 from .calibration import Calibration
+from .draft import Draft
 from .drafters.base import Chain, Drafter, ModelDrafter, Opinion, Proposal
 from .drafters.grammar import Grammar
-from .turn import Turn
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")  # of the draft model, for one turn
-Ask: TypeAlias = Callable[[Sequence[Turn]], list[Answer | None]]
+Answer = TypeVar("Answer")  # of the draft model, for one draft
+Ask: TypeAlias = Callable[[Sequence[Draft]], list[Answer | None]]
 
 
 class Drafting:
@@ -52,9 +52,9 @@ class Drafting:
         self.model = next((chain.model for chain in modes.values() if chain.model is not None), None)
         self.model_s = 0.0
 
-    def chain(self, turn: Turn) -> Chain:
-        modes = self._modes if turn.request.constraint is None else self._modes_in_form
-        return modes[turn.request.config.mode]
+    def chain(self, draft: Draft) -> Chain:
+        modes = self._modes if draft.request.constraint is None else self._modes_in_form
+        return modes[draft.request.config.mode]
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
@@ -62,23 +62,23 @@ class Drafting:
         for drafter in {id(drafter): drafter for chain in self._modes.values() for drafter in chain.drafters}.values():
             drafter.release(request)
 
-    def can_ask_model(self, turn: Turn) -> bool:
-        """Whether a turn's mode has a draft model, and it has not failed for its request."""
-        model = self.chain(turn).model
-        return model is not None and self._is_sound(model, turn.request)
+    def can_ask_model(self, draft: Draft) -> bool:
+        """Whether a draft's mode has a draft model, and it has not failed for its request."""
+        model = self.chain(draft).model
+        return model is not None and self._is_sound(model, draft.request)
 
-    def chained(self, turn: Turn) -> Iterator[Proposal]:
+    def chained(self, draft: Draft) -> Iterator[Proposal]:
         """What the drafters of a mode propose, one going on where the other ends."""
         ahead: list[int] = []
-        for drafter in self.chain(turn).drafters:
-            for proposal in self._proposals(drafter, turn.request, tuple(ahead)):
+        for drafter in self.chain(draft).drafters:
+            for proposal in self._proposals(drafter, draft.request, tuple(ahead)):
                 yield proposal
                 ahead.append(proposal.token)
 
-    def surest(self, turn: Turn) -> Iterator[Proposal]:
-        """Token by token, the likeliest of what the texts propose behind a turn's draft."""
-        drafters, ahead = self.chain(turn).texts, turn.tokens
-        running = [self._proposals(drafter, turn.request, tuple(ahead)) for drafter in drafters]
+    def surest(self, draft: Draft) -> Iterator[Proposal]:
+        """Token by token, the likeliest of what the texts propose behind a draft's draft."""
+        drafters, ahead = self.chain(draft).texts, draft.tokens
+        running = [self._proposals(drafter, draft.request, tuple(ahead)) for drafter in drafters]
         while True:
             found = [next(proposals, None) for proposals in running]
             offered = [proposal for proposal in found if proposal is not None]
@@ -89,53 +89,53 @@ class Drafting:
             ahead.append(best.token)
             for i, proposal in enumerate(found):
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
-                    running[i] = self._proposals(drafters[i], turn.request, tuple(ahead))
+                    running[i] = self._proposals(drafters[i], draft.request, tuple(ahead))
 
-    def num_behind(self, turn: Turn, ahead: Sequence[int] = ()) -> int:
-        """Tokens that the draft model must be fed before it can propose the one behind a turn's request, and what is
+    def num_behind(self, draft: Draft, ahead: Sequence[int] = ()) -> int:
+        """Tokens that the draft model must be fed before it can propose the one behind a draft's request, and what is
         ahead of that."""
         assert self.model is not None
-        return self.model.num_behind(turn.request, ahead)
+        return self.model.num_behind(draft.request, ahead)
 
-    def written(self, turns: Sequence[Turn]) -> Sequence[Proposal | None]:
-        """What the draft model proposes behind each turn's draft."""
+    def written(self, drafts: Sequence[Draft]) -> Sequence[Proposal | None]:
+        """What the draft model proposes behind each draft's draft."""
         assert self.model is not None
         model = self.model
 
-        def write(turns: Sequence[Turn]) -> list[Proposal | None]:
-            proposals = model.write([(turn.request, turn.tokens) for turn in turns])
-            return [proposal and self._checked(proposal) for _, proposal in zip(turns, proposals, strict=True)]
+        def write(drafts: Sequence[Draft]) -> list[Proposal | None]:
+            proposals = model.write([(draft.request, draft.tokens) for draft in drafts])
+            return [proposal and self._checked(proposal) for _, proposal in zip(drafts, proposals, strict=True)]
 
-        return self._asked(model, write, turns)
+        return self._asked(model, write, drafts)
 
-    def read(self, turns: Sequence[Turn]) -> Sequence[list[Opinion] | None]:
-        """What the draft model thinks of each token of each turn's draft that it is to read, and would write next."""
+    def read(self, drafts: Sequence[Draft]) -> Sequence[list[Opinion] | None]:
+        """What the draft model thinks of each token of each draft's draft that it is to read, and would write next."""
         assert self.model is not None
         model = self.model
 
-        def read(turns: Sequence[Turn]) -> list[list[Opinion] | None]:
-            read = model.read([(turn.request, turn.tokens[: turn.num_read]) for turn in turns])
-            for _, opinions in zip(turns, read, strict=True):
+        def read(drafts: Sequence[Draft]) -> list[list[Opinion] | None]:
+            read = model.read([(draft.request, draft.tokens[: draft.num_read]) for draft in drafts])
+            for _, opinions in zip(drafts, read, strict=True):
                 for opinion in opinions or ():
                     self._checked(opinion.proposal)
             return read
 
-        return self._asked(model, read, turns)
+        return self._asked(model, read, drafts)
 
-    def _asked(self, model: ModelDrafter, ask: Ask[Answer], turns: Sequence[Turn]) -> list[Answer | None]:
-        """What the draft model answers for each turn; None where it fails."""
+    def _asked(self, model: ModelDrafter, ask: Ask[Answer], drafts: Sequence[Draft]) -> list[Answer | None]:
+        """What the draft model answers for each draft; None where it fails."""
         began = self._clock()
         try:
-            return ask(turns)
+            return ask(drafts)
         except Exception as error:
-            answers: list[Answer | None] = [None] * len(turns)
+            answers: list[Answer | None] = [None] * len(drafts)
             failures: dict[int, Exception] = {}
-            if len(turns) > 1:
-                answers, failures = _one_by_one(ask, turns)
-            for i, turn in enumerate(turns):
+            if len(drafts) > 1:
+                answers, failures = _one_by_one(ask, drafts)
+            for i, draft in enumerate(drafts):
                 if not failures or i in failures:
-                    self._leave_out(model, turn.request, failures.get(i, error))
-            return answers if failures else [None] * len(turns)
+                    self._leave_out(model, draft.request, failures.get(i, error))
+            return answers if failures else [None] * len(drafts)
         finally:
             self.model_s += self._clock() - began
 
@@ -170,13 +170,13 @@ class Drafting:
         self._left_out.setdefault(request, []).append(drafter)
 
 
-def _one_by_one(ask: Ask[Answer], turns: Sequence[Turn]) -> tuple[list[Answer | None], dict[int, Exception]]:
-    """What the draft model answers for each turn alone, and for which of them it fails, by their places."""
-    answers: list[Answer | None] = [None] * len(turns)
+def _one_by_one(ask: Ask[Answer], drafts: Sequence[Draft]) -> tuple[list[Answer | None], dict[int, Exception]]:
+    """What the draft model answers for each draft alone, and for which of them it fails, by their places."""
+    answers: list[Answer | None] = [None] * len(drafts)
     failures: dict[int, Exception] = {}
-    for i, turn in enumerate(turns):
+    for i, draft in enumerate(drafts):
         try:
-            answers[i] = ask([turn])[0]
+            answers[i] = ask([draft])[0]
         except Exception as error:
             failures[i] = error
     return answers, failures

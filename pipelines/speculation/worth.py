@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from .cost import CostModel
-from .turn import Turn, best_prefix
+from .draft import Draft, best_prefix
 
 FOUND = 0.55  # share of what is wrong in drafts that a model finds when it reads them: 150 of 275 were found
 
@@ -33,15 +33,15 @@ class Worth:
         once: most answers are short, and what a later pass will need is not known."""
         return self.cost.feeding_ms(num_behind - 1 + length)
 
-    def of_draft(self, turn: Turn, rows: int) -> float:
+    def of_draft(self, draft: Draft, rows: int) -> float:
         worth = 0.0
-        for window, survival in enumerate(turn.survivals, 1):
-            worth += survival - self.row(rows, window, turn.context)
+        for window, probability in enumerate(draft.probabilities, 1):
+            worth += probability - self.row(rows, window, draft.context)
             rows += 1
         return worth
 
     def of_writing(
-        self, turn: Turn, length: int, rows: int, feeding_ms: float, num_sharing: int, most_ms: float = math.inf
+        self, draft: Draft, length: int, rows: int, feeding_ms: float, num_sharing: int, most_ms: float = math.inf
     ) -> float:
         """Of what the draft model would write behind the first `length` tokens of a draft, as far as that takes
         `most_ms`, rows included.
@@ -50,37 +50,37 @@ class Worth:
         """
         draft_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
         least_ms = self.cost.least_row_ms + self.python_row_ms + draft_ms
-        reached = turn.survivals[length - 1] if length else 1.0
-        survivals: list[float] = []
+        reached = draft.probabilities[length - 1] if length else 1.0
+        probabilities: list[float] = []
         prices_ms: list[float] = []
-        for window in range(1 + length, 1 + turn.limit):
+        for window in range(1 + length, 1 + draft.limit):
             reached *= self.expected
             if reached < self.rate * least_ms:  # nor do those behind it
                 break
-            row_ms = self.cost.row_ms(rows + len(prices_ms), window, turn.context) + self.python_row_ms
+            row_ms = self.cost.row_ms(rows + len(prices_ms), window, draft.context) + self.python_row_ms
             most_ms -= row_ms + draft_ms
             if most_ms < feeding_ms:
                 break
-            survivals.append(reached)
+            probabilities.append(reached)
             prices_ms.append(row_ms + draft_ms)
-        return best_prefix(survivals, prices_ms, self.rate)[1] - self.rate * feeding_ms
+        return best_prefix(probabilities, prices_ms, self.rate)[1] - self.rate * feeding_ms
 
-    def of_reading(self, turn: Turn, length: int, rows: int, num_behind: int, num_sharing: int) -> tuple[float, int]:
+    def of_reading(self, draft: Draft, length: int, rows: int, num_behind: int, num_sharing: int) -> tuple[float, int]:
         """Of a draft that the draft model has read as far as that is worth most, and how far that is; `length` of its
         tokens would be taken otherwise.
 
         Where it finds a token wrong it writes another, and the rows behind are saved. What lies behind the part that it
         has read is taken if all of that part agrees.
         """
-        prices = [self.row(rows + i, 1 + i, turn.context) for i in range(len(turn.survivals))]
-        unread = sum(turn.survivals[:length]) - sum(prices[:length])
-        rest, rest_price = sum(turn.survivals), sum(prices)
+        prices = [self.row(rows + i, 1 + i, draft.context) for i in range(len(draft.probabilities))]
+        unread = sum(draft.probabilities[:length]) - sum(prices[:length])
+        rest, rest_price = sum(draft.probabilities), sum(prices)
         reading_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
         worth, reached = 0.0, 1.0
         best, best_length = -math.inf, 0
-        for num_read, (survival, price) in enumerate(zip(turn.survivals, prices, strict=True), 1):
-            worth += survival + (reached - survival) * self.expected - reached * price
-            rest, rest_price, reached = rest - survival, rest_price - price, survival
+        for num_read, (probability, price) in enumerate(zip(draft.probabilities, prices, strict=True), 1):
+            worth += probability + (reached - probability) * self.expected - reached * price
+            rest, rest_price, reached = rest - probability, rest_price - price, probability
             found = worth + max(0.0, rest - reached * rest_price)
             spent_ms = reading_ms + self.feeding_ms(num_behind, num_read)
             total = FOUND * found + (1 - FOUND) * unread - self.rate * spent_ms

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.calibration import Calibration, Evidence
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.drafters.base import Chain, Opinion, Proposal
 from outrider.pipelines.speculation.drafting import Drafting
 from outrider.pipelines.speculation.planner import Planner
-from outrider.pipelines.speculation.turn import Turn
 
 from ..fakes import new_request
 
@@ -111,8 +111,8 @@ def cost_of(base: list[float], draft_ms: float = 0.0) -> CostModel:
     return CostModel(ROWS, tuple(base), (0.0,) * len(ROWS), draft_ms=draft_ms)
 
 
-def turn_of(**options) -> Turn:
-    return Turn(new_request([1, 2, 3], 99, **{"mode": "auto", "num_assistant_tokens": None, **options}), 2, 32)
+def draft_of(**options) -> Draft:
+    return Draft(new_request([1, 2, 3], 99, **{"mode": "auto", "num_assistant_tokens": None, **options}), 2, 32)
 
 
 def stopped() -> float:
@@ -146,16 +146,16 @@ def speed_of(fewest_rows: int, estimates: Callable[[Random], list[float]], num_a
     offering, rng, time_ms = Offering("suffix", {}), Random(seed), 0.0
     planner = planner_of(cost, offering)
     for _ in range(num_answers):
-        turn, left = turn_of(), 64
+        draft, left = draft_of(), 64
         while left:
-            turn.cut(0)
-            turn.limit = min(32, left - 1)
-            offering.odds[turn.request] = offered = estimates(rng)
-            planner.draft([turn])
-            stands = [rng.random() < estimate for estimate in offered[: len(turn.draft)]]
+            draft.cut(0)
+            draft.limit = min(32, left - 1)
+            offering.odds[draft.request] = offered = estimates(rng)
+            planner.draft([draft])
+            stands = [rng.random() < estimate for estimate in offered[: len(draft.proposals)]]
             num_kept = [*stands, False].index(False)
-            planner.observe([turn], [[*turn.tokens[:num_kept], 3]], None)
-            time_ms += cost.pass_ms([(turn.rows, 0)])
+            planner.observe([draft], [[*draft.tokens[:num_kept], 3]], None)
+            time_ms += cost.pass_ms([(draft.rows, 0)])
             left -= num_kept + 1
-        planner.release(turn.request)
+        planner.release(draft.request)
     return 64 * num_answers / time_ms

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from outrider.pipelines.speculation.account import TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.turn import Turn
+from outrider.pipelines.speculation.draft import Draft
+from outrider.pipelines.speculation.loss_budget import TOLERANCE
 
 from ..fakes import new_request
-from .planning import Behind, Offering, Writing, cost_of, planner_of, turn_of
+from .planning import Behind, Offering, Writing, cost_of, draft_of, planner_of
 
 
 class Reading(Writing):
@@ -39,149 +39,149 @@ class Reading(Writing):
     ],
 )
 def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
-    turn = turn_of(mode=mode)
-    drafters = Offering("suffix", {turn.request: text}), Writing("draft_model", {turn.request: model})
+    draft = draft_of(mode=mode)
+    drafters = Offering("suffix", {draft.request: text}), Writing("draft_model", {draft.request: model})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
     planner._consultant.expected = 0.8 if model[0] > 0.9 else 0.05
-    planner.draft([turn])
-    assert turn.sources == expected
+    planner.draft([draft])
+    assert draft.sources == expected
 
 
 @pytest.mark.parametrize("most", [60, 24.5])
 def test_the_draft_model_stops_when_its_own_odds_fall(most):
     """And the last token is left out, though elsewhere rows may be so cheap that it would pay."""
-    turn = turn_of()
-    model = Writing("draft_model", {turn.request: [0.9, 0.9, 0.1, 0.9]})
-    none = Offering("suffix", {turn.request: []})
-    planner_of(cost_of([10, 12, 14, 18, 24, most], draft_ms=1.0), none, model).draft([turn])
-    assert turn.tokens == [7, 7]
+    draft = draft_of()
+    model = Writing("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9]})
+    none = Offering("suffix", {draft.request: []})
+    planner_of(cost_of([10, 12, 14, 18, 24, most], draft_ms=1.0), none, model).draft([draft])
+    assert draft.tokens == [7, 7]
     assert model.num_taken == 3, "it wrote on after a token that was not worth its row"
 
 
 def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
-    turn = turn_of()
-    model = Writing("draft_model", {turn.request: [0.01] * 32})
-    none = Offering("suffix", {turn.request: []})
+    draft = draft_of()
+    model = Writing("draft_model", {draft.request: [0.01] * 32})
+    none = Offering("suffix", {draft.request: []})
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=2.0), none, model)
     for _ in range(1000):
-        turn.cut(0)
-        turn.draft_ms = 0.0
-        planner.draft([turn])
-        planner.observe([turn], [[3]], None)
+        draft.cut(0)
+        draft.draft_ms = 0.0
+        planner.draft([draft])
+        planner.observe([draft], [[3]], None)
     assert 0 < model.num_taken < 50
 
 
 @pytest.mark.parametrize(("num_written", "reads"), [(0, False), (3000, True)])
 def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers_own_time(num_written, reads):
     """However long the prompt was."""
-    turn = Turn(new_request([1] * 4000, 99, mode="auto", num_assistant_tokens=None), 3999, 32)
+    draft = Draft(new_request([1] * 4000, 99, mode="auto", num_assistant_tokens=None), 3999, 32)
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.1)
     cost.draft_row_ms = 0.05
-    model = Behind("draft_model", {turn.request: [0.99] * 32}, 1000)
-    planner = planner_of(cost, Offering("suffix", {turn.request: []}), model)
+    model = Behind("draft_model", {draft.request: [0.99] * 32}, 1000)
+    planner = planner_of(cost, Offering("suffix", {draft.request: []}), model)
     planner._consultant.expected = 0.99
     for _ in range(num_written):
-        planner.observe([turn], [[3]], None)
-    planner.draft([turn])
+        planner.observe([draft], [[3]], None)
+    planner.draft([draft])
     assert (model.num_passes > 0) == reads
 
 
 @pytest.mark.parametrize(("estimate", "text", "first"), [(0.9, 0, range(1, 8)), (0.05, 0, ()), (0.9, 1, ())])
 def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(estimate, text, first):
     """Not at once, as the answer may end; and not at all where it would have brought nothing, or texts offer more."""
-    turn = turn_of(mode="chained")
+    draft = draft_of(mode="chained")
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0)
     cost.draft_row_ms = 0.1
-    model = Behind("draft_model", {turn.request: [estimate] * 32}, 250)
-    planner = planner_of(cost, Offering("suffix", {turn.request: [0.9] * text}), model)
+    model = Behind("draft_model", {draft.request: [estimate] * 32}, 250)
+    planner = planner_of(cost, Offering("suffix", {draft.request: [0.9] * text}), model)
     planner._consultant.expected = estimate
     asked = []
     for n in range(20):
-        turn.cut(0)
-        turn.draft_ms = 0.0
-        planner.draft([turn])
+        draft.cut(0)
+        draft.draft_ms = 0.0
+        planner.draft([draft])
         if model.num_passes:
             asked.append(n)
             break
-        planner.observe([turn], [[3]], None)
+        planner.observe([draft], [[3]], None)
     assert len(asked) == bool(first)
     assert set(asked) <= set(first)
 
 
 def test_several_sequences_share_the_passes_of_the_draft_model():
-    turns = [turn_of() for _ in range(4)]
-    model = Writing("draft_model", {turn.request: [0.9] * (i + 1) for i, turn in enumerate(turns)})
-    text = Offering("suffix", {turn.request: [] for turn in turns})
-    planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=1.0), text, model).draft(turns)
-    assert [len(turn.draft) for turn in turns] == [1, 2, 3, 4]
+    drafts = [draft_of() for _ in range(4)]
+    model = Writing("draft_model", {draft.request: [0.9] * (i + 1) for i, draft in enumerate(drafts)})
+    text = Offering("suffix", {draft.request: [] for draft in drafts})
+    planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=1.0), text, model).draft(drafts)
+    assert [len(draft.proposals) for draft in drafts] == [1, 2, 3, 4]
     assert model.num_passes <= 5
-    assert len({round(turn.draft_ms, 9) for turn in turns}) > 1
+    assert len({round(draft.draft_ms, 9) for draft in drafts}) > 1
 
 
 def test_a_doubtful_copy_is_read_by_the_draft_model_and_mended_where_it_breaks():
-    turn = turn_of()
-    text = Offering("suffix", {turn.request: [0.8] * 8})
-    model = Writing("draft_model", {turn.request: [0.9, 0.9, 0.1, 0.9, 0.9]})
+    draft = draft_of()
+    text = Offering("suffix", {draft.request: [0.8] * 8})
+    model = Writing("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9, 0.9]})
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.5), text, model)
-    planner.draft([turn])
-    assert turn.tokens[:3] == [7, 7, 5], "the third token is not the draft model's"
-    assert turn.sources[:3] == ["suffix", "suffix", "draft_model"]
-    assert turn.survivals[:3] == pytest.approx([0.97, 0.97**2, 0.97**2 * 0.8])
-    assert turn.draft_ms >= 0.5
+    planner.draft([draft])
+    assert draft.tokens[:3] == [7, 7, 5], "the third token is not the draft model's"
+    assert draft.sources[:3] == ["suffix", "suffix", "draft_model"]
+    assert draft.probabilities[:3] == pytest.approx([0.97, 0.97**2, 0.97**2 * 0.8])
+    assert draft.draft_ms >= 0.5
 
 
 def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
-    turn = turn_of()
-    text = Offering("suffix", {turn.request: [0.8] * 8})
-    model = Writing("draft_model", {turn.request: [0.9] * 9})
-    planner_of(cost_of([10, 12, 14, 18, 42, 42.3], draft_ms=0.1), text, model).draft([turn])
-    assert turn.draft_ms > 0
-    assert turn.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
+    draft = draft_of()
+    text = Offering("suffix", {draft.request: [0.8] * 8})
+    model = Writing("draft_model", {draft.request: [0.9] * 9})
+    planner_of(cost_of([10, 12, 14, 18, 42, 42.3], draft_ms=0.1), text, model).draft([draft])
+    assert draft.draft_ms > 0
+    assert draft.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
 
 
 @pytest.mark.parametrize(("draft_row_ms", "num_read"), [(0.0, 10), (0.6, 2)])
 def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
     """Its doubtful beginning, where reading is dear; what lies behind is taken all the same."""
-    turn = turn_of()
-    text = Offering("suffix", {turn.request: [0.8, 0.8, *[0.99] * 8]})
-    model = Reading("draft_model", {turn.request: [0.9] * 10})
+    draft = draft_of()
+    text = Offering("suffix", {draft.request: [0.8, 0.8, *[0.99] * 8]})
+    model = Reading("draft_model", {draft.request: [0.9] * 10})
     cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
     cost.draft_row_ms = draft_row_ms
     planner = planner_of(cost, text, model)
     planner._consultant.expected = 0.5
-    planner.draft([turn])
+    planner.draft([draft])
     assert model.lengths == [num_read]
-    assert turn.sources[:10] == ["suffix"] * 10
+    assert draft.sources[:10] == ["suffix"] * 10
 
 
-@pytest.mark.parametrize(("spare_ms", "is_read"), [(2.0, True), (1.5, False)])
-def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(spare_ms, is_read):
+@pytest.mark.parametrize(("budget_ms", "is_read"), [(2.0, True), (1.5, False)])
+def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(budget_ms, is_read):
     """Though one pass of the draft model would be allowed, and reading would pay."""
-    turn = turn_of()
-    text = Offering("suffix", {turn.request: [0.5] * 8})
+    draft = draft_of()
+    text = Offering("suffix", {draft.request: [0.5] * 8})
     cost = cost_of([10, 10.01, 10.02, 10.03, 10.04, 10.1], draft_ms=1.0)
     cost.draft_row_ms = 0.2
-    model = Reading("draft_model", {turn.request: [0.9] * 10})
+    model = Reading("draft_model", {draft.request: [0.9] * 10})
     planner = planner_of(cost, text, model)
-    account = planner._account(cost, turn, [turn], cost.pass_ms([(1, turn.context)]))
-    account.lost_ms += account.spare_ms - spare_ms
-    planner.draft([turn])
+    budget = planner._budget(cost, draft, [draft], cost.pass_ms([(1, draft.context)]))
+    budget.lost_ms += budget.remaining_ms - budget_ms
+    planner.draft([draft])
     assert bool(model.lengths) == is_read
-    assert turn.draft_ms <= spare_ms
+    assert draft.draft_ms <= budget_ms
 
 
 @pytest.mark.parametrize(
     ("mode", "sure", "draft_ms"), [("chained", 0.8, 0.5), ("auto", 0.999, 0.5), ("auto", 0.8, 50.0)]
 )
 def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, draft_ms):
-    turn = turn_of(mode=mode)
-    text = Offering("suffix", {turn.request: [sure] * 3})
-    model = Writing("draft_model", {turn.request: [0.9, 0.1]})
+    draft = draft_of(mode=mode)
+    text = Offering("suffix", {draft.request: [sure] * 3})
+    model = Writing("draft_model", {draft.request: [0.9, 0.1]})
     planner = planner_of(cost_of([10, 10.2, 10.4, 11, 12, 20], draft_ms=draft_ms), text, model)
     planner._consultant.expected = 0.1
-    planner.draft([turn])
-    assert turn.tokens == [7] * 3
-    assert set(turn.sources) == {"suffix"}
+    planner.draft([draft])
+    assert draft.tokens == [7] * 3
+    assert set(draft.sources) == {"suffix"}
 
 
 def dear_first() -> CostModel:
@@ -192,29 +192,29 @@ def dear_first() -> CostModel:
 @pytest.mark.parametrize("missed", [0, 20])
 def test_a_draft_model_is_not_asked_where_no_draft_of_it_can_be_afforded(missed):
     """The first row of a draft takes nearly a pass, and what may be lost is less, though the model itself is cheap."""
-    turn = turn_of()
+    draft = draft_of()
     cost = dear_first()
     cost.draft_row_ms = 0.1
-    model = Behind("draft_model", {turn.request: [0.95] * 32}, missed)
-    planner = planner_of(cost, Offering("suffix", {turn.request: []}), model)
-    account = planner._account(cost, turn, [turn], 10.0)
-    account.lost_ms += account.spare_ms - 9.0
-    planner.draft([turn])
+    model = Behind("draft_model", {draft.request: [0.95] * 32}, missed)
+    planner = planner_of(cost, Offering("suffix", {draft.request: []}), model)
+    budget = planner._budget(cost, draft, [draft], 10.0)
+    budget.lost_ms += budget.remaining_ms - 9.0
+    planner.draft([draft])
     assert model.num_passes == 0
-    assert turn.draft_ms == 0.0
-    account.lost_ms -= 100.0
-    planner.draft([turn])
-    assert len(turn.draft) > 3
+    assert draft.draft_ms == 0.0
+    budget.lost_ms -= 100.0
+    planner.draft([draft])
+    assert len(draft.proposals) > 3
 
 
 @pytest.mark.parametrize("estimate", [0.8, 0.9, 0.99])
 def test_a_draft_model_that_pays_only_if_it_is_good_is_found_out(estimate):
     """With even odds it would not: a draft of any length takes the time of more tokens than it would bring."""
-    turn = turn_of()
-    model = Writing("draft_model", {turn.request: [estimate] * 32})
-    planner = planner_of(dear_first(), Offering("suffix", {turn.request: []}), model)
+    draft = draft_of()
+    model = Writing("draft_model", {draft.request: [estimate] * 32})
+    planner = planner_of(dear_first(), Offering("suffix", {draft.request: []}), model)
     for _ in range(20):
-        answer(planner, turn)
+        answer(planner, draft)
     assert model.num_passes > 20
 
 
@@ -241,18 +241,18 @@ class Full(Writing):
 
 @pytest.mark.parametrize("num_full", [1, 2, 7, 100])
 def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again_when_there_may_be_room(num_full):
-    turn = turn_of()
-    model = Full("draft_model", {turn.request: [0.9] * 40}, num_full)
-    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.request: [0.8] * 8}), model)
+    draft = draft_of()
+    model = Full("draft_model", {draft.request: [0.9] * 40}, num_full)
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {draft.request: [0.8] * 8}), model)
     num_without = 0
     while not model.num_passes:
         assert num_without <= 2 * num_full
-        turn.cut(0)
-        turn.draft_ms = 0.0
-        planner.draft([turn])
+        draft.cut(0)
+        draft.draft_ms = 0.0
+        planner.draft([draft])
         if not model.num_passes:
-            assert turn.tokens
-            assert set(turn.sources) == {"suffix"}
+            assert draft.tokens
+            assert set(draft.sources) == {"suffix"}
             num_without += 1
             model.num_full -= 1
     assert num_without >= num_full
@@ -261,37 +261,37 @@ def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again
 
 
 def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_with_the_answer():
-    turn = turn_of()
-    model = Full("draft_model", {turn.request: []}, 10**6)
-    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {turn.request: [0.8] * 8}), model)
+    draft = draft_of()
+    model = Full("draft_model", {draft.request: []}, 10**6)
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {draft.request: [0.8] * 8}), model)
     for _ in range(1000):
-        turn.cut(0)
-        turn.draft_ms = 0.0
-        planner.draft([turn])
+        draft.cut(0)
+        draft.draft_ms = 0.0
+        planner.draft([draft])
     assert model.num_refused <= 10
-    planner.release(turn.request)
+    planner.release(draft.request)
     assert planner._consultant._waits == {}
 
 
-def answer(planner, turn) -> None:
+def answer(planner, draft) -> None:
     """One pass of an answer that goes as the drafts foresaw."""
-    turn.cut(0)
-    turn.draft_ms = 0.0
-    planner.draft([turn])
-    planner.observe([turn], [[*turn.tokens, 3]], None)
+    draft.cut(0)
+    draft.draft_ms = 0.0
+    planner.draft([draft])
+    planner.observe([draft], [[*draft.tokens, 3]], None)
 
 
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, estimate):
-    turn = turn_of()
-    model = Writing("draft_model", {turn.request: [estimate] * 32})
-    none = Offering("suffix", {turn.request: []})
+    draft = draft_of()
+    model = Writing("draft_model", {draft.request: [estimate] * 32})
+    none = Offering("suffix", {draft.request: []})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms), none, model)
 
     def num_asked(num_passes: int) -> int:
         before = model.num_passes
         for _ in range(num_passes):
-            answer(planner, turn)
+            answer(planner, draft)
         return model.num_passes - before
 
     assert num_asked(100) >= 100, "it does not pay"
@@ -305,17 +305,17 @@ def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, esti
 @pytest.mark.parametrize("slowness", [10.0, 50.0])
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, draft_ms, estimate):
-    turn = turn_of()
-    model = Writing("draft_model", {turn.request: [estimate] * 32})
-    none = Offering("suffix", {turn.request: []})
+    draft = draft_of()
+    model = Writing("draft_model", {draft.request: [estimate] * 32})
+    none = Offering("suffix", {draft.request: []})
     cost = cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms)
     planner = planner_of(cost, none, model)
     model.slowness = slowness
     for _ in range(300):
-        answer(planner, turn)
+        answer(planner, draft)
     model.clock_s = lost_ms = plain_ms = 0.0
     for _ in range(3000):
-        answer(planner, turn)
-        plain_ms += turn.rows * cost.pass_ms([(1, 0)])
-        lost_ms += cost.pass_ms([(turn.rows, 0)]) - turn.rows * cost.pass_ms([(1, 0)])
+        answer(planner, draft)
+        plain_ms += draft.rows * cost.pass_ms([(1, 0)])
+        lost_ms += cost.pass_ms([(draft.rows, 0)]) - draft.rows * cost.pass_ms([(1, 0)])
     assert lost_ms + 1e3 * model.clock_s < TOLERANCE * plain_ms

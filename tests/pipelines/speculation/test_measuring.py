@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.model.profile import measured_cost
 from outrider.pipelines.model.timing import NoMeasurement
-from outrider.pipelines.speculation.account import ALLOWANCE
 from outrider.pipelines.speculation.cost import SAVE_AFTER, CostModel
+from outrider.pipelines.speculation.loss_budget import ALLOWANCE
 from outrider.pipelines.speculation.planner import LONGEST
 
-from .planning import Offering, planner_of, turn_of
+from .planning import Offering, draft_of, planner_of
 
 BUDGET_S = 2.0
 
@@ -137,15 +137,15 @@ def test_guessed_costs_lose_little_beyond_what_the_ledger_allows(machine, odds, 
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, takes(*machine))
         cost = CostModel.measure(clock.target, None, 2048, budget_s=BUDGET_S)
-    turn = turn_of()
-    planner = planner_of(cost, Offering("suffix", {turn.request: [odds] * LONGEST}))
+    draft = draft_of()
+    planner = planner_of(cost, Offering("suffix", {draft.request: [odds] * LONGEST}))
     plain_ms, took_ms, num_tokens = clock.takes(2, 2), 0.0, 0
     while num_tokens < 200:
-        turn.cut(0)
-        planner.draft([turn])
-        pass_ms = clock.takes(max(2, turn.rows), 2)
-        kept = list(itertools.takewhile(lambda _: rng.random() < odds, turn.tokens))
-        planner.observe([turn], [[*kept, 3]], pass_ms)
+        draft.cut(0)
+        planner.draft([draft])
+        pass_ms = clock.takes(max(2, draft.rows), 2)
+        kept = list(itertools.takewhile(lambda _: rng.random() < odds, draft.tokens))
+        planner.observe([draft], [[*kept, 3]], pass_ms)
         took_ms += pass_ms
         num_tokens += len(kept) + 1
     assert took_ms <= num_tokens * plain_ms * 1.05 + 2 * ALLOWANCE * plain_ms

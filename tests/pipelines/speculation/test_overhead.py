@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines.speculation.account import ALLOWANCE, LONGEST_PAUSE, TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.loss_budget import ALLOWANCE, LONGEST_PAUSE, TOLERANCE
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
-from .planning import BASES, Offering, cost_of, planner_of, turn_of
+from .planning import BASES, Offering, cost_of, draft_of, planner_of
 
 
 class Clock:
@@ -71,28 +71,28 @@ def test_the_time_of_a_pass_is_told_apart_by_sequences_and_rows(sequence_ms, row
 @pytest.mark.parametrize(("asking_ms", "most_asked"), [(0.3, 100), (0.01, 1000)])
 def test_drafters_that_find_nothing_are_left_alone_where_asking_them_takes_long_beside_a_pass(asking_ms, most_asked):
     """And are asked in each pass where that is next to nothing, so that no copy is missed."""
-    clock, turn = Clock(), turn_of()
-    text = Slow("suffix", {turn.request: []}, clock, asking_ms)
+    clock, draft = Clock(), draft_of()
+    text = Slow("suffix", {draft.request: []}, clock, asking_ms)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     for _ in range(1000):
-        turn.cut(0)
-        planner.draft([turn])
-        planner.observe([turn], [[3]], None)
+        draft.cut(0)
+        planner.draft([draft])
+        planner.observe([draft], [[3]], None)
     assert most_asked / 2 <= text.num_asked <= most_asked
 
 
 def test_a_copy_that_begins_late_is_found_within_the_longest_pause_and_followed_from_there():
-    clock, turn = Clock(), turn_of()
-    text = Slow("suffix", {turn.request: []}, clock, 0.3)
+    clock, draft = Clock(), draft_of()
+    text = Slow("suffix", {draft.request: []}, clock, 0.3)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     lengths = []
     for n in range(600):
         if n == 500:
-            text.odds[turn.request] = [0.95] * 8
-        turn.cut(0)
-        planner.draft([turn])
-        lengths.append(len(turn.draft))
-        planner.observe([turn], [[*turn.tokens, 3]], None)
+            text.odds[draft.request] = [0.95] * 8
+        draft.cut(0)
+        planner.draft([draft])
+        lengths.append(len(draft.proposals))
+        planner.observe([draft], [[*draft.tokens, 3]], None)
     found = next(n for n, length in enumerate(lengths) if length)
     assert 500 <= found <= 500 + LONGEST_PAUSE
     assert all(lengths[found:])
@@ -109,70 +109,70 @@ def test_a_copy_that_begins_late_is_found_within_the_longest_pause_and_followed_
 )
 def test_the_bound_holds_with_the_time_that_python_takes(base, asking_ms, row_ms, rest_ms, claims, num_passes, rng):
     """Once it is known, but for one attempt: what was too dear is tried again now and then, as it may be cheaper."""
-    clock, turns, cost = Clock(), [turn_of() for _ in claims], cost_of(base)
-    offers = {turn.request: [odds] * 9 for turn, (odds, _) in zip(turns, claims, strict=True)}
+    clock, drafts, cost = Clock(), [draft_of() for _ in claims], cost_of(base)
+    offers = {draft.request: [odds] * 9 for draft, (odds, _) in zip(drafts, claims, strict=True)}
     text = Slow("suffix", offers, clock, asking_ms)
     planner = planner_of(cost, text, clock=clock)
-    planner.observe(turns, [[3]] * len(turns), None)
+    planner.observe(drafts, [[3]] * len(drafts), None)
     for _ in range(FEWEST):
         planner.overhead.request.add(rest_ms)
         planner.overhead.asking.add(asking_ms)
         planner.overhead.row.add(row_ms)
-    plain_ms = cost.pass_ms([(len(turns), 0)]) + rest_ms * len(turns)
-    allowed_ms = ALLOWANCE * (cost.pass_ms([(1 + len(turns), 0)]) + rest_ms * len(turns)) + asking_ms * len(turns)
-    lost, plain = [0.0] * len(turns), [plain_ms] * len(turns)
+    plain_ms = cost.pass_ms([(len(drafts), 0)]) + rest_ms * len(drafts)
+    allowed_ms = ALLOWANCE * (cost.pass_ms([(1 + len(drafts), 0)]) + rest_ms * len(drafts)) + asking_ms * len(drafts)
+    lost, plain = [0.0] * len(drafts), [plain_ms] * len(drafts)
     for _ in range(num_passes):
-        for turn in turns:
-            turn.cut(0)
+        for draft in drafts:
+            draft.cut(0)
         began, num_asked = clock.now, text.num_asked
-        planner.draft(turns)
+        planner.draft(drafts)
         asked_ms, num_asked = 1e3 * (clock.now - began), text.num_asked - num_asked
         assert asked_ms == pytest.approx(num_asked * asking_ms)
-        rows = sum(turn.rows for turn in turns)
-        python_ms = asked_ms + row_ms * (rows - len(turns))
-        waits = cost.pass_ms([(rows, 0)]) + rest_ms * len(turns) + python_ms - plain_ms
+        rows = sum(draft.rows for draft in drafts)
+        python_ms = asked_ms + row_ms * (rows - len(drafts))
+        waits = cost.pass_ms([(rows, 0)]) + rest_ms * len(drafts) + python_ms - plain_ms
         kept = [
-            [*turn.tokens[: sum(rng.random() < luck for _ in turn.draft)], 3]
-            for turn, (_, luck) in zip(turns, claims, strict=True)
+            [*draft.tokens[: sum(rng.random() < luck for _ in draft.proposals)], 3]
+            for draft, (_, luck) in zip(drafts, claims, strict=True)
         ]
         for i, tokens in enumerate(kept):
             lost[i] += waits
             assert lost[i] <= TOLERANCE * plain[i] + allowed_ms + 1e-6
             lost[i] -= (len(tokens) - 1) * plain_ms
             plain[i] += len(tokens) * plain_ms
-        planner.observe(turns, kept, None, rest_ms * len(turns) + python_ms)
+        planner.observe(drafts, kept, None, rest_ms * len(drafts) + python_ms)
 
 
 def test_rows_that_cost_python_more_than_they_bring_are_not_drafted():
     """Though the models take nothing for them."""
     lengths = []
     for row_ms in (0.0, 1.0):
-        turn = turn_of()
-        planner = planner_of(cost_of([2, 2, 2, 2, 2, 20]), Offering("suffix", {turn.request: [0.3] * 3}))
+        draft = draft_of()
+        planner = planner_of(cost_of([2, 2, 2, 2, 2, 20]), Offering("suffix", {draft.request: [0.3] * 3}))
         for _ in range(FEWEST):
             planner.overhead.request.add(0.1)
             planner.overhead.row.add(row_ms)
-        planner.draft([turn])
-        lengths.append(len(turn.draft))
+        planner.draft([draft])
+        lengths.append(len(draft.proposals))
     assert lengths == [3, 0]
 
 
 def test_a_plain_answer_asks_nobody():
-    clock, turn = Clock(), turn_of(mode="off")
-    text = Slow("suffix", {turn.request: [0.9] * 9}, clock, 1.0)
+    clock, draft = Clock(), draft_of(mode="off")
+    text = Slow("suffix", {draft.request: [0.9] * 9}, clock, 1.0)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
-    planner.draft([turn])
-    assert (text.num_asked, turn.draft, clock.now) == (0, [], 0.0)
+    planner.draft([draft])
+    assert (text.num_asked, draft.proposals, clock.now) == (0, [], 0.0)
 
 
 @pytest.mark.parametrize(("target_ms", "num_learnt"), [(2.0, 200), (10.0, 1000), (80.0, 1000)])
 def test_of_short_passes_only_some_are_learnt_from(target_ms, num_learnt, monkeypatch):
     """Of long ones all, which follow each other slowly."""
-    seen, cost, turn = [], cost_of([2, 2.2, 2.4, 2.6, 3, 8]), turn_of()
+    seen, cost, draft = [], cost_of([2, 2.2, 2.4, 2.6, 3, 8]), draft_of()
     monkeypatch.setattr(CostModel, "observe", lambda self, windows, measured_ms: seen.append((windows, measured_ms)))
-    planner = planner_of(cost, Offering("suffix", {turn.request: []}))
+    planner = planner_of(cost, Offering("suffix", {draft.request: []}))
     for _ in range(1000):
-        planner.observe([turn], [[3]], target_ms)
+        planner.observe([draft], [[3]], target_ms)
     assert seen == [([(1, 2)], target_ms)] * num_learnt
 
 
@@ -184,26 +184,26 @@ def test_a_spell_of_slowness_does_not_end_all_asking(num_slow):
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     asked = []
     for _ in range(30):
-        turn = turn_of()
-        text.odds[turn.request] = [0.9] * 8
+        draft = draft_of()
+        text.odds[draft.request] = [0.9] * 8
         for _ in range(60):
-            turn.cut(0)
+            draft.cut(0)
             before = text.num_asked
-            planner.draft([turn])
+            planner.draft([draft])
             asked.append(text.num_asked > before)
             text.asking_ms = 50.0 if len(asked) < num_slow else 0.05
-            planner.observe([turn], [[*turn.tokens, 3]], None)
+            planner.observe([draft], [[*draft.tokens, 3]], None)
     assert sum(asked[300:]) > 0.95 * len(asked[300:])
 
 
 def test_the_time_that_a_form_takes_is_not_the_price_of_drafts():
-    clock, turn = Clock(), turn_of()
-    turn.request.constraint = Anything()
-    text = Slow("suffix", {turn.request: [0.99] * 8}, clock, 50.0)
+    clock, draft = Clock(), draft_of()
+    draft.request.constraint = Anything()
+    text = Slow("suffix", {draft.request: [0.99] * 8}, clock, 50.0)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
     for _ in range(30):
-        turn.cut(0)
-        planner.draft([turn])
-        assert turn.draft
-        planner.observe([turn], [[*turn.tokens, 3]], 2.0, 60.0)
+        draft.cut(0)
+        planner.draft([draft])
+        assert draft.proposals
+        planner.observe([draft], [[*draft.tokens, 3]], 2.0, 60.0)
     assert planner.overhead == Overhead()

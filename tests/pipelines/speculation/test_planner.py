@@ -9,88 +9,88 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines.speculation import account
-from outrider.pipelines.speculation.account import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation import loss_budget
 from outrider.pipelines.speculation.calibration import Evidence
+from outrider.pipelines.speculation.draft import Batch, Draft
 from outrider.pipelines.speculation.drafters.base import Chain, Proposal
 from outrider.pipelines.speculation.drafting import Drafting
-from outrider.pipelines.speculation.planner import STAKE, Planner
-from outrider.pipelines.speculation.turn import Pass, Turn
+from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation.planner import PER_DRAFT, Planner
 
 from ..fakes import new_request
-from .planning import BASES, DEAR_FIRST, Behind, Odds, Offering, Writing, cost_of, planner_of, speed_of, turn_of
+from .planning import BASES, DEAR_FIRST, Behind, Odds, Offering, Writing, cost_of, draft_of, planner_of, speed_of
 
 
 @given(BASES, st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=3), st.integers(0, 9))
 def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_rows):
-    cost, turns = cost_of(base), [turn_of() for _ in odds]
-    offering = Offering("suffix", {turn.request: estimates for turn, estimates in zip(turns, odds, strict=True)})
+    cost, drafts = cost_of(base), [draft_of() for _ in odds]
+    offering = Offering("suffix", {draft.request: estimates for draft, estimates in zip(drafts, odds, strict=True)})
     planner = planner_of(cost, offering)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(account, "ALLOWANCE", math.inf)  # so that no stake is too high
-        planner.draft(turns, other_rows)
+        patched.setattr(loss_budget, "ALLOWANCE", math.inf)  # so that no stake is too high
+        planner.draft(drafts, other_rows)
 
     def worth(lengths) -> float:
         total = 0.0
         for estimates, length in zip(odds, lengths, strict=True):
-            survival = 1.0
+            probability = 1.0
             for estimate in estimates[:length]:
-                survival *= estimate
-                total += survival
+                probability *= estimate
+                total += probability
         rows = other_rows + sum(1 + length for length in lengths)
         return total - planner.rate * cost.pass_ms([(rows, 0)])
 
-    chosen = worth([len(turn.draft) for turn in turns])
+    chosen = worth([len(draft.proposals) for draft in drafts])
     best = max(worth(lengths) for lengths in product(*(range(len(estimates) + 1) for estimates in odds)))
     assert chosen == pytest.approx(best, abs=1e-9)
 
 
 @given(BASES, st.lists(st.floats(0.01, 1), max_size=12), st.floats(0.01, 1), st.integers(1, 9))
 def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(base, estimates, rate, other_rows):
-    coming, turn = Pass(cost_of(base), 1 + other_rows), turn_of()
+    batch, draft = Batch(cost_of(base), 1 + other_rows), draft_of()
     for estimate in estimates:
         proposal = Proposal(7, "suffix", Evidence("suffix"))
-        coming.take(turn, proposal, turn.survival * estimate, coming.row_ms(turn))
-    worths = [sum(turn.survivals[:n]) - rate * sum(turn.prices_ms[:n]) for n in range(len(estimates) + 1)]
-    coming.cut_to_best(turn, rate)
-    assert worths[len(turn.draft)] == pytest.approx(max(worths), abs=1e-9)
-    assert coming.rows == other_rows + turn.rows
+        batch.take(draft, proposal, draft.probability * estimate, batch.row_ms(draft))
+    worths = [sum(draft.probabilities[:n]) - rate * sum(draft.prices_ms[:n]) for n in range(len(estimates) + 1)]
+    batch.cut_to_best(draft, rate)
+    assert worths[len(draft.proposals)] == pytest.approx(max(worths), abs=1e-9)
+    assert batch.rows == other_rows + draft.rows
 
 
 def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():
-    turn = turn_of(num_assistant_tokens=4)
-    planner = planner_of(cost_of([10, 90, 190, 290, 390, 990]), Offering("suffix", {turn.request: [0.01] * 9}))
-    planner.draft([turn])
-    assert turn.tokens == [7] * 4
-    assert turn.survival == pytest.approx(0.01**4)
+    draft = draft_of(num_assistant_tokens=4)
+    planner = planner_of(cost_of([10, 90, 190, 290, 390, 990]), Offering("suffix", {draft.request: [0.01] * 9}))
+    planner.draft([draft])
+    assert draft.tokens == [7] * 4
+    assert draft.probability == pytest.approx(0.01**4)
 
 
 def test_without_a_cost_model_nothing_is_planned():
-    turn, model = turn_of(), Writing("draft_model", {})
-    planner_of(None, Offering("suffix", {turn.request: [0.99] * 9}), model).draft([turn])
-    assert turn.tokens == []
+    draft, model = draft_of(), Writing("draft_model", {})
+    planner_of(None, Offering("suffix", {draft.request: [0.99] * 9}), model).draft([draft])
+    assert draft.tokens == []
 
 
 @given(BASES, st.floats(0.5, 0.999), st.floats(0.0, 4.0), st.integers(2, 200), st.integers(0, 5000))
 def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claimed, draft_ms, num_passes, missed):
     """However sure the drafters are of themselves, and however much the draft model has to catch up with."""
-    cost, turn = cost_of(base, draft_ms), turn_of()
+    cost, draft = cost_of(base, draft_ms), draft_of()
     cost.draft_row_ms = draft_ms / 10
-    text = Offering("suffix", {turn.request: [claimed] * 4})
-    model = Behind("draft_model", {turn.request: [claimed] * 32}, missed)
+    text = Offering("suffix", {draft.request: [claimed] * 4})
+    model = Behind("draft_model", {draft.request: [claimed] * 32}, missed)
     planner = planner_of(cost, text, model)
     lost = plain = 0.0
     for _ in range(num_passes):
-        turn.cut(0)
-        turn.draft_ms = 0.0
+        draft.cut(0)
+        draft.draft_ms = 0.0
         caught_up_ms = cost.draft_row_ms * model.missed
-        planner.draft([turn])
+        planner.draft([draft])
         caught_up_ms -= cost.draft_row_ms * model.missed
-        assert turn.draft_ms >= caught_up_ms
-        lost += cost.pass_ms([(turn.rows, 0)]) + turn.draft_ms - cost.pass_ms([(1, 0)])
+        assert draft.draft_ms >= caught_up_ms
+        lost += cost.pass_ms([(draft.rows, 0)]) + draft.draft_ms - cost.pass_ms([(1, 0)])
         assert lost <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(2, 0)]) + 1e-6
         plain += cost.pass_ms([(1, 0)])
-        planner.observe([turn], [[3]], None)
+        planner.observe([draft], [[3]], None)
 
 
 CLAIMS = st.lists(
@@ -112,70 +112,70 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms
     also one that drafts nothing. Rows of fixed lengths are no drafts of anybody here."""
     cost = cost_of(base, draft_ms)
     cost.draft_row_ms = draft_ms / 4
-    turns = [turn_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
-    sure = {turn.request: [odds] * 8 for turn, (_, _, odds, _, _) in zip(turns, claims, strict=True)}
+    drafts = [draft_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
+    sure = {draft.request: [odds] * 8 for draft, (_, _, odds, _, _) in zip(drafts, claims, strict=True)}
     text = Offering("suffix", sure)
-    written = {turn.request: [odds] * 32 for turn, (*_, odds, _) in zip(turns, claims, strict=True)}
+    written = {draft.request: [odds] * 32 for draft, (*_, odds, _) in zip(drafts, claims, strict=True)}
     model = Behind("draft_model", written, 9)
     planner = planner_of(cost, text, model)
-    plain_ms = cost.pass_ms([(1, 0)] * len(turns))
-    allowed_ms = ALLOWANCE * cost.pass_ms([(1 + len(turns), 0)])
-    delay, plain = [0.0] * len(turns), [0.0] * len(turns)
+    plain_ms = cost.pass_ms([(1, 0)] * len(drafts))
+    allowed_ms = ALLOWANCE * cost.pass_ms([(1 + len(drafts), 0)])
+    delay, plain = [0.0] * len(drafts), [0.0] * len(drafts)
     for _ in range(num_passes):
-        for turn in turns:
-            turn.cut(0)
-            turn.draft_ms = 0.0
-        planner.draft(turns)
-        planned = [turn.request.config.num_assistant_tokens is None for turn in turns]
-        rows = sum(turn.rows for turn in turns)
-        bare = sum(1 if is_planned else turn.rows for turn, is_planned in zip(turns, planned, strict=True))
-        waits = cost.pass_ms([(rows, 0)]) - cost.pass_ms([(bare, 0)]) + sum(turn.draft_ms for turn in turns)
+        for draft in drafts:
+            draft.cut(0)
+            draft.draft_ms = 0.0
+        planner.draft(drafts)
+        planned = [draft.request.config.num_assistant_tokens is None for draft in drafts]
+        rows = sum(draft.rows for draft in drafts)
+        bare = sum(1 if is_planned else draft.rows for draft, is_planned in zip(drafts, planned, strict=True))
+        waits = cost.pass_ms([(rows, 0)]) - cost.pass_ms([(bare, 0)]) + sum(draft.draft_ms for draft in drafts)
         kept = []
-        for i, (turn, (*_, luck)) in enumerate(zip(turns, claims, strict=True)):
-            kept.append([*turn.tokens[: sum(rng.random() < luck for _ in turn.draft)], 3])
+        for i, (draft, (*_, luck)) in enumerate(zip(drafts, claims, strict=True)):
+            kept.append([*draft.tokens[: sum(rng.random() < luck for _ in draft.proposals)], 3])
             if planned[i]:
                 delay[i] += waits
                 assert delay[i] <= TOLERANCE * plain[i] + allowed_ms + 1e-6
                 delay[i] -= (len(kept[i]) - 1) * plain_ms
                 plain[i] += len(kept[i]) * plain_ms
-        planner.observe(turns, kept, None)
+        planner.observe(drafts, kept, None)
 
 
 def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_take():
     """Where its own first row was dear, that price falls on the row of another now."""
-    cost, turns = cost_of([10, 12, 12.05, 12.1, 12.15, 12.5], draft_ms=1.5), [turn_of(), turn_of()]
-    text = Offering("suffix", {turns[0].request: [0.6] * 8, turns[1].request: [0.5]})
-    model = Writing("draft_model", {turns[0].request: [0.99] * 32, turns[1].request: []})
+    cost, drafts = cost_of([10, 12, 12.05, 12.1, 12.15, 12.5], draft_ms=1.5), [draft_of(), draft_of()]
+    text = Offering("suffix", {drafts[0].request: [0.6] * 8, drafts[1].request: [0.5]})
+    model = Writing("draft_model", {drafts[0].request: [0.99] * 32, drafts[1].request: []})
     planner = planner_of(cost, text, model)
     planner._consultant.expected = 0.99
-    for turn in turns:
-        account = planner._account(cost, turn, turns, 10.0)
-        account.lost_ms += account.spare_ms - 2.5
-    planner.draft(turns)
-    rows, draft_ms = sum(turn.rows for turn in turns), sum(turn.draft_ms for turn in turns)
-    assert rows > len(turns)
+    for draft in drafts:
+        budget = planner._budget(cost, draft, drafts, 10.0)
+        budget.lost_ms += budget.remaining_ms - 2.5
+    planner.draft(drafts)
+    rows, draft_ms = sum(draft.rows for draft in drafts), sum(draft.draft_ms for draft in drafts)
+    assert rows > len(drafts)
     assert cost.pass_ms([(rows, 0)]) - 10 + draft_ms <= 2.5 + 1e-9
 
 
 def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
     """And so does one that comes when the others have drafted for long."""
     cost = cost_of([10, 11, 12, 14, 17, 40], draft_ms=2.0)
-    drafters, off = [turn_of() for _ in range(16)], turn_of(mode="off")
-    text = Offering("suffix", {turn.request: [0.9] * 8 for turn in drafters})
+    drafters, off = [draft_of() for _ in range(16)], draft_of(mode="off")
+    text = Offering("suffix", {draft.request: [0.9] * 8 for draft in drafters})
     planner = planner_of(cost, text)
     for beside in ([], [off]):
-        turns, delay = [*drafters, *beside], 0.0
-        plain_ms = cost.pass_ms([(len(turns), 0)])
+        drafts, delay = [*drafters, *beside], 0.0
+        plain_ms = cost.pass_ms([(len(drafts), 0)])
         for _ in range(200):
-            for turn in turns:
-                turn.cut(0)
-            planner.draft(turns)
-            delay += cost.pass_ms([(sum(turn.rows for turn in turns), 0)]) - plain_ms
-            planner.observe(turns, [[3]] * len(turns), None)
-        assert delay <= TOLERANCE * 200 * plain_ms + ALLOWANCE * cost.pass_ms([(1 + len(turns), 0)])
-        for turn in drafters:  # they write on, and all of it stands
+            for draft in drafts:
+                draft.cut(0)
+            planner.draft(drafts)
+            delay += cost.pass_ms([(sum(draft.rows for draft in drafts), 0)]) - plain_ms
+            planner.observe(drafts, [[3]] * len(drafts), None)
+        assert delay <= TOLERANCE * 200 * plain_ms + ALLOWANCE * cost.pass_ms([(1 + len(drafts), 0)])
+        for draft in drafters:  # they write on, and all of it stands
             for _ in range(20):
-                planner.observe([turn], [[7] * 30], None)
+                planner.observe([draft], [[7] * 30], None)
 
 
 @given(BASES, st.floats(0.9, 0.999), st.integers(1, 9), st.sampled_from([3, 4000]))
@@ -184,26 +184,26 @@ def test_a_text_stakes_only_a_share_of_what_may_still_be_lost_until_its_drafts_h
 ):
     """However long the prompt took."""
     request = new_request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None)
-    cost, turn = cost_of(base), Turn(request, 0, 32)
+    cost, draft = cost_of(base), Draft(request, 0, 32)
     pass_ms = cost.pass_ms([(1, 0)])
     planner = planner_of(cost, Offering("suffix", {request: [claimed] * 32}))
     left = ALLOWANCE * cost.pass_ms([(2, 0)])
     for _ in range(num_passes):
-        turn.cut(0)
-        planner.draft([turn])
-        staked = cost.pass_ms([(turn.rows, 0)]) - pass_ms
-        assert staked <= STAKE * left + 1e-6 or all(
-            sum(turn.survivals[:n]) < planner.rate * sum(turn.prices_ms[:n])
-            for n in range(1, turn.rows)
-            if sum(turn.prices_ms[:n]) <= STAKE * left
+        draft.cut(0)
+        planner.draft([draft])
+        staked = cost.pass_ms([(draft.rows, 0)]) - pass_ms
+        assert staked <= PER_DRAFT * left + 1e-6 or all(
+            sum(draft.probabilities[:n]) < planner.rate * sum(draft.prices_ms[:n])
+            for n in range(1, draft.rows)
+            if sum(draft.prices_ms[:n]) <= PER_DRAFT * left
         )
-        planner.observe([turn], [[3]], None)
+        planner.observe([draft], [[3]], None)
         left += TOLERANCE * pass_ms - staked
-    turn.cut(0)
-    before = len(turn.draft)
-    planner.observe([turn], [[7] * 99], None)
-    planner.draft([turn])
-    assert len(turn.draft) > before
+    draft.cut(0)
+    before = len(draft.proposals)
+    planner.observe([draft], [[7] * 99], None)
+    planner.draft([draft])
+    assert len(draft.proposals) > before
 
 
 @given(BASES, st.lists(st.floats(0.5, 0.99), min_size=1, max_size=9), st.integers(1, 40))
@@ -211,17 +211,17 @@ def test_plain_answers_in_between_do_not_change_what_is_drafted(base, odds, num_
     """Their rate is lower, so that more would seem to pay."""
     lengths = []
     for plain_between in (0, num_plain):
-        cost, turn, plain = cost_of(base), turn_of(), turn_of(mode="off")
-        planner = planner_of(cost, Offering("suffix", {turn.request: odds}))
+        cost, draft, plain = cost_of(base), draft_of(), draft_of(mode="off")
+        planner = planner_of(cost, Offering("suffix", {draft.request: odds}))
         for _ in range(5):
-            planner.draft([turn])
-            planner.observe([turn], [[*turn.tokens, 3]], None)
-            turn.cut(0)
+            planner.draft([draft])
+            planner.observe([draft], [[*draft.tokens, 3]], None)
+            draft.cut(0)
         for _ in range(plain_between):
             planner.draft([plain])
             planner.observe([plain], [[3]], None)
-        planner.draft([turn])
-        lengths.append(len(turn.draft))
+        planner.draft([draft])
+        lengths.append(len(draft.proposals))
     assert lengths[0] == lengths[1]
 
 
@@ -232,13 +232,13 @@ def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_r
         def observe(self, evidence, kept):
             seen.append((evidence.features[0], kept))
 
-    turn = turn_of(num_assistant_tokens=4)
-    offering = Offering("suffix", {turn.request: [0.1, 0.2, 0.3, 0.4]})
+    draft = draft_of(num_assistant_tokens=4)
+    offering = Offering("suffix", {draft.request: [0.1, 0.2, 0.3, 0.4]})
     planner = Planner(Drafting({"auto": Chain((offering,))}, Odds(), 12), Noting(), None)
-    planner.draft([turn])
-    planner.observe([turn], [[7, 7, 5]], None)
+    planner.draft([draft])
+    planner.observe([draft], [[7, 7, 5]], None)
     assert seen == [(0.1, True), (0.2, True), (0.3, False)]
-    planner.release(turn.request)
+    planner.release(draft.request)
     assert offering.odds == {}
 
 
@@ -246,15 +246,15 @@ def test_a_full_pass_leaves_no_room_for_doubtful_drafts():
     """The more requests share a pass, the fewer tokens are drafted for each."""
     lengths = []
     for num_requests in (1, 4, 16):
-        turns = [turn_of() for _ in range(num_requests)]
-        offering = Offering("suffix", {turn.request: [0.7] * 9 for turn in turns})
+        drafts = [draft_of() for _ in range(num_requests)]
+        offering = Offering("suffix", {draft.request: [0.7] * 9 for draft in drafts})
         planner = planner_of(cost_of([10, 10.5, 11, 12, 16, 90]), offering)
         for _ in range(60):
-            for turn in turns:
-                turn.cut(0)
-            planner.draft(turns)
-            planner.observe(turns, [[7] * (1 + (1 + len(turn.draft)) // 2) for turn in turns], None)
-        lengths.append(sum(len(turn.draft) for turn in turns) / num_requests)
+            for draft in drafts:
+                draft.cut(0)
+            planner.draft(drafts)
+            planner.observe(drafts, [[7] * (1 + (1 + len(draft.proposals)) // 2) for draft in drafts], None)
+        lengths.append(sum(len(draft.proposals) for draft in drafts) / num_requests)
     assert lengths[0] > lengths[1] > lengths[2]
 
 
@@ -282,38 +282,38 @@ def test_cheap_single_rows_make_no_text_slower(text):
 )
 def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_rows):
     """Whoever drafts, and however much; no answer loses the row of its last token."""
-    turns = []
+    drafts = []
     for length, _, limit in requests:
-        turn = turn_of(num_assistant_tokens=length)
-        turn.limit = limit
-        turns.append(turn)
-    offers = {turn.request: [0.8] * (9 if offers else 0) for turn, (_, offers, _) in zip(turns, requests, strict=True)}
-    model = Writing("draft_model", {turn.request: [0.9] * 50 for turn in turns})
-    most_rows = other_rows + len(turns) + spare_rows
+        draft = draft_of(num_assistant_tokens=length)
+        draft.limit = limit
+        drafts.append(draft)
+    offers = {draft.request: [0.8] * (9 if offers else 0) for draft, (_, offers, _) in zip(drafts, requests, strict=True)}
+    model = Writing("draft_model", {draft.request: [0.9] * 50 for draft in drafts})
+    most_rows = other_rows + len(drafts) + spare_rows
     planner = planner_of(cost_of(base, draft_ms=0.01), Offering("suffix", offers), model)
     planner._consultant.expected = 0.9
-    planner.draft(turns, other_rows, most_rows)
-    assert other_rows + sum(turn.rows for turn in turns) <= most_rows
+    planner.draft(drafts, other_rows, most_rows)
+    assert other_rows + sum(draft.rows for draft in drafts) <= most_rows
     left = spare_rows
-    for turn, (length, _, limit) in zip(turns, requests, strict=True):
-        assert len(turn.draft) <= limit
+    for draft, (length, _, limit) in zip(drafts, requests, strict=True):
+        assert len(draft.proposals) <= limit
         if length is not None:
-            assert len(turn.draft) == min(length, limit, left), "who fixed a length earlier comes first"
-            left -= len(turn.draft)
-    for turn in turns:
-        turn.cut(0)
-    planner.draft(turns, other_rows, other_rows)
-    assert all(turn.rows == 1 for turn in turns), "there was no room even for these"
+            assert len(draft.proposals) == min(length, limit, left), "who fixed a length earlier comes first"
+            left -= len(draft.proposals)
+    for draft in drafts:
+        draft.cut(0)
+    planner.draft(drafts, other_rows, other_rows)
+    assert all(draft.rows == 1 for draft in drafts), "there was no room even for these"
 
 
 def test_rows_of_fixed_lengths_count_for_what_is_planned_beside_them():
     """A row that would be cheap in a pass of its own is dear on top of them."""
     lengths = []
     for fixed in (None, 6):
-        other, turn = turn_of(num_assistant_tokens=fixed), turn_of()
-        offers = Offering("suffix", {other.request: [0.01] * (fixed or 0), turn.request: [0.6] * 3})
+        other, draft = draft_of(num_assistant_tokens=fixed), draft_of()
+        offers = Offering("suffix", {other.request: [0.01] * (fixed or 0), draft.request: [0.6] * 3})
         planner = planner_of(cost_of([10, 10.1, 10.2, 10.3, 10.5, 190]), offers)
-        planner.draft([other, turn])
-        assert len(other.draft) == (fixed or 0)
-        lengths.append(len(turn.draft))
+        planner.draft([other, draft])
+        assert len(other.proposals) == (fixed or 0)
+        lengths.append(len(draft.proposals))
     assert lengths == [3, 1]

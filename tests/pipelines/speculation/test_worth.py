@@ -10,30 +10,30 @@ from outrider.pipelines.speculation.calibration import Evidence
 from outrider.pipelines.speculation.drafters.base import Proposal
 from outrider.pipelines.speculation.worth import FOUND, Worth
 
-from .planning import BASES, cost_of, turn_of
+from .planning import BASES, cost_of, draft_of
 
 SHARES = st.floats(0.01, 1)
 
 
 @given(BASES, st.lists(SHARES, min_size=1, max_size=10), SHARES, st.floats(0, 0.3), st.integers(1, 9), st.data())
 def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected, rate, rows, data):
-    cost, turn = cost_of(base, draft_ms=data.draw(SHARES)), turn_of()
+    cost, draft = cost_of(base, draft_ms=data.draw(SHARES)), draft_of()
     cost.draft_row_ms = data.draw(SHARES)
     for estimate in estimates:
-        turn.take(Proposal(7, "suffix", Evidence("suffix")), turn.survival * estimate)
-    n, survivals = len(estimates), [1.0, *turn.survivals]
+        draft.take(Proposal(7, "suffix", Evidence("suffix")), draft.probability * estimate)
+    n, probabilities = len(estimates), [1.0, *draft.probabilities]
     length = data.draw(st.integers(0, n))
     worth = Worth(cost, rate, expected)
 
     def price(num_rows: int) -> float:
         """Of so many rows of the draft, in tokens."""
-        return sum(worth.row(rows + i, 1 + i, turn.context) for i in range(num_rows))
+        return sum(worth.row(rows + i, 1 + i, draft.context) for i in range(num_rows))
 
     def brings(num_read: int, num_taken: int) -> float:
         """What a draft brings that is read so far: where the first wrong token is read it is mended, and ends it."""
         total = 0.0
         for right in range(n + 1):
-            probability = survivals[right] - (survivals[right + 1] if right < n else 0.0)
+            probability = probabilities[right] - (probabilities[right + 1] if right < n else 0.0)
             if right < num_read:
                 total += probability * (right + expected - price(right + 1))
             else:
@@ -45,6 +45,6 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
         fed_ms = cost.draft_pass_ms(1) + cost.feeding_ms(num_read)
         return FOUND * found + (1 - FOUND) * brings(0, length) - rate * fed_ms
 
-    found, num_read = worth.of_reading(turn, length, rows, 1, 1)
+    found, num_read = worth.of_reading(draft, length, rows, 1, 1)
     assert found == pytest.approx(max(of_reading(i) for i in range(1, n + 1)), abs=1e-7)
     assert found == pytest.approx(of_reading(num_read), abs=1e-7)

@@ -1,4 +1,4 @@
-"""Account: how much time drafts have cost an answer, and whether to ask for more of them."""
+"""LossBudget: how much time drafts have cost an answer, and whether to ask for more of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONGEST_PAUSE = 16  # passes
 
 
 @dataclass(slots=True)
-class Account:
+class LossBudget:
     """Of one answer, in milliseconds: what plain decoding would have taken in the same batch, and how much longer its
     passes took for drafts, its own and those of others, less what it gained by its own.
 
@@ -30,12 +30,12 @@ class Account:
     _waited: int = 0
 
     @classmethod
-    def of(cls, plain_ms: float, drafted_ms: float) -> Account:
+    def of(cls, plain_ms: float, drafted_ms: float) -> LossBudget:
         """For an answer that begins in a pass of `plain_ms` without drafts, and `drafted_ms` with one of one token."""
         return cls(ALLOWANCE * drafted_ms, brings_ms=FIRST_HOPE * plain_ms)
 
     @property
-    def spare_ms(self) -> float:
+    def remaining_ms(self) -> float:
         """What may still be lost."""
         return max(0.0, TOLERANCE * self.plain_ms + self.allowance_ms - self.lost_ms)
 
