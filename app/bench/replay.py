@@ -9,7 +9,7 @@ from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.model.pair import context_length
-from outrider.pipelines.speculation.calibration import Calibration
+from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.drafters import suffix
 from outrider.pipelines.speculation.drafters.base import Drafter
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
@@ -30,7 +30,7 @@ class Replay:
     @classmethod
     def load(cls, pair: Pair, max_tokens: int) -> Replay:
         """For answers of at most `max_tokens` tokens, prompt included. Raises what PagedModel raises."""
-        from_text = (PromptLookup(), Suffix(Calibration(suffix.PRIORS)))
+        from_text = (PromptLookup(), Suffix(AcceptanceModel(suffix.PRIORS)))
         if pair.draft is None:
             return cls(from_text, None)
         num_blocks = -(-(max_tokens + 1) // BLOCK_SIZE)

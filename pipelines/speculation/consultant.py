@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from ..config import AUTO
 from ..engine.request import Request
-from .calibration import Calibration, Evidence
+from .acceptance import AcceptanceModel, Features
 from .cost import CostModel
 from .draft import Batch, Draft
 from .drafters.base import Opinion, Proposal
@@ -56,9 +56,9 @@ class Consultant:
     after 2 more, 4, 8, and so on: twice as long as was needed at most, and hardly ever where there is never room.
     """
 
-    def __init__(self, drafting: Drafting, calibration: Calibration) -> None:
+    def __init__(self, drafting: Drafting, acceptance: AcceptanceModel) -> None:
         self._drafting = drafting
-        self._calibration = calibration
+        self._acceptance = acceptance
         self.expected = HOPED
         self._num_expected = DOUBTED  # proposals that this rests on
         self._waits: dict[Request, _Wait] = {}  # for room in the model's cache
@@ -190,7 +190,7 @@ class Consultant:
 
     def _take_all_offers(self, draft: Draft) -> None:
         for proposal in self._drafting.surest(draft):
-            probability = draft.probability * self._calibration.estimate(proposal.evidence)
+            probability = draft.probability * self._acceptance.probability(proposal.features)
             if draft.is_full or probability < LEAST_READ:
                 return
             draft.take(proposal, probability)
@@ -218,7 +218,7 @@ class Consultant:
 
     def _take(self, batch: Batch, rate: float, draft: Draft, proposal: Proposal) -> bool:
         """Take one more token into a draft, unless no row could be so cheap that it pays, or it is too much to lose."""
-        probability, price_ms = draft.probability * self._calibration.estimate(proposal.evidence), batch.row_ms(draft)
+        probability, price_ms = draft.probability * self._acceptance.probability(proposal.features), batch.row_ms(draft)
         if probability < rate * batch.least_row_ms or not batch.can_take(draft, price_ms):
             return False
         batch.take(draft, proposal, probability, price_ms)
@@ -226,13 +226,13 @@ class Consultant:
 
     def _second_thought(self, proposal: Proposal, opinion: Opinion, is_greedy: bool) -> Proposal:
         """The likelier of what a text proposes and what the draft model would write there."""
-        odds, kind = self._calibration.log_odds(proposal.evidence) / 2, "" if is_greedy else " sampled"
+        odds, kind = self._acceptance.log_odds(proposal.features) / 2, "" if is_greedy else " sampled"
         own = opinion.proposal
         if own.token == proposal.token:
-            return replace(proposal, evidence=Evidence(f"agreed{kind}", (odds, opinion.log_odds / 2)))
-        doubted = replace(proposal, evidence=Evidence(f"doubted{kind}", (odds, opinion.log_odds / 2)))
-        mended = replace(own, evidence=Evidence(f"mended{kind}", (odds, own.evidence.features[0])))
-        return self._calibration.likeliest((doubted, mended))
+            return replace(proposal, features=Features(f"agreed{kind}", (odds, opinion.log_odds / 2)))
+        doubted = replace(proposal, features=Features(f"doubted{kind}", (odds, opinion.log_odds / 2)))
+        mended = replace(own, features=Features(f"mended{kind}", (odds, own.features.values[0])))
+        return self._acceptance.likeliest((doubted, mended))
 
     def _is_worth_writing(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
         """Whether the model is to go on behind the draft, of which it may have read a part. Its time is reserved."""
@@ -254,7 +254,7 @@ class Consultant:
                 continue
             self._num_expected += 1
             weight = max(FORGET, 1 / self._num_expected)
-            self.expected += weight * (self._calibration.estimate(proposal.evidence) - self.expected)
+            self.expected += weight * (self._acceptance.probability(proposal.features) - self.expected)
             is_taken = self._take(batch, rate, draft, proposal)
             if is_taken and self._is_worth_writing(batch, rate, draft, len(writing), bool(goes_on)):
                 goes_on.append(draft)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.timing import Run
-from .belief import Belief
+from .kalman_filter import KalmanFilter
 from .measuring import TILE_ROWS, TOKEN_SHARE, UNTILED_ROWS, increasing, measured
 
 FORMAT = 9
@@ -24,7 +24,7 @@ WIDE_TILE_ROWS = 64  # see `is_tiled`
 TABLE_ROWS = 128  # up to which prices are kept ready, since the planner asks for many of them in every pass
 DRAFT = 0.7  # how far the draft model's time may be from what was measured: a standard deviation, of the logarithm
 DRAFT_FORGET = 0.0013  # share of what was learnt of it that each pass lets go of, else it is never asked again
-DRAFT_DOUBT = 0.2  # see `Belief`
+DRAFT_DOUBT = 0.2  # see `KalmanFilter`
 BUSY = 0.2  # how far all passes together may be from what was measured: a standard deviation, of the logarithm
 BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)  # and each number of rows, together with those near to it, and alone
 NEAR = 4.0  # doublings of the number of rows
@@ -48,7 +48,7 @@ class CostModel:
     base_doubt, context_doubt: for each of `rows`, how much further than usual its costs may be from the truth, as a
         standard deviation of the logarithm, since they were guessed or hardly measured; without them, no further.
 
-    Each pass corrects what was measured once, by a `Belief` over all of these costs: the machine may be busy now, and
+    Each pass corrects what was measured once, by a `KalmanFilter` over all of these costs: the machine may be busy now, and
     all passes slower; it may have been busy while some of them were measured; and a pass of few rows waits for memory
     where one of many computes, so what else runs can be in the way of either. Another belief, over one factor, corrects
     the draft model's times. It drifts back to what was measured while that model is not asked.
@@ -64,9 +64,9 @@ class CostModel:
     base_doubt: tuple[float, ...] = ()
     context_doubt: tuple[float, ...] = ()
     least_row_ms: float = field(init=False, compare=False)  # what one more row costs where it costs least
-    _belief: Belief = field(init=False, compare=False, repr=False)  # in the order: all, base, a row beyond, context
+    _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # in the order: all, base, a row beyond, context
     _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # of late
-    _draft_belief: Belief = field(init=False, compare=False, repr=False)
+    _draft_filter: KalmanFilter = field(init=False, compare=False, repr=False)
     _base: list[float] = field(init=False, compare=False, repr=False)  # as believed now, and so
     _beyond: float = field(init=False, compare=False, repr=False)  # what each row beyond the last of `rows` adds
     _context: list[float] = field(init=False, compare=False, repr=False)
@@ -80,10 +80,10 @@ class CostModel:
 
     def __post_init__(self) -> None:
         self._tabled = np.array([self._whole(rows) for rows in range(TABLE_ROWS)])
-        self._belief, self._seen = Belief(_prior(self.rows, self._doubt)), []
+        self._filter, self._seen = KalmanFilter(_prior(self.rows, self._doubt)), []
         self._path, self._num_learnt, self._save_at = None, 0, SAVE_AFTER
-        self._draft_belief = Belief(np.array([[DRAFT**2]]), DRAFT_FORGET, DRAFT_DOUBT)
-        self._draft_belief.learn(np.ones(1), 0.0)  # what was measured is a time that was seen
+        self._draft_filter = KalmanFilter(np.array([[DRAFT**2]]), DRAFT_FORGET, DRAFT_DOUBT)
+        self._draft_filter.update(np.ones(1), 0.0)  # what was measured is a time that was seen
         self._draft_slowness = 1.0
         self._believe()
 
@@ -118,7 +118,7 @@ class CostModel:
             return
         for seen, seen_ms in self._seen:
             expected_ms = self.pass_ms(seen)
-            self._belief.learn(self._shares(seen, expected_ms), math.log(seen_ms / expected_ms))
+            self._filter.update(self._shares(seen, expected_ms), math.log(seen_ms / expected_ms))
             self._believe()
         self._num_learnt += len(self._seen)
         self._seen.clear()
@@ -136,13 +136,13 @@ class CostModel:
     def observe_draft(self, expected_ms: float, measured_ms: float) -> None:
         """Learn from a pass of the draft model."""
         if expected_ms > 0 and measured_ms > 0:
-            self._draft_belief.learn(np.ones(1), math.log(measured_ms / expected_ms))
-            self._draft_slowness = math.exp(self._draft_belief.mean[0])
+            self._draft_filter.update(np.ones(1), math.log(measured_ms / expected_ms))
+            self._draft_slowness = math.exp(self._draft_filter.mean[0])
 
     def forget_draft(self) -> None:
         """Let go of a little of what was learnt of the draft model, in a pass in which it was not asked."""
-        self._draft_belief.forget()
-        self._draft_slowness = math.exp(self._draft_belief.mean[0])
+        self._draft_filter.forget()
+        self._draft_slowness = math.exp(self._draft_filter.mean[0])
 
     def _save_again(self) -> None:
         self._save_at *= 2
@@ -189,7 +189,7 @@ class CostModel:
         return rows + -rows % TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
     def _shares(self, windows: Sequence[tuple[int, int]], expected_ms: float) -> NDArray[np.float64]:
-        """Of the time of a pass, in the order of `_belief`."""
+        """Of the time of a pass, in the order of `_filter`."""
         n = len(self.rows)
         shares = np.zeros(2 + 2 * n)
         i, share = self._place(sum(rows for rows, _ in windows))
@@ -206,7 +206,7 @@ class CostModel:
 
     def _believe(self) -> None:
         """Take the costs as they are thought to be by now."""
-        n, factors, last = len(self.rows), np.exp(self._belief.mean[1:] + self._belief.mean[0]), self.rows[-1]
+        n, factors, last = len(self.rows), np.exp(self._filter.mean[1:] + self._filter.mean[0]), self.rows[-1]
         base, context = increasing(factors[:n] * self.base_ms), increasing(factors[n + 1 :] * self.context_ms)
         self._base, self._context = base.tolist(), context.tolist()
         self._beyond = float(factors[n]) * (self.base_ms[-1] - self.base_ms[-2]) / (last - self.rows[-2])
@@ -240,7 +240,7 @@ class CostModel:
         """What is known by now: what was guessed, as passes have shown it, and what was measured, as it was, since the
         machine may have been busy of late. For the same reason, the draft model's costs are taken as they seem to be
         only where that is less: one that seems dear is not asked, so nobody would find out that it is not."""
-        n, factors, deviation = len(self.rows), np.exp(self._belief.mean[1:]), self._belief.deviation[1:]
+        n, factors, deviation = len(self.rows), np.exp(self._filter.mean[1:]), self._filter.deviation[1:]
         base_doubt, context_doubt = self._doubt
         base = np.where(base_doubt > 0, factors[:n], 1.0) * self.base_ms
         context = np.where(context_doubt > 0, factors[n + 1 :], 1.0) * self.context_ms
@@ -303,7 +303,7 @@ class CostModel:
 
 
 def _prior(rows: Sequence[int], doubts: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """How far costs may be from what was measured, in the order of `CostModel._belief`: float64 [costs, costs]."""
+    """How far costs may be from what was measured, in the order of `CostModel._filter`: float64 [costs, costs]."""
     places = np.log2([*rows, 2 * rows[-1]])
     near = np.exp(-abs(places[:, None] - places) / NEAR)
     n, (base, context) = len(rows), doubts

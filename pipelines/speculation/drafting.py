@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from ..engine.request import Request
-from .calibration import Calibration
+from .acceptance import AcceptanceModel
 from .draft import Draft
 from .drafters.base import Chain, Drafter, ModelDrafter, Opinion, Proposal
 from .drafters.grammar import Grammar
@@ -35,7 +35,7 @@ class Drafting:
     def __init__(
         self,
         modes: Mapping[str, Chain],
-        calibration: Calibration,
+        acceptance: AcceptanceModel,
         vocabulary_size: int,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -47,7 +47,7 @@ class Drafting:
             mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
             for mode, chain in modes.items()
         }
-        self._calibration = calibration
+        self._acceptance = acceptance
         self._vocabulary_size = vocabulary_size
         self.model = next((chain.model for chain in modes.values() if chain.model is not None), None)
         self.model_s = 0.0
@@ -84,7 +84,7 @@ class Drafting:
             offered = [proposal for proposal in found if proposal is not None]
             if not offered:
                 return
-            best = self._calibration.likeliest(offered)
+            best = self._acceptance.likeliest(offered)
             yield best
             ahead.append(best.token)
             for i, proposal in enumerate(found):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 
 from ..engine.request import Request
-from .calibration import Calibration
+from .acceptance import AcceptanceModel
 from .consultant import Consultant
 from .cost import CostModel
 from .draft import Batch, Draft, best_prefix
@@ -98,17 +98,17 @@ class Planner:
     def __init__(
         self,
         drafting: Drafting,
-        calibration: Calibration,
+        acceptance: AcceptanceModel,
         cost: CostModel | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.cost = cost  # without it, nothing is drafted where nobody says how many tokens
         self.overhead = Overhead()
-        self._calibration = calibration
+        self._acceptance = acceptance
         self._drafting = drafting
         self._clock = clock
         self._budgets: dict[Request, LossBudget] = {}
-        self._consultant = Consultant(drafting, calibration)
+        self._consultant = Consultant(drafting, acceptance)
         self._paces: dict[frozenset[str], _Pace] = {}  # by the modes of a pass: each has a rate of its own
         self._delay_ms = 0.0  # that the drafts of the batch pass mean for everybody in it
         self._unlearnt_ms = 0.0  # in passes since the cost of one was learnt
@@ -138,7 +138,7 @@ class Planner:
             else:
                 length = int(max(0, min(draft.limit, length, most_rows - rows)))
                 for proposal in islice(self._drafting.chained(draft), length):
-                    draft.take(proposal, draft.probability * self._calibration.estimate(proposal.evidence))
+                    draft.take(proposal, draft.probability * self._acceptance.probability(proposal.features))
                 rows += len(draft.proposals)
         if planned and self.cost is not None:
             self._plan(self.cost, drafts, planned, rows, most_rows)
@@ -224,11 +224,11 @@ class Planner:
         """Learn how proposals fared against the tokens that were kept, also those that were not worth a row: else a
         kind of proposal that has once done badly would never be tried again."""
         for proposal, token in zip(draft.proposals, kept, strict=False):
-            self._calibration.observe(proposal.evidence, proposal.token == token)
+            self._acceptance.observe(proposal.features, proposal.token == token)
         drafted = {id(proposal) for proposal in draft.proposals}
         for proposal, token in zip(draft.offers, kept, strict=False):
             if id(proposal) not in drafted:
-                self._calibration.observe(proposal.evidence, proposal.token == token)
+                self._acceptance.observe(proposal.features, proposal.token == token)
             if proposal.token != token:
                 return
 
@@ -259,7 +259,7 @@ class Planner:
             proposal = None if drafts[i].is_full else next(offers[i], None)
             if proposal is not None:
                 drafts[i].offers.append(proposal)
-                probability = drafts[i].probability * self._calibration.estimate(proposal.evidence)
+                probability = drafts[i].probability * self._acceptance.probability(proposal.features)
                 heapq.heappush(queue, (-probability, i, proposal))
 
         for i in range(len(drafts)):

@@ -23,7 +23,7 @@ from ..model.tuning import load_target
 from ..model.vocabulary import check_same_vocabulary
 from ..text.tokenizer import Tokenizer
 from . import consultant
-from .calibration import Calibration
+from .acceptance import AcceptanceModel
 from .cost import CostModel
 from .drafters import draft_model, grammar, retrieval, suffix
 from .drafters.base import Chain, Drafter
@@ -91,8 +91,8 @@ class Speculation:
             )
         self._draft: PagedModel | None = None
         kinds = (grammar, suffix, retrieval, draft_model, consultant)
-        calibration = Calibration({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
-        copying: tuple[Drafter, ...] = (Suffix(calibration),)
+        acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
+        copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
         modes = {"off": Chain(), "lookup": Chain((PromptLookup(),)), "suffix": Chain(copying)}
@@ -105,7 +105,7 @@ class Speculation:
             modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
-        self._planner = Planner(Drafting(modes, calibration, self._target.vocabulary_size), calibration)
+        self._planner = Planner(Drafting(modes, acceptance, self._target.vocabulary_size), acceptance)
         self.engine = Engine(self._target, self._pool, self._planner)
         self._profile = profile_path(pair, "CPU", {**properties, PRECISION: self.precision}, self.exact)
         self._is_measured = False

@@ -13,7 +13,7 @@ from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.paged_model import Rows, Window
-from outrider.pipelines.speculation.calibration import Calibration
+from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.drafters import draft_model, grammar, suffix
 from outrider.pipelines.speculation.drafters.base import Chain, Drafter
@@ -111,8 +111,8 @@ class FakeTokenizer:
         return [self.decode(ids) for ids in batch]
 
 
-def calibration() -> Calibration:
-    return Calibration({**grammar.PRIORS, **suffix.PRIORS, **draft_model.PRIORS})
+def acceptance() -> AcceptanceModel:
+    return AcceptanceModel({**grammar.PRIORS, **suffix.PRIORS, **draft_model.PRIORS})
 
 
 def chains(drafters: Mapping[str, Drafter]) -> dict[str, Chain]:
@@ -131,7 +131,7 @@ def fake_engine(
     model: FakeModel, drafters: Mapping[str, Drafter] | None = None, cost: CostModel | None = None
 ) -> tuple[Engine, BlockPool]:
     pool = BlockPool(model.num_blocks, BLOCK_SIZE)
-    made = calibration()
+    made = acceptance()
     drafting = Drafting(chains(drafters or {}), made, model.vocabulary_size, clock=lambda: 0.0)  # as no time matters
     planner = Planner(drafting, made, cost, clock=lambda: 0.0)
     return Engine(model, pool, planner), pool

@@ -24,7 +24,7 @@ from outrider.pipelines.structured.grammars import Grammars
 from outrider.pipelines.text.tokenizer import TextStream, Tokenizer
 
 from . import reference
-from .fakes import calibration, chains
+from .fakes import acceptance, chains
 from .requests import Asked
 from .serving import COST
 
@@ -51,7 +51,7 @@ class Models:
     def served(self, num_blocks: int = NUM_BLOCKS, drafters: Mapping[str, Drafter] | None = None) -> Served:
         """An engine with nothing in its cache."""
         pools = [BlockPool(num_blocks, BLOCK_SIZE) for _ in range(2)]
-        made = calibration()
+        made = acceptance()
         usual = {
             "lookup": PromptLookup(),
             "suffix": Suffix(made),

@@ -12,7 +12,7 @@ from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
 from . import reference
-from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, calibration, mixed_rule, new_request, random_rule
+from .fakes import BLOCK_SIZE, VOCABULARY, FakeModel, acceptance, mixed_rule, new_request, random_rule
 
 RULE = random_rule()
 TOKENS = st.integers(0, VOCABULARY - 1)
@@ -39,7 +39,7 @@ def drafters(seed: int = 0, num_blocks: int = 64) -> tuple[dict, BlockPool]:
     """A lookup, an index and a draft model that often agrees, with the draft model's pool."""
     pool = BlockPool(num_blocks, BLOCK_SIZE)
     model = FakeModel(mixed_rule(RULE, random_rule(1 + seed), 0.3), num_blocks)
-    return {"lookup": PromptLookup(), "suffix": Suffix(calibration()), "draft": DraftModel(model, pool, 1000)}, pool
+    return {"lookup": PromptLookup(), "suffix": Suffix(acceptance()), "draft": DraftModel(model, pool, 1000)}, pool
 
 
 @st.composite

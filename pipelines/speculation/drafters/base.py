@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from ...engine.request import Request
-from ..calibration import Evidence
+from ..acceptance import Features
 
 EARLIER_TURN = "earlier_turn"  # the source of what is copied from there, whoever finds it
 
@@ -18,7 +18,7 @@ class Proposal:
 
     token: int
     source: str
-    evidence: Evidence
+    features: Features
 
 
 def source_of(drafter: str, position: int, request: Request) -> str:

@@ -14,7 +14,7 @@ from ...engine.block_pool import BlockPool, OutOfBlocks, Table
 from ...engine.request import Request
 from ...engine.sampling import Logits, choose_token
 from ...model.paged_model import PREFILL_ROWS, PagedModel, Window
-from ..calibration import Evidence
+from ..acceptance import Features
 from .base import Opinion, Proposal, Wanted
 
 SUREST = 8.0  # log-odds of a proposal are cut here
@@ -106,7 +106,7 @@ class DraftModel:
         odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
         kind = self.name if config.greedy else f"{self.name} sampled"
         features = (odds / 2, math.log2(1 + len(ahead)) / 4)
-        return Opinion(Proposal(own, self.name, Evidence(kind, features)), odds_there)
+        return Opinion(Proposal(own, self.name, Features(kind, features)), odds_there)
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
         begin, cached = self._known(request, ahead)

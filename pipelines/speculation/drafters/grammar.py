@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ...engine.request import Request
-from ..calibration import Evidence
+from ..acceptance import Features
 from .base import Proposal
 
 PRIORS = {"grammar": (8.0,)}  # log-odds to begin with: nothing else can follow
@@ -23,7 +23,7 @@ class Grammar:
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
         answer = [*request.new_tokens, *ahead]
         while request.constraint is not None and (token := request.constraint.forced(answer)) is not None:
-            yield Proposal(token, self.name, Evidence(self.name))
+            yield Proposal(token, self.name, Features(self.name))
             answer.append(token)
 
     def release(self, request: Request) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ...engine.request import Request
-from ..calibration import Evidence
+from ..acceptance import Features
 from .base import Proposal, source_of
 from .latest import LatestIndex
 
@@ -28,8 +28,8 @@ class PromptLookup:
         index.extend(tokens, len(tokens) - 1)  # an n-gram at the very end has no successor yet
         size, match = index.match(tokens, [*tokens[-longest:], *ahead][-longest:])
         for depth, token in enumerate(tokens[match:] if size else ()):
-            evidence = Evidence(self.name, (size / 8, math.log2(1 + depth) / 4))
-            yield Proposal(token, source_of(self.name, match + depth, request), evidence)
+            features = Features(self.name, (size / 8, math.log2(1 + depth) / 4))
+            yield Proposal(token, source_of(self.name, match + depth, request), features)
 
     def release(self, request: Request) -> None:
         self._indices.pop(request, None)

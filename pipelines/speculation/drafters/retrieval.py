@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from ...engine.request import Request
-from ..calibration import Evidence
+from ..acceptance import Features
 from ..reference import LENGTHS, Reference
 from .base import Proposal
 
@@ -29,7 +29,7 @@ class Retrieval:
             token = int(self._reference.tokens[match.end])
             odds = math.log(match.share / (1 - match.share))
             features = (match.length / 8, math.log2(1 + match.count) / 4, odds, math.log2(1 + depth) / 4)
-            yield Proposal(token, self.name, Evidence(self.name, features))
+            yield Proposal(token, self.name, Features(self.name, features))
             tail = [*tail, token][-LENGTHS[0] :]
             depth += 1
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...engine.request import Request
-from ..calibration import Calibration, Evidence
+from ..acceptance import AcceptanceModel, Features
 from .base import Proposal, source_of
 from .ngrams import Match, NgramIndex, Tail, longer
 
@@ -18,7 +18,7 @@ LONGEST_REPLACEMENT = 12  # tokens, on either side
 MOST_REPLACEMENTS = 4  # that begin with the same token
 
 # Weights of the features below, bias first, fitted to edits, completions and chats over a thousand functions; the
-# calibration learns on from here.
+# acceptance learns on from here.
 PRIORS = {
     "copy": (-2.5, 4.09, 2.07, 2.43, -0.02, -0.86, 0.34, -0.05),
     "follow": (3.15, 1.03, 1.43, 2.48, -2.33, -4.83, -0.53, 1.27),
@@ -46,7 +46,7 @@ class _Copy(NamedTuple):
 
 class _Candidate(NamedTuple):
     token: int
-    evidence: Evidence
+    features: Features
     then: _Copy  # what is copied behind it
 
 
@@ -78,7 +78,7 @@ class _Trail:
                 self._follow(token)
             self.index.extend((token,))
 
-    def propose(self, calibration: Calibration, ahead: Sequence[int], stop: frozenset[int]) -> Iterator[_Candidate]:
+    def propose(self, acceptance: AcceptanceModel, ahead: Sequence[int], stop: frozenset[int]) -> Iterator[_Candidate]:
         """The likeliest candidate for each next token, on the condition that those before it are right."""
         copy, tail, depth = self._copy, self.index.tail, len(ahead)
         for token in ahead:
@@ -86,7 +86,7 @@ class _Trail:
                 copy = copy.next() if self.index.tokens[copy.source : copy.source + 1] == [token] else None
             tail = longer(tail, token)
         while candidates := self.candidates(copy, tail, depth):
-            best = calibration.likeliest(candidates)
+            best = acceptance.likeliest(candidates)
             yield best
             if best.token in stop:
                 return
@@ -99,7 +99,7 @@ class _Trail:
         found: list[_Candidate] = []
 
         def add(token: int, kind: str, run: int, then: _Copy, agreed: float) -> None:
-            found.append(_Candidate(token, Evidence(kind, _features(match, run, agreed, risk, depth)), then))
+            found.append(_Candidate(token, Features(kind, _features(match, run, agreed, risk, depth)), then))
 
         def agreement(token: int) -> float:
             return 0.0 if match is None else 1.0 if tokens[match.end] == token else -1.0
@@ -190,15 +190,15 @@ class Suffix:
     """Copies on where the answer copies, and otherwise continues as the longest known n-gram did last.
 
     It reads prompt, answer and earlier turns alike, since all of them are in the request's tokens. Of several
-    candidates it takes the one that `calibration` holds likeliest; whoever judges its proposals must tell the same
-    calibration. See `NgramIndex` for time and memory a token. Related to prompt lookup decoding (A. Saxena, 2023), LLMA
+    candidates it takes the one that `acceptance` holds likeliest; whoever judges its proposals must tell the same
+    acceptance. See `NgramIndex` for time and memory a token. Related to prompt lookup decoding (A. Saxena, 2023), LLMA
     (arXiv 2304.04487) and SuffixDecoding (arXiv 2411.04975).
     """
 
     name = "suffix"
 
-    def __init__(self, calibration: Calibration) -> None:
-        self._calibration = calibration
+    def __init__(self, acceptance: AcceptanceModel) -> None:
+        self._acceptance = acceptance
         self._trails: dict[Request, _Trail] = {}
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
@@ -206,9 +206,9 @@ class Suffix:
         if trail is None:
             trail = self._trails[request] = _Trail(request.num_prompt_tokens)
         trail.extend(request.tokens[len(trail.index.tokens) :])
-        for candidate in trail.propose(self._calibration, ahead, request.config.stop_ids):
+        for candidate in trail.propose(self._acceptance, ahead, request.config.stop_ids):
             source = source_of(self.name, candidate.then.source - 1, request)
-            yield Proposal(candidate.token, source, candidate.evidence)
+            yield Proposal(candidate.token, source, candidate.features)
 
     def release(self, request: Request) -> None:
         self._trails.pop(request, None)

@@ -8,7 +8,7 @@ from pathlib import Path
 from outrider.app.bench.replay import Replay
 from outrider.pipelines import GenerationConfig, LLMPipeline
 from outrider.pipelines.engine.request import Request
-from outrider.pipelines.speculation.calibration import Evidence
+from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.drafters.base import Proposal
 
 PROMPT, ANSWER = [7, 8], [1, 2, 3, 4, 5]
@@ -27,7 +27,7 @@ class Fake:
         assert request.tokens == [*PROMPT, *ANSWER[: request.num_new]]
         for token in self.script[request.num_new]:
             self.num_asked += 1
-            yield Proposal(token, self.name, Evidence("fake"))
+            yield Proposal(token, self.name, Features("fake"))
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
         return 0

@@ -15,7 +15,7 @@ from outrider.pipelines.errors import BrokenLogits
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
-from ..fakes import BLOCK_SIZE, FakeModel, Row, Rule, calibration, fake_engine, new_request, run
+from ..fakes import BLOCK_SIZE, FakeModel, Row, Rule, acceptance, fake_engine, new_request, run
 from ..serving import COST, RULE, SAMPLED, check, drafters, plain, requests
 from ..speculation.drafting import SABOTAGE, BrokenDrafter, right, unsteady
 
@@ -158,7 +158,7 @@ def test_a_draft_model_whose_logits_are_no_numbers_is_a_drafter_that_failed(
 ):
     rule = with_number(math.nan, slice(5, 6), lambda prefix: len(prefix) > 5)
     pool = BlockPool(64, BLOCK_SIZE)
-    made = {"suffix": Suffix(calibration()), "draft": DraftModel(FakeModel(rule), pool, 1000)}
+    made = {"suffix": Suffix(acceptance()), "draft": DraftModel(FakeModel(rule), pool, 1000)}
     engine, _ = fake_engine(FakeModel(RULE), made, cost=replace(COST))
     request = new_request([1, 2, 3], 30, mode=mode, **{"num_assistant_tokens": num_assistant_tokens, **sampled})
     run(engine, request)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.engine.sampling import choose_token
-from outrider.pipelines.speculation.calibration import Evidence
+from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.drafters.base import Proposal
 
 from ..fakes import Rule
@@ -37,7 +37,7 @@ class KnowingDrafter(_TestDrafter):
             logits = self._rule(tokens)
             token = choose_token(logits, tokens, request.num_prompt_tokens, request.config, request.answer)
             proposed = token if self._is_honest() else (token + 1) % len(logits)
-            yield Proposal(proposed, self.name, Evidence(self.name))
+            yield Proposal(proposed, self.name, Features(self.name))
             tokens.append(token)
 
 
@@ -67,7 +67,7 @@ class BrokenDrafter(_TestDrafter):
         proposed = self._make(request, self._rng)
         if not isinstance(proposed, list):
             return proposed  # type: ignore[return-value]
-        return (Proposal(token, self.name, Evidence(self.name)) for token in proposed)
+        return (Proposal(token, self.name, Features(self.name)) for token in proposed)
 
 
 def _random_tokens(request: Request, rng: random.Random) -> list[int]:
@@ -83,7 +83,7 @@ def _raises_at_times(request: Request, rng: random.Random) -> list[int]:
 
 
 def _raises_in_the_middle(request: Request, rng: random.Random) -> Iterator[Proposal]:
-    yield Proposal(3, "test", Evidence("test"))
+    yield Proposal(3, "test", Features("test"))
     raise RuntimeError("this drafter breaks off")
 
 

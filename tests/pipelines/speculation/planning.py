@@ -8,7 +8,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from outrider.pipelines.speculation.calibration import Calibration, Evidence
+from outrider.pipelines.speculation.acceptance import AcceptanceModel, Features
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.drafters.base import Chain, Opinion, Proposal
@@ -20,15 +20,15 @@ from ..fakes import new_request
 ROWS = (2, 3, 4, 6, 9, 33)
 
 
-class Odds(Calibration):
+class Odds(AcceptanceModel):
     """Believes what a proposal says of itself, and learns nothing."""
 
-    def estimate(self, evidence: Evidence) -> float:
-        if evidence.kind in ("agreed", "doubted", "mended"):
-            return {"agreed": 0.97, "doubted": 0.2, "mended": 0.8}[evidence.kind]
-        return evidence.features[0]
+    def probability(self, features: Features) -> float:
+        if features.kind in ("agreed", "doubted", "mended"):
+            return {"agreed": 0.97, "doubted": 0.2, "mended": 0.8}[features.kind]
+        return features.values[0]
 
-    def observe(self, evidence: Evidence, kept: bool) -> None:
+    def observe(self, features: Features, kept: bool) -> None:
         pass
 
 
@@ -49,7 +49,7 @@ class Offering:
 
     def _proposal(self, estimate: float) -> Proposal:
         self.num_taken += 1
-        return Proposal(7, self.name, Evidence(self.name, (estimate,)))
+        return Proposal(7, self.name, Features(self.name, (estimate,)))
 
 
 class Writing(Offering):

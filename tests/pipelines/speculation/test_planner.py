@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation import loss_budget
-from outrider.pipelines.speculation.calibration import Evidence
+from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.draft import Batch, Draft
 from outrider.pipelines.speculation.drafters.base import Chain, Proposal
 from outrider.pipelines.speculation.drafting import Drafting
@@ -49,7 +49,7 @@ def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_ro
 def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(base, estimates, rate, other_rows):
     batch, draft = Batch(cost_of(base), 1 + other_rows), draft_of()
     for estimate in estimates:
-        proposal = Proposal(7, "suffix", Evidence("suffix"))
+        proposal = Proposal(7, "suffix", Features("suffix"))
         batch.take(draft, proposal, draft.probability * estimate, batch.row_ms(draft))
     worths = [sum(draft.probabilities[:n]) - rate * sum(draft.prices_ms[:n]) for n in range(len(estimates) + 1)]
     batch.cut_to_best(draft, rate)
@@ -229,8 +229,8 @@ def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_r
     seen = []
 
     class Noting(Odds):
-        def observe(self, evidence, kept):
-            seen.append((evidence.features[0], kept))
+        def observe(self, features, kept):
+            seen.append((features.values[0], kept))
 
     draft = draft_of(num_assistant_tokens=4)
     offering = Offering("suffix", {draft.request: [0.1, 0.2, 0.3, 0.4]})

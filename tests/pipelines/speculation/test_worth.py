@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines.speculation.calibration import Evidence
+from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.drafters.base import Proposal
 from outrider.pipelines.speculation.worth import FOUND, Worth
 
@@ -20,7 +20,7 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
     cost, draft = cost_of(base, draft_ms=data.draw(SHARES)), draft_of()
     cost.draft_row_ms = data.draw(SHARES)
     for estimate in estimates:
-        draft.take(Proposal(7, "suffix", Evidence("suffix")), draft.probability * estimate)
+        draft.take(Proposal(7, "suffix", Features("suffix")), draft.probability * estimate)
     n, probabilities = len(estimates), [1.0, *draft.probabilities]
     length = data.draw(st.integers(0, n))
     worth = Worth(cost, rate, expected)

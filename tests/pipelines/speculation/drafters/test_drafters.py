@@ -15,7 +15,7 @@ from scipy import stats
 
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.sampling import choose_token
-from outrider.pipelines.speculation.calibration import Calibration
+from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.suffix import PRIORS, Suffix
@@ -133,7 +133,7 @@ def test_the_memory_of_lookup_does_not_grow_with_the_longest_ngram():
 @pytest.mark.parametrize("num_earlier", [0, 3, 6, 10])
 def test_what_is_copied_from_earlier_turns_is_told_from_what_is_copied_from_this_one(kind, num_earlier):
     """Also where a copy goes on over the border."""
-    drafter = PromptLookup() if kind == "lookup" else Suffix(Calibration(PRIORS))
+    drafter = PromptLookup() if kind == "lookup" else Suffix(AcceptanceModel(PRIORS))
     request = new_request([*range(20, 30), 20, 21], 100)
     request.num_earlier_tokens = num_earlier
     for ahead in ([], [22, 23, 24]):

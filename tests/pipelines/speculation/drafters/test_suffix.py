@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines.speculation.calibration import Calibration
+from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.drafters.ngrams import DEPTH, Match, NgramIndex
 from outrider.pipelines.speculation.drafters.suffix import LONGEST_REPLACEMENT, MOST_REPLACEMENTS, PRIORS, REACH, Suffix
 
@@ -22,7 +22,7 @@ cuts = st.lists(st.integers(1, 7), max_size=12)
 
 
 def suffix() -> Suffix:
-    return Suffix(Calibration(PRIORS))
+    return Suffix(AcceptanceModel(PRIORS))
 
 
 def naive_match(tokens: list[int]) -> Match | None:
@@ -103,7 +103,7 @@ def test_only_tokens_of_the_text_are_proposed_whatever_stands_ahead(prompt, answ
     request.tokens += answer
     proposed = list(itertools.islice(suffix().propose(request, ahead), 50))
     assert {proposal.token for proposal in proposed} <= set(request.tokens)
-    assert all(proposal.source == "suffix" and len(proposal.evidence.features) == 7 for proposal in proposed)
+    assert all(proposal.source == "suffix" and len(proposal.features.values) == 7 for proposal in proposed)
     assert request.tokens == [*prompt, *answer]
 
 
@@ -206,14 +206,14 @@ def test_of_two_candidates_the_one_that_has_proved_right_is_taken():
     code, answer = renamed(4, 10)
     request = new_request([5, *code, 7], 1000)
     request.tokens += answer[: answer.index(NEW[0], answer.index(NEW[0]) + 1)]
-    trusting, doubting = Calibration(PRIORS), Calibration(PRIORS)
+    trusting, doubting = AcceptanceModel(PRIORS), AcceptanceModel(PRIORS)
     candidates = Suffix(trusting)
     foreseen(candidates, request)
     (trail,) = candidates._trails.values()
     for candidate in trail.candidates(trail._copy, trail.index.tail, 0):
         for _ in range(200):
-            trusting.observe(candidate.evidence, candidate.token == NEW[0])
-            doubting.observe(candidate.evidence, candidate.token == OLD[0])
+            trusting.observe(candidate.features, candidate.token == NEW[0])
+            doubting.observe(candidate.features, candidate.token == OLD[0])
     assert foreseen(Suffix(trusting), request, 3) == NEW
     assert foreseen(Suffix(doubting), request, 2) == OLD
 

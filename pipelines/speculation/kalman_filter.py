@@ -1,4 +1,4 @@
-"""Belief: what is thought of several costs that were measured once, as passes go on to show what they are."""
+"""KalmanFilter: what is thought of several costs that were measured once, as passes go on to show what they are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CREDIBLE = 2.0  # standard deviations that one time may be off, to be believed i
 FORGET = 0.0005  # share of what was learnt that each time lets go of, else what once was dear is never tried again
 
 
-class Belief:
+class KalmanFilter:
     """A Gaussian over the logarithms of the factors by which costs differ from those that were measured.
 
     mean: float64 [costs]. To begin with, and in the long run where nothing is seen, it is 0, with the covariance
@@ -29,7 +29,7 @@ class Belief:
         self._forget = forget
         self._doubt = doubt
 
-    def learn(self, shares: NDArray[np.float64], error: float) -> None:
+    def update(self, shares: NDArray[np.float64], error: float) -> None:
         """Learn from a time whose logarithm was `error` above what was believed. shares: float64 [costs], by how much
         that logarithm grows with the one of each cost."""
         self.forget()
