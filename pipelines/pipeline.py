@@ -17,7 +17,7 @@ from .engine.request import Request
 from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
 from .model.pair import Pair
 from .results import DecodedResults, DecodedText
-from .speculation.speculation import Speculation
+from .speculation.runtime import Runtime
 from .stream import Stream
 from .structured.grammars import Grammars
 from .text.prompt import Inputs, Message, Prompt, encode_prompt, num_earlier_tokens, prompts_of
@@ -79,11 +79,11 @@ class LLMPipeline:
         self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
         self._history: list[Message] | None = None  # of the chat that is on
         self._engine: Backend
-        self._speculation: Speculation | None = None
+        self._speculation: Runtime | None = None
         self.modes: tuple[str, ...] = ("off",)
         if device == CPU:
             folder = None if reference is None else Path(reference).expanduser()
-            self._speculation = Speculation(self.pair, self.tokenizer, cache_tokens, exact, folder, properties)
+            self._speculation = Runtime(self.pair, self.tokenizer, cache_tokens, exact, folder, properties)
             self._engine = self._speculation.engine
             self._cache_tokens = self._speculation.cache_tokens
             self.modes = self._speculation.modes
@@ -103,7 +103,7 @@ class LLMPipeline:
         return self._speculation is not None and self._speculation.exact
 
     @property
-    def speculation(self) -> Speculation:
+    def speculation(self) -> Runtime:
         """What is measured and checked of the pair on the CPU. Raises UnsupportedDevice elsewhere."""
         if self._speculation is None:
             raise UnsupportedDevice(f"Nothing is drafted on {self.device}: load the pair with device='CPU'.")

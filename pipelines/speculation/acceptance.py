@@ -15,7 +15,8 @@ FLATTEST = 15.0  # log-odds are clipped here
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a probability is predicted from: the kind of proposal, and numbers of about the size of 1 that describe it."""
+    """What a probability is predicted from: the kind of proposal, and numbers of about the size of 1 that describe
+    it."""
 
     kind: str
     values: tuple[float, ...] = ()
@@ -71,8 +72,8 @@ class AcceptanceModel:
     stops. `priors` gives the initial weights of a kind, bias first. A kind without a prior starts at even odds and
     learns faster.
 
-    Probabilities are conditional on all proposals before it being accepted, so outcomes must be observed up to the first
-    rejection only: nothing behind it was tested.
+    Probabilities are conditional on all proposals before it being accepted, so outcomes must be observed up to the
+    first rejection only: nothing behind it was tested.
     """
 
     def __init__(self, priors: Mapping[str, Sequence[float]] | None = None) -> None:

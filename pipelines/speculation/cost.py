@@ -48,10 +48,10 @@ class CostModel:
     base_doubt, context_doubt: for each of `rows`, how much further than usual its costs may be from the truth, as a
         standard deviation of the logarithm, since they were guessed or hardly measured; without them, no further.
 
-    Each pass corrects what was measured once, by a `KalmanFilter` over all of these costs: the machine may be busy now, and
-    all passes slower; it may have been busy while some of them were measured; and a pass of few rows waits for memory
-    where one of many computes, so what else runs can be in the way of either. Another belief, over one factor, corrects
-    the draft model's times. It drifts back to what was measured while that model is not asked.
+    Each pass corrects what was measured once, by a `KalmanFilter` over all of these costs: the machine may be busy now,
+    and all passes slower; it may have been busy while some of them were measured; and a pass of few rows waits for
+    memory where one of many computes, so what else runs can be in the way of either. Another belief, over one factor,
+    corrects the draft model's times. It drifts back to what was measured while that model is not asked.
     """
 
     rows: tuple[int, ...]
@@ -64,7 +64,7 @@ class CostModel:
     base_doubt: tuple[float, ...] = ()
     context_doubt: tuple[float, ...] = ()
     least_row_ms: float = field(init=False, compare=False)  # what one more row costs where it costs least
-    _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # in the order: all, base, a row beyond, context
+    _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # of all, base, a row beyond, context
     _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # of late
     _draft_filter: KalmanFilter = field(init=False, compare=False, repr=False)
     _base: list[float] = field(init=False, compare=False, repr=False)  # as believed now, and so

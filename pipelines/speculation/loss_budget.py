@@ -1,4 +1,4 @@
-"""LossBudget: how much time drafts have cost an answer, and whether to ask for more of them."""
+"""LossBudget: the time that an answer may still lose to drafting, and whether to draft again."""
 
 from __future__ import annotations
 
@@ -6,54 +6,53 @@ from dataclasses import dataclass
 
 TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
 ALLOWANCE = 3  # passes with a draft of one token that it may lose besides: luck needs time to even out
-HOPE = 0.01  # share of a plain pass that asking is worth in any case: what was not asked for is never found
-FIRST_HOPE = 0.5  # the same of the first attempts of an answer
-FORGET = 0.15  # weight of the newest attempt in what one is expected to bring
+HOPE = 0.01  # share of a plain pass that asking the drafters is always taken to be worth, or they are never asked again
+FIRST_HOPE = 0.5  # the same for the first attempts of an answer
+FORGET = 0.15  # weight of the newest attempt in the expected gain of the next
 LONGEST_PAUSE = 16  # passes
 
 
 @dataclass(slots=True)
 class LossBudget:
-    """Of one answer, in milliseconds: what plain decoding would have taken in the same batch, and how much longer its
-    passes took for drafts, its own and those of others, less what it gained by its own.
+    """For one answer, in milliseconds: what plain decoding would have taken in the same batch, and how much longer its
+    passes took because of drafts, its own and those of others, less what its own accepted tokens saved.
 
-    It may lose TOLERANCE, and ALLOWANCE passes with a draft of one token, as they were when it began. Where a second
-    row is dear, so is any draft, and three plain passes would not pay for one that is worth it. What reading the prompt
-    took allows nothing, else a short answer behind a long prompt could take twice its time.
+    The answer may lose TOLERANCE of its time, and ALLOWANCE passes with a draft of one token. Where a second row is
+    expensive, so is every draft, and three plain passes would not pay for one that is worth it. Reading the prompt adds
+    nothing to the budget, or a short answer behind a long prompt could take twice its time.
     """
 
     allowance_ms: float
     plain_ms: float = 0.0
     lost_ms: float = 0.0
-    brings_ms: float = 0.0  # an attempt to draft, as far as can be told
+    gain_ms: float = 0.0  # expected of an attempt to draft
     _pause: int = 0  # passes between attempts
     _waited: int = 0
 
     @classmethod
     def of(cls, plain_ms: float, drafted_ms: float) -> LossBudget:
-        """For an answer that begins in a pass of `plain_ms` without drafts, and `drafted_ms` with one of one token."""
-        return cls(ALLOWANCE * drafted_ms, brings_ms=FIRST_HOPE * plain_ms)
+        """For an answer whose first pass takes `plain_ms` without drafts and `drafted_ms` with one drafted token."""
+        return cls(ALLOWANCE * drafted_ms, gain_ms=FIRST_HOPE * plain_ms)
 
     @property
     def remaining_ms(self) -> float:
-        """What may still be lost."""
         return max(0.0, TOLERANCE * self.plain_ms + self.allowance_ms - self.lost_ms)
 
     @property
     def is_due(self) -> bool:
-        """Whether the drafters are to be asked. Where that has brought less than its price of late, it is left out for
-        ever more passes, up to LONGEST_PAUSE: at most as many as lie behind in which it was in vain."""
+        """Whether to ask the drafters in this pass. While asking has gained less than its price, it is skipped for more
+        and more passes, up to LONGEST_PAUSE, but never for more than it has been in vain."""
         return self._waited >= self._pause
 
     def passed(self, num_tokens: int, plain_ms: float, delay_ms: float) -> None:
-        """Count a pass that brought the answer so many tokens, and took `delay_ms` beyond its `plain_ms`."""
+        """Count a pass that gave the answer `num_tokens` and took `delay_ms` longer than the plain `plain_ms`."""
         self.plain_ms += num_tokens * plain_ms
         self.lost_ms += delay_ms - (num_tokens - 1) * plain_ms
         self._waited += 1
 
-    def attempted(self, brings_ms: float, price_ms: float, plain_ms: float) -> None:
-        """Count an attempt to draft at this price, and what it is expected to bring."""
-        self.brings_ms += FORGET * (brings_ms - self.brings_ms)
+    def attempted(self, gain_ms: float, price_ms: float, plain_ms: float) -> None:
+        """Count an attempt to draft, its expected gain, and the price of asking."""
+        self.gain_ms += FORGET * (gain_ms - self.gain_ms)
         self._waited = 0
-        is_worthwhile = max(self.brings_ms, HOPE * plain_ms) >= price_ms
+        is_worthwhile = max(self.gain_ms, HOPE * plain_ms) >= price_ms
         self._pause = 0 if is_worthwhile else min(2 * self._pause + 1, LONGEST_PAUSE)

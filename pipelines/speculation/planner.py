@@ -1,4 +1,4 @@
-"""Planner: who drafts for which request, and how many tokens."""
+"""Planner: who drafts for each request, and how many tokens."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from itertools import accumulate, islice
 
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
-from .consultant import Consultant
+from .batch import Batch
 from .cost import CostModel
-from .draft import Batch, Draft, best_prefix
+from .draft import Draft, best_prefix
+from .draft_model_policy import DraftModelPolicy
+from .drafter_set import DrafterSet
 from .drafters.base import Proposal
-from .drafting import Drafting
 from .loss_budget import LossBudget
 from .overhead import Overhead
 
 LONGEST = 32  # tokens of a draft
-REMEMBER = 0.9  # weight of the passes so far in the rate of late
-LONGEST_WRITTEN = 8  # tokens that the draft model is expected to write at a time, at most
-LEARN_AFTER_MS = 10.0  # of passes: learning what one costs takes a tenth of a millisecond, much beside a small model
-PER_DRAFT = 1 / 2  # share of what may still be lost that the rows of a draft take, unless only a longer one pays
+REMEMBER = 0.9  # weight of the passes so far in the recent rate
+LONGEST_GENERATED = 8  # tokens that the draft model is expected to generate at a time, at most
+LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
+PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One more token of a draft: the odds that it is reached and stands, and its price."""
+    """One more token of a draft: the probability that it is reached and accepted, and its price."""
 
     draft: Draft
     probability: float
@@ -37,7 +38,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Pace:
-    """Of late, all requests of a pass together."""
+    """The recent rate of all requests of a pass together, exponentially weighted."""
 
     tokens: float = 0.0
     time_ms: float = 0.0
@@ -48,13 +49,13 @@ class _Pace:
 
     @property
     def rate(self) -> float:
-        """Tokens per millisecond; 0 where nothing is known."""
+        """Tokens per millisecond; 0 before the first pass."""
         return self.tokens / self.time_ms if self.time_ms else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Bare:
-    """The batch pass without what is planned: its requests, the tokens to be expected of it, and its time."""
+    """The pass without planned drafts: its requests, the expected number of tokens, and its time."""
 
     drafts: Sequence[Draft]
     tokens: float
@@ -66,65 +67,65 @@ class _Bare:
 
 
 class Planner:
-    """Drafts as a request's mode says: each mode is a chain of drafters, one going on where the other ends.
+    """Decides who drafts for each request of a pass, and how many tokens.
 
-    Where `num_assistant_tokens` is given, so many tokens are drafted. Otherwise as many as pay. A draft of estimates
-    a1, a2, ... brings a1 + a1 a2 + ... tokens; more are worth drafting while the probabilities that they stand exceed
-    the time that they add times `rate`, the tokens that a millisecond is worth. By the renewal-reward theorem that is
-    the rate of the best policy in the long run; as texts change between copying and writing, it is taken midway
-    between the rate of late, in the same modes, and the most that this pass can be expected to give. All requests
-    share one pass, so the tokens that are likeliest to stand come first, whoever's they are, and a full pass leaves no
-    room for doubtful ones.
+    The mode of a request names its drafters, each of which goes on where the one before it ends. With
+    `num_assistant_tokens` so many tokens are drafted, otherwise as many as pay: a draft whose tokens are accepted with
+    the conditional probabilities a1, a2, ... adds a1 + a1 a2 + ... tokens, and is extended while the probability that
+    all of it is accepted exceeds the time that it adds times `rate`, what a millisecond is worth in tokens. By the
+    renewal-reward theorem the best `rate` is that of the best policy in the long run. As answers change between
+    copying and writing anew, it is the geometric mean of the recent rate in the same modes and of the highest rate that
+    this pass can be expected to have. All requests share one pass, so the likeliest tokens are taken first, whoever's
+    they are, and a full pass leaves no room for doubtful ones.
 
-    The draft model is asked where its time, too, is expected to pay: to write behind what the texts offer, and in mode
-    "auto" also to write in its place, or to read it: one pass tells for each token whether the model would write it
-    too, and what instead (a cascade, as in Chen et al., arXiv 2312.11462).
+    The draft model runs where its time, too, is expected to pay: it generates tokens behind those of the text drafters,
+    and in mode "auto" also in their place, or scores them: one pass tells for each token whether the draft model
+    agrees, and what it would write instead (a cascade, as in Chen et al., arXiv 2312.11462).
 
-    An `LossBudget` of each answer bounds its delay, whatever fails, its own drafts or those that others bring into its
-    passes, also where it has none itself: what drafts may take together is what the poorest of the pass can spare.
-    Most of that is kept for later, so that one bad guess does not end all drafting: rows take the share PER_DRAFT, unless
-    nothing so short is expected to pay. What stands is credited to its own answer, and the drafts of answers that go
-    well soon grow as long as they pay. Times are those that `cost` predicts, and what Python usually takes, so noise
-    does not enter.
+    The `LossBudget` of each answer bounds its delay, by its own drafts or by those of others in its passes. All drafts
+    of a pass together may take what the answer with the least budget has left. Rows take the share PER_DRAFT of that,
+    unless nothing so short is expected to pay, so that one rejected draft does not end all drafting. Accepted tokens
+    are credited to their own answer, and drafts grow quickly while they are accepted. Times are those predicted by
+    `cost` and Python's usual ones, so noise does not enter.
 
-    Who fixes the length of drafts gives the bound up for itself. Its rows and the time of its drafters are part of
-    what a pass takes, like the rows of prompts: what others lose by them is owed to that request alone, so it is not
-    charged to drafts that are planned, and nothing that these gain makes up for it.
+    Requests with a fixed draft length have no such bound. Their rows and their drafters' time count as part of the
+    plain pass, like rows of prompts: what they cost others is not charged to drafts that are planned.
 
-    Asking takes Python's time, too, which matters beside small models: see `LossBudget.is_due`. It is left out of budget
-    where an answer has a form: there most of it goes into what the form allows, which is due with and without drafts.
+    Asking the drafters takes Python's time, which matters beside small models: see `LossBudget.is_due`. It is not
+    counted where an answer has structured output, since most of it goes into the grammar, which plain decoding needs
+    too.
     """
 
     def __init__(
         self,
-        drafting: Drafting,
+        drafter_set: DrafterSet,
         acceptance: AcceptanceModel,
         cost: CostModel | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.cost = cost  # without it, nothing is drafted where nobody says how many tokens
+        self.cost = cost  # without it, only drafts of a fixed length are made
         self.overhead = Overhead()
         self._acceptance = acceptance
-        self._drafting = drafting
+        self._drafters = drafter_set
         self._clock = clock
         self._budgets: dict[Request, LossBudget] = {}
-        self._consultant = Consultant(drafting, acceptance)
-        self._paces: dict[frozenset[str], _Pace] = {}  # by the modes of a pass: each has a rate of its own
-        self._delay_ms = 0.0  # that the drafts of the batch pass mean for everybody in it
-        self._unlearnt_ms = 0.0  # in passes since the cost of one was learnt
-        self._drafting_ms = self._observing_ms = 0.0  # what `draft` took for this pass, and `observe` for the last
-        self.rate = 0.0  # what a millisecond is worth in the batch pass, in tokens
+        self._model_policy = DraftModelPolicy(drafter_set, acceptance)
+        self._paces: dict[frozenset[str], _Pace] = {}  # by the modes of a pass
+        self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
+        self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
+        self._drafting_ms = self._observing_ms = 0.0  # of `draft` in this pass, of `observe` in the last
+        self.rate = 0.0  # what a millisecond of the pass is worth, in tokens
 
     @property
     def model_s(self) -> float:
-        """Seconds that the draft model has taken, all in all."""
-        return self._drafting.model_s
+        """Total time of the draft model, in seconds."""
+        return self._drafters.model_s
 
     def draft(self, drafts: Sequence[Draft], other_rows: int = 0, most_rows: float = math.inf) -> None:
-        """Fill the draft of each draft. `other_rows` of the same pass are prompts that are being read.
+        """Fill the drafts of a pass that also has `other_rows` of prompts.
 
-        Drafts are cut so that the pass has `most_rows` at most. Those of a fixed length come first, in their order;
-        the last token of each answer has its row in any case.
+        The pass gets at most `most_rows`: a row for the last token of each request, then drafts of a fixed length in
+        their order, then those that are planned.
         """
         began = self._clock()
         self._delay_ms = 0.0
@@ -133,11 +134,11 @@ class Planner:
         for draft in drafts:
             length = draft.request.config.num_assistant_tokens
             if length is None:
-                if self._drafting.chain(draft).drafters:
+                if self._drafters.chain(draft).drafters:
                     planned.append(draft)
             else:
                 length = int(max(0, min(draft.limit, length, most_rows - rows)))
-                for proposal in islice(self._drafting.chained(draft), length):
+                for proposal in islice(self._drafters.chained(draft), length):
                     draft.take(proposal, draft.probability * self._acceptance.probability(proposal.features))
                 rows += len(draft.proposals)
         if planned and self.cost is not None:
@@ -156,17 +157,17 @@ class Planner:
         asked = [draft for draft in planned if self._can_ask(batch, draft, bare_ms, overhead)]
         if not asked:
             return
-        began, model_s = self._clock(), self._drafting.model_s
+        began, model_s = self._clock(), self._drafters.model_s
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         bare = _Bare(drafts, tokens, self._bare_ms(cost, drafts))
         self._draft_from_text(batch, asked, bare)
-        if self._drafting.model is not None:
-            self._consultant.consult(batch, self.rate, asked)
+        if self._drafters.model is not None:
+            self._model_policy.draft(batch, self.rate, asked)
         self._delay_ms = batch.spent_ms
         for draft in asked:
             budget = self._budgets[draft.request]
-            budget.attempted(draft.worth(self.rate) / self.rate, overhead.asking.value, bare_ms)
-        took_ms = 1e3 * (self._clock() - began - (self._drafting.model_s - model_s))
+            budget.attempted(draft.gain(self.rate) / self.rate, overhead.asking.value, bare_ms)
+        took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
         if overhead.asking.is_doubted:
             self._delay_ms += max(0.0, took_ms - len(asked) * overhead.asking.value)
         if overhead is self.overhead:
@@ -179,8 +180,11 @@ class Planner:
         target_ms: float | None,
         beside_ms: float | None = None,
     ) -> None:
-        """Learn from a pass: what each draft's request kept, and, where nothing else was in it, the target's time, and
-        what the pass took `beside_ms` the target, drafting included."""
+        """Learn from a pass.
+
+        kept: the tokens that each request gained. target_ms: the target's time, None where the pass had other rows.
+        beside_ms: the time of the rest of the pass, drafting included.
+        """
         began = self._clock()
         for draft, tokens in zip(drafts, kept, strict=True):
             self._learn(draft, tokens)
@@ -205,11 +209,11 @@ class Planner:
     def release(self, request: Request) -> None:
         """Forget a finished request."""
         self._budgets.pop(request, None)
-        self._consultant.release(request)
-        self._drafting.release(request)
+        self._model_policy.release(request)
+        self._drafters.release(request)
 
     def _can_ask(self, batch: Batch, draft: Draft, plain_ms: float, overhead: Overhead) -> bool:
-        """Whether to ask the drafters of a draft now, which is paid for at once."""
+        """Whether to ask the drafters of a request in this pass; the price is paid at once."""
         price_ms = overhead.asking.value
         if draft.limit <= 0 or not self._budgets[draft.request].is_due:
             return False
@@ -221,8 +225,8 @@ class Planner:
         return True
 
     def _learn(self, draft: Draft, kept: Sequence[int]) -> None:
-        """Learn how proposals fared against the tokens that were kept, also those that were not worth a row: else a
-        kind of proposal that has once done badly would never be tried again."""
+        """Compare proposals with the tokens that were kept, also proposals that were not worth a row: otherwise a kind
+        of proposal that once did badly would never be tried again."""
         for proposal, token in zip(draft.proposals, kept, strict=False):
             self._acceptance.observe(proposal.features, proposal.token == token)
         drafted = {id(proposal) for proposal in draft.proposals}
@@ -233,13 +237,13 @@ class Planner:
                 return
 
     def _draft_from_text(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare) -> None:
-        """Take what the texts themselves offer, the surest first, as far as it pays."""
-        rows, stake_ms = batch.rows, PER_DRAFT * (batch.budget_ms - batch.spent_ms)
+        """Take what the text drafters propose, the likeliest first, as far as it pays."""
+        rows, most_ms = batch.rows, PER_DRAFT * batch.remaining_ms
         steps = self._take_surest(batch, drafts, bare.rate)
-        late = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is there in any case
-        self.rate = math.sqrt(late * self._rate_at_best(batch, drafts, bare, steps, rows))
+        recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
+        self.rate = math.sqrt(recent * self._rate_at_best(batch, drafts, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
-        within = sum(price_ms <= stake_ms for price_ms in accumulate(prices_ms))
+        within = sum(price_ms <= most_ms for price_ms in accumulate(prices_ms))
         length, _ = best_prefix(probabilities[:within], prices_ms[:within], self.rate)
         if not length:
             length, _ = best_prefix(probabilities, prices_ms, self.rate)
@@ -247,8 +251,8 @@ class Planner:
             batch.cut(step.draft, len(step.draft.proposals) - 1)
 
     def _take_surest(self, batch: Batch, drafts: Sequence[Draft], plain_rate: float) -> list[_Step]:
-        """Fill the drafts with what might pay at the rate of plain decoding, in the order in which it is likely."""
-        offers = [self._drafting.surest(draft) for draft in drafts]
+        """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first."""
+        offers = [self._drafters.surest(draft) for draft in drafts]
         least = plain_rate * batch.least_row_ms
         queue: list[tuple[float, int, Proposal]] = []
         steps: list[_Step] = []
@@ -279,28 +283,30 @@ class Planner:
         return self._paces.setdefault(frozenset(draft.request.config.mode for draft in drafts), _Pace())
 
     def _plain_ms(self, cost: CostModel, drafts: Sequence[Draft]) -> float:
-        """The time of a pass without drafts, Python's included."""
+        """The time of a pass without drafts, Python included."""
         python_ms = len(drafts) * self._overhead_of(drafts).request.value
         return cost.pass_ms([(1, draft.context) for draft in drafts]) + python_ms
 
     def _bare_ms(self, cost: CostModel, drafts: Sequence[Draft]) -> float:
-        """The time of a pass without what is planned, but with drafts of a fixed length."""
+        """The time of a pass with no drafts but those of a fixed length."""
         windows = [(1 if _is_bounded(draft) else draft.rows, draft.context) for draft in drafts]
         return cost.pass_ms(windows) + len(drafts) * self._overhead_of(drafts).request.value
 
     def _rate_at_best(
         self, batch: Batch, drafts: Sequence[Draft], bare: _Bare, steps: Sequence[_Step], rows: int
     ) -> float:
-        """The most tokens per millisecond that this pass can be expected to give, with the texts or the draft model,
-        where it has so many rows without them."""
+        """The highest rate that this pass can be expected to have, with the text drafters or with the draft model.
+
+        rows: of the pass without planned drafts.
+        """
         tokens, time_ms, best = bare.tokens, bare.time_ms, bare.rate
         for step in steps:
             tokens, time_ms = tokens + step.probability, time_ms + step.price_ms
             best = max(best, tokens / time_ms)
-        sharing = [draft for draft in drafts if self._drafting.chain(draft).model]
+        sharing = [draft for draft in drafts if self._drafters.chain(draft).model]
         tokens, time_ms, probability = bare.tokens, bare.time_ms, 1.0
-        for window in range(1, 1 + LONGEST_WRITTEN if sharing else 1):
-            probability *= self._consultant.expected
+        for window in range(1, 1 + LONGEST_GENERATED if sharing else 1):
+            probability *= self._model_policy.expected
             tokens += len(sharing) * probability
             time_ms += batch.cost.draft_pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
             for draft in sharing:
@@ -310,11 +316,11 @@ class Planner:
         return best
 
     def _overhead_of(self, drafts: Sequence[Draft]) -> Overhead:
-        """Of a pass; nothing where an answer has a form."""
+        """Python's times for a pass; none where an answer has structured output."""
         return self.overhead if all(draft.request.constraint is None for draft in drafts) else Overhead()
 
     def _budget(self, cost: CostModel, draft: Draft, drafts: Sequence[Draft], plain_ms: float) -> LossBudget:
-        """Of a draft's answer, opened in a pass of `drafts` that takes so long without drafts."""
+        """The budget of a draft's request, which begins with a pass of `drafts` that takes `plain_ms` without them."""
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
@@ -323,5 +329,5 @@ class Planner:
 
 
 def _is_bounded(draft: Draft) -> bool:
-    """Whether its answer may be delayed by so much only."""
+    """Whether a budget bounds the delay of its request."""
     return draft.request.config.num_assistant_tokens is None

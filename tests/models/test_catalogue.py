@@ -8,7 +8,7 @@ import pytest
 
 from outrider.models.catalogue import CACHE_TOKENS, SHIPPED, Catalogue, Model
 from outrider.models.errors import BadCatalogue, UnknownName
-from outrider.pipelines.speculation import speculation
+from outrider.pipelines.speculation import runtime
 
 
 def test_every_entry_is_whole() -> None:
@@ -31,7 +31,7 @@ def test_every_model_belongs_to_a_pair() -> None:
 
 
 def test_the_cache_is_the_one_that_the_pipeline_takes() -> None:
-    assert speculation.CACHE_TOKENS == CACHE_TOKENS
+    assert runtime.CACHE_TOKENS == CACHE_TOKENS
 
 
 def test_a_size_that_nobody_read_is_computed_and_said_to_be() -> None:

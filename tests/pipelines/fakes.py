@@ -15,10 +15,10 @@ from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.paged_model import Rows, Window
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters import draft_model, grammar, suffix
-from outrider.pipelines.speculation.drafters.base import Chain, Drafter
+from outrider.pipelines.speculation.drafters.base import Drafter, ModeDrafters
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
-from outrider.pipelines.speculation.drafting import Drafting
 from outrider.pipelines.speculation.planner import Planner
 
 Row = NDArray[np.float32]  # [vocabulary]
@@ -115,16 +115,16 @@ def acceptance() -> AcceptanceModel:
     return AcceptanceModel({**grammar.PRIORS, **suffix.PRIORS, **draft_model.PRIORS})
 
 
-def chains(drafters: Mapping[str, Drafter]) -> dict[str, Chain]:
+def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
     """Every mode's drafters, of those that are there, by the mode that runs one alone."""
 
-    def chain(*modes: str) -> Chain:
+    def chain(*modes: str) -> ModeDrafters:
         chosen = [drafters[mode] for mode in modes if mode in drafters]
         texts = tuple(drafter for drafter in chosen if not isinstance(drafter, DraftModel))
-        return Chain(texts, next((drafter for drafter in chosen if isinstance(drafter, DraftModel)), None))
+        return ModeDrafters(texts, next((drafter for drafter in chosen if isinstance(drafter, DraftModel)), None))
 
     alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft")}
-    return {"off": Chain(), **alone, "chained": chain("suffix", "draft"), "auto": chain("suffix", "draft")}
+    return {"off": ModeDrafters(), **alone, "chained": chain("suffix", "draft"), "auto": chain("suffix", "draft")}
 
 
 def fake_engine(
@@ -132,8 +132,8 @@ def fake_engine(
 ) -> tuple[Engine, BlockPool]:
     pool = BlockPool(model.num_blocks, BLOCK_SIZE)
     made = acceptance()
-    drafting = Drafting(chains(drafters or {}), made, model.vocabulary_size, clock=lambda: 0.0)  # as no time matters
-    planner = Planner(drafting, made, cost, clock=lambda: 0.0)
+    drafter_set = DrafterSet(mode_drafters(drafters or {}), made, model.vocabulary_size, clock=lambda: 0.0)
+    planner = Planner(drafter_set, made, cost, clock=lambda: 0.0)  # time does not matter
     return Engine(model, pool, planner), pool
 
 

@@ -13,18 +13,18 @@ from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.model.pair import Pair, context_length
 from outrider.pipelines.model.tuning import load_target
+from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import Drafter
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.suffix import Suffix
-from outrider.pipelines.speculation.drafting import Drafting
 from outrider.pipelines.speculation.planner import Planner
-from outrider.pipelines.speculation.speculation import _draft_properties
+from outrider.pipelines.speculation.runtime import _draft_properties
 from outrider.pipelines.structured.grammars import Grammars
 from outrider.pipelines.text.tokenizer import TextStream, Tokenizer
 
 from . import reference
-from .fakes import acceptance, chains
+from .fakes import acceptance, mode_drafters
 from .requests import Asked
 from .serving import COST
 
@@ -57,8 +57,8 @@ class Models:
             "suffix": Suffix(made),
             "draft": DraftModel(self.draft, pools[1], self.draft_context),
         }
-        drafting = Drafting(chains(drafters or usual), made, self.target.vocabulary_size)
-        planner = Planner(drafting, made, replace(COST))
+        drafter_set = DrafterSet(mode_drafters(drafters or usual), made, self.target.vocabulary_size)
+        planner = Planner(drafter_set, made, replace(COST))
         return Served(Engine(self.target, pools[0], planner), pools, self.tokenizer, self.grammars)
 
     def slowly(self, asked: Asked) -> reference.Answer:

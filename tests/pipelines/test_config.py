@@ -12,7 +12,7 @@ from outrider.pipelines.config import UNLIMITED, GenerationConfig
 from outrider.pipelines.errors import BrokenPair, InvalidOption, OutriderError, UnknownOption
 
 OURS = {"mode", "eos_token_ids", "logit_bias"}
-NOT_SET_THERE = {"num_assistant_tokens", "max_ngram_size"}  # 0 or None there: drafting is off until asked for
+NOT_SET_THERE = {"num_assistant_tokens", "max_ngram_size"}  # 0 or None there: drafter_set is off until asked for
 
 
 @pytest.mark.parametrize("name", sorted({f.name for f in fields(GenerationConfig)} - OURS - NOT_SET_THERE))

@@ -17,7 +17,7 @@ from outrider.pipelines.text.tokenizer import TextStream
 
 from . import reference
 from .fakes import FakeModel, FakeTokenizer, fake_engine, new_request, random_rule
-from .speculation.drafting import unsteady
+from .speculation.broken_drafters import unsteady
 
 WORDS = [word.encode() for word in ("if ", "x", "é", "👍", "🏽", "\n", "return ", "e\u0301", "(", ")", "漢", " ")]
 WORDS += [b"\xe2\x82", b"\xac"]

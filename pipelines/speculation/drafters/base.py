@@ -43,7 +43,7 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class Score:
     """What a draft model thinks of a place in a draft: its own proposal, and its log-odds for the token there."""
 
     proposal: Proposal
@@ -56,11 +56,11 @@ Wanted: TypeAlias = Sequence[tuple[Request, Sequence[int]]]  # requests, and the
 class ModelDrafter(Drafter, Protocol):
     """A drafter that runs a model, whose passes cost time and can serve several requests."""
 
-    def write(self, wanted: Wanted) -> list[Proposal | None]:
+    def generate(self, wanted: Wanted) -> list[Proposal | None]:
         """The next proposal behind each request's tokens and those ahead of them, all in one pass."""
         ...
 
-    def read(self, wanted: Wanted) -> list[list[Opinion] | None]:
+    def score(self, wanted: Wanted) -> list[list[Score] | None]:
         """The same for each token ahead, and behind the last: what it thinks of it, if those before are right."""
         ...
 
@@ -70,7 +70,7 @@ class ModelDrafter(Drafter, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Chain:
+class ModeDrafters:
     """Who drafts in a mode: those who read the texts, and behind them a model."""
 
     texts: tuple[Drafter, ...] = ()

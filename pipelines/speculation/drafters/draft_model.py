@@ -15,7 +15,7 @@ from ...engine.request import Request
 from ...engine.sampling import Logits, choose_token
 from ...model.paged_model import PREFILL_ROWS, PagedModel, Window
 from ..acceptance import Features
-from .base import Opinion, Proposal, Wanted
+from .base import Proposal, Score, Wanted
 
 SUREST = 8.0  # log-odds of a proposal are cut here
 LEAST = 1e-9  # share of the likeliest token's probability that is not told from none
@@ -56,21 +56,21 @@ class DraftModel:
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
         ahead = list(ahead)
-        while (proposal := self.write([(request, ahead)])[0]) is not None:
+        while (proposal := self.generate([(request, ahead)])[0]) is not None:
             yield proposal
             ahead.append(proposal.token)
 
-    def write(self, wanted: Wanted) -> list[Proposal | None]:
+    def generate(self, wanted: Wanted) -> list[Proposal | None]:
         rows = zip(wanted, self._run(wanted, 1), strict=True)
-        return [None if logits is None else self._opinion(*each, None, logits[0]).proposal for each, logits in rows]
+        return [None if logits is None else self._score(*each, None, logits[0]).proposal for each, logits in rows]
 
-    def read(self, wanted: Wanted) -> list[list[Opinion] | None]:
+    def score(self, wanted: Wanted) -> list[list[Score] | None]:
         rows = zip(wanted, self._run(wanted, None), strict=True)
-        return [None if logits is None else self._opinions(*each, logits) for each, logits in rows]
+        return [None if logits is None else self._scores(*each, logits) for each, logits in rows]
 
-    def _opinions(self, request: Request, ahead: Sequence[int], logits: Sequence[Logits]) -> list[Opinion]:
+    def _scores(self, request: Request, ahead: Sequence[int], logits: Sequence[Logits]) -> list[Score]:
         rows = zip_longest(logits, ahead)  # behind the last token, none is there yet
-        return [self._opinion(request, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
+        return [self._score(request, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
 
     def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
         """The last `num_rows` logits behind each request and what is ahead of it, or those of all that is ahead."""
@@ -98,7 +98,7 @@ class DraftModel:
             self._pool.publish(progress.table, text, len(text))
         return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
 
-    def _opinion(self, request: Request, ahead: Sequence[int], there: int | None, logits: Logits) -> Opinion:
+    def _score(self, request: Request, ahead: Sequence[int], there: int | None, logits: Logits) -> Score:
         """On the token that is there, or where none is, on its own."""
         tokens, config = [*request.tokens, *ahead], request.config
         logits = request.restricted(logits, ahead)
@@ -106,7 +106,7 @@ class DraftModel:
         odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
         kind = self.name if config.greedy else f"{self.name} sampled"
         features = (odds / 2, math.log2(1 + len(ahead)) / 4)
-        return Opinion(Proposal(own, self.name, Features(kind, features)), odds_there)
+        return Score(Proposal(own, self.name, Features(kind, features)), odds_there)
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
         begin, cached = self._known(request, ahead)

@@ -15,7 +15,7 @@ from outrider.pipelines.model.paged_model import Rows
 
 from ..fakes import BLOCK_SIZE, FakeModel, fake_engine, new_request, run
 from ..serving import COST, RULE, SAMPLED, check, drafters, plain, requests
-from ..speculation.drafting import right, unsteady, wrong
+from ..speculation.broken_drafters import right, unsteady, wrong
 
 
 @settings(max_examples=150)

@@ -17,7 +17,7 @@ from outrider.pipelines.speculation.drafters.suffix import Suffix
 
 from ..fakes import BLOCK_SIZE, FakeModel, Row, Rule, acceptance, fake_engine, new_request, run
 from ..serving import COST, RULE, SAMPLED, check, drafters, plain, requests
-from ..speculation.drafting import SABOTAGE, BrokenDrafter, right, unsteady
+from ..speculation.broken_drafters import SABOTAGE, BrokenDrafter, right, unsteady
 
 
 @settings(max_examples=80)

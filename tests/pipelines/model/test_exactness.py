@@ -13,7 +13,7 @@ from outrider.pipelines.engine import engine as engine_module
 
 from ..real import Models, same, same_as_far_as_written
 from ..requests import Asked, Asking
-from ..speculation.drafting import SABOTAGE, BrokenDrafter
+from ..speculation.broken_drafters import SABOTAGE, BrokenDrafter
 
 GROUPS = range(12)
 GROUP_SIZE = 24

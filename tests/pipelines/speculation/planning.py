@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from outrider.pipelines.speculation.acceptance import AcceptanceModel, Features
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
-from outrider.pipelines.speculation.drafters.base import Chain, Opinion, Proposal
-from outrider.pipelines.speculation.drafting import Drafting
+from outrider.pipelines.speculation.drafter_set import DrafterSet
+from outrider.pipelines.speculation.drafters.base import ModeDrafters, Proposal, Score
 from outrider.pipelines.speculation.planner import Planner
 
 from ..fakes import new_request
@@ -66,19 +66,19 @@ class Writing(Offering):
     def clock(self) -> float:
         return self.clock_s
 
-    def write(self, wanted) -> list[Proposal | None]:
+    def generate(self, wanted) -> list[Proposal | None]:
         self._run(wanted)
         left = [self.odds[request][len(ahead) :] for request, ahead in wanted]
         return [self._proposal(estimates[0]) if estimates else None for estimates in left]
 
-    def read(self, wanted) -> list[list[Opinion] | None]:
+    def score(self, wanted) -> list[list[Score] | None]:
         self._run(wanted)
-        return [self._opinions(self.odds[request][: len(ahead) + 1]) for request, ahead in wanted]
+        return [self._scores(self.odds[request][: len(ahead) + 1]) for request, ahead in wanted]
 
-    def _opinions(self, estimates) -> list[Opinion]:
+    def _scores(self, estimates) -> list[Score]:
         """Below even odds it would write another token."""
         made = [replace(self._proposal(e), token=7 if e > 0.5 else 5) for e in estimates]
-        return [Opinion(proposal, 4 * e - 2) for proposal, e in zip(made, estimates, strict=True)]
+        return [Score(proposal, 4 * e - 2) for proposal, e in zip(made, estimates, strict=True)]
 
     def num_behind(self, request, ahead=()) -> int:
         return 1
@@ -123,12 +123,12 @@ def stopped() -> float:
 def planner_of(
     cost: CostModel | None, text: Offering, model: Writing | None = None, clock: Callable[[], float] = stopped
 ) -> Planner:
-    both = Chain((text,), model)
-    modes = {"off": Chain(), "suffix": Chain((text,)), "chained": both, "auto": both}
+    both = ModeDrafters((text,), model)
+    modes = {"off": ModeDrafters(), "suffix": ModeDrafters((text,)), "chained": both, "auto": both}
     if model is None:
-        return Planner(Drafting(modes, Odds(), 12), Odds(), cost, clock)
+        return Planner(DrafterSet(modes, Odds(), 12), Odds(), cost, clock)
     model.cost = cost
-    return Planner(Drafting(modes, Odds(), 12, model.clock), Odds(), cost, clock)
+    return Planner(DrafterSet(modes, Odds(), 12, model.clock), Odds(), cost, clock)
 
 
 BASES = st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.speculation import loss_budget
 from outrider.pipelines.speculation.acceptance import Features
-from outrider.pipelines.speculation.draft import Batch, Draft
-from outrider.pipelines.speculation.drafters.base import Chain, Proposal
-from outrider.pipelines.speculation.drafting import Drafting
+from outrider.pipelines.speculation.batch import Batch
+from outrider.pipelines.speculation.draft import Draft
+from outrider.pipelines.speculation.drafter_set import DrafterSet
+from outrider.pipelines.speculation.drafters.base import ModeDrafters, Proposal
 from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.planner import PER_DRAFT, Planner
 
@@ -147,7 +148,7 @@ def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_
     text = Offering("suffix", {drafts[0].request: [0.6] * 8, drafts[1].request: [0.5]})
     model = Writing("draft_model", {drafts[0].request: [0.99] * 32, drafts[1].request: []})
     planner = planner_of(cost, text, model)
-    planner._consultant.expected = 0.99
+    planner._model_policy.expected = 0.99
     for draft in drafts:
         budget = planner._budget(cost, draft, drafts, 10.0)
         budget.lost_ms += budget.remaining_ms - 2.5
@@ -234,7 +235,7 @@ def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_r
 
     draft = draft_of(num_assistant_tokens=4)
     offering = Offering("suffix", {draft.request: [0.1, 0.2, 0.3, 0.4]})
-    planner = Planner(Drafting({"auto": Chain((offering,))}, Odds(), 12), Noting(), None)
+    planner = Planner(DrafterSet({"auto": ModeDrafters((offering,))}, Odds(), 12), Noting(), None)
     planner.draft([draft])
     planner.observe([draft], [[7, 7, 5]], None)
     assert seen == [(0.1, True), (0.2, True), (0.3, False)]
@@ -287,11 +288,13 @@ def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_r
         draft = draft_of(num_assistant_tokens=length)
         draft.limit = limit
         drafts.append(draft)
-    offers = {draft.request: [0.8] * (9 if offers else 0) for draft, (_, offers, _) in zip(drafts, requests, strict=True)}
+    offers = {
+        draft.request: [0.8] * (9 if offers else 0) for draft, (_, offers, _) in zip(drafts, requests, strict=True)
+    }
     model = Writing("draft_model", {draft.request: [0.9] * 50 for draft in drafts})
     most_rows = other_rows + len(drafts) + spare_rows
     planner = planner_of(cost_of(base, draft_ms=0.01), Offering("suffix", offers), model)
-    planner._consultant.expected = 0.9
+    planner._model_policy.expected = 0.9
     planner.draft(drafts, other_rows, most_rows)
     assert other_rows + sum(draft.rows for draft in drafts) <= most_rows
     left = spare_rows

@@ -19,7 +19,7 @@ from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 
 from ..real import Models, same, same_as_far_as_written
 from ..requests import Asked, Asking
-from ..speculation.drafting import SABOTAGE, BrokenDrafter
+from ..speculation.broken_drafters import SABOTAGE, BrokenDrafter
 from .structures import Structures, check_form, of_schema
 
 PERSON = {

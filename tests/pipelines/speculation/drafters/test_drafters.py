@@ -220,7 +220,7 @@ def test_the_draft_model_computes_no_token_twice_but_what_was_rejected():
     request.tokens += [3, 4, 5]
     assert drafter.num_behind(request) == 3
     assert drafter.num_behind(request, [1, 2]) == 5
-    drafter.read([(request, [1, 2])])
+    drafter.score([(request, [1, 2])])
     assert drafter.num_behind(request, [1, 2]) == 1
     assert drafter.num_behind(request, [1, 2, 7]) == 1
     assert drafter.num_behind(request, [1, 2, 7, 8]) == 2
@@ -254,15 +254,15 @@ def test_the_draft_model_reads_in_one_pass_what_it_would_write_token_by_token(pr
     for request in requests:
         draft(drafter, request, data.draw(st.integers(0, 3)))
     before = model.num_passes
-    read = drafter.read([(request, ahead) for request in requests])
+    read = drafter.score([(request, ahead) for request in requests])
     assert model.num_passes == before + 1
-    for request, opinions in zip(requests, read, strict=True):
+    for request, scores in zip(requests, read, strict=True):
         places = range(len(ahead) + 1)
-        assert [opinion.proposal.token for opinion in opinions] == [cold(request, 1, (*ahead[:i],))[0] for i in places]
-        for opinion, place, token in zip(opinions, places, ahead, strict=False):
+        assert [score.proposal.token for score in scores] == [cold(request, 1, (*ahead[:i],))[0] for i in places]
+        for score, place, token in zip(scores, places, ahead, strict=False):
             logits = RULE([*request.tokens, *ahead[:place]]) / (1.1 if request.config.do_sample else 1.0)
             p = np.exp(logits[token]) / np.exp(logits).sum()
-            assert opinion.log_odds == pytest.approx(np.clip(np.log(p / (1 - p)), -8, 8), abs=1e-3)
+            assert score.log_odds == pytest.approx(np.clip(np.log(p / (1 - p)), -8, 8), abs=1e-3)
 
 
 def test_what_was_drafted_and_rejected_is_not_offered_to_other_sequences():

@@ -1,4 +1,4 @@
-"""What reading a draft is worth: what all the ways in which it can go bring and take, each by its probability."""
+"""What scoring a draft is worth: what all the ways in which it can go bring and take, each by its probability."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.drafters.base import Proposal
-from outrider.pipelines.speculation.worth import FOUND, Worth
+from outrider.pipelines.speculation.expected_gain import FOUND, ExpectedGain
 
 from .planning import BASES, cost_of, draft_of
 
@@ -23,28 +23,28 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
         draft.take(Proposal(7, "suffix", Features("suffix")), draft.probability * estimate)
     n, probabilities = len(estimates), [1.0, *draft.probabilities]
     length = data.draw(st.integers(0, n))
-    worth = Worth(cost, rate, expected)
+    gain = ExpectedGain(cost, rate, expected)
 
     def price(num_rows: int) -> float:
         """Of so many rows of the draft, in tokens."""
-        return sum(worth.row(rows + i, 1 + i, draft.context) for i in range(num_rows))
+        return sum(gain.row_price(rows + i, 1 + i, draft.context) for i in range(num_rows))
 
-    def brings(num_read: int, num_taken: int) -> float:
+    def brings(num_scored: int, num_taken: int) -> float:
         """What a draft brings that is read so far: where the first wrong token is read it is mended, and ends it."""
         total = 0.0
         for right in range(n + 1):
             probability = probabilities[right] - (probabilities[right + 1] if right < n else 0.0)
-            if right < num_read:
+            if right < num_scored:
                 total += probability * (right + expected - price(right + 1))
             else:
                 total += probability * (min(right, num_taken) - price(num_taken))
         return total
 
-    def of_reading(num_read: int) -> float:
-        found = max(brings(num_read, num_taken) for num_taken in (num_read, n))
-        fed_ms = cost.draft_pass_ms(1) + cost.feeding_ms(num_read)
+    def of_scoring(num_scored: int) -> float:
+        found = max(brings(num_scored, num_taken) for num_taken in (num_scored, n))
+        fed_ms = cost.draft_pass_ms(1) + cost.feeding_ms(num_scored)
         return FOUND * found + (1 - FOUND) * brings(0, length) - rate * fed_ms
 
-    found, num_read = worth.of_reading(draft, length, rows, 1, 1)
-    assert found == pytest.approx(max(of_reading(i) for i in range(1, n + 1)), abs=1e-7)
-    assert found == pytest.approx(of_reading(num_read), abs=1e-7)
+    found, num_scored = gain.of_scoring(draft, length, rows, 1, 1)
+    assert found == pytest.approx(max(of_scoring(i) for i in range(1, n + 1)), abs=1e-7)
+    assert found == pytest.approx(of_scoring(num_scored), abs=1e-7)

@@ -1,4 +1,4 @@
-"""Speculation: a pair on the CPU, with the caches, drafters and measurements that speculative decoding needs."""
+"""Runtime: a pair on the CPU, with the caches, drafters and measurements that speculative decoding needs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from ..model.timing import Run
 from ..model.tuning import load_target
 from ..model.vocabulary import check_same_vocabulary
 from ..text.tokenizer import Tokenizer
-from . import consultant
+from . import draft_model_policy
 from .acceptance import AcceptanceModel
 from .cost import CostModel
+from .drafter_set import DrafterSet
 from .drafters import draft_model, grammar, retrieval, suffix
-from .drafters.base import Chain, Drafter
+from .drafters.base import Drafter, ModeDrafters
 from .drafters.draft_model import DraftModel
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
-from .drafting import Drafting
 from .measuring import CONTEXTS, ROWS
 from .planner import LONGEST, Planner
 from .reference import Reference
@@ -55,7 +55,7 @@ class Memory:
     cache_tokens: int
 
 
-class Speculation:
+class Runtime:
     """Loads both models; `engine` decodes with them in each of `modes`.
 
     compilation: how the target runs here.
@@ -90,22 +90,22 @@ class Speculation:
                 "may give another text in another mode."
             )
         self._draft: PagedModel | None = None
-        kinds = (grammar, suffix, retrieval, draft_model, consultant)
+        kinds = (grammar, suffix, retrieval, draft_model, draft_model_policy)
         acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
-        modes = {"off": Chain(), "lookup": Chain((PromptLookup(),)), "suffix": Chain(copying)}
+        modes = {"off": ModeDrafters(), "lookup": ModeDrafters((PromptLookup(),)), "suffix": ModeDrafters(copying)}
         if pair.draft is not None:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
             self._draft = PagedModel(pair.draft, num_blocks, _draft_properties(self.precision, properties), exact=False)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
-            modes |= {"draft": Chain(model=writing), "chained": Chain(copying, writing)}
+            modes |= {"draft": ModeDrafters(model=writing), "chained": ModeDrafters(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
-        self._planner = Planner(Drafting(modes, acceptance, self._target.vocabulary_size), acceptance)
+        self._planner = Planner(DrafterSet(modes, acceptance, self._target.vocabulary_size), acceptance)
         self.engine = Engine(self._target, self._pool, self._planner)
         self._profile = profile_path(pair, "CPU", {**properties, PRECISION: self.precision}, self.exact)
         self._is_measured = False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.pipelines.speculation.drafters.base import Chain
-from outrider.pipelines.speculation.drafting import Drafting
+from outrider.pipelines.speculation.drafter_set import DrafterSet
+from outrider.pipelines.speculation.drafters.base import ModeDrafters
 
-from .drafting import SABOTAGE, BrokenDrafter
+from .broken_drafters import SABOTAGE, BrokenDrafter
 from .planning import Odds, Offering, Writing, cost_of, draft_of, planner_of
 
 
@@ -24,18 +24,18 @@ class Failing(Writing):
             raise RuntimeError("this model is broken")
 
 
-def made(texts=(), model=None) -> Drafting:
-    return Drafting({"auto": Chain(tuple(texts), model)}, Odds(), 12)
+def made(texts=(), model=None) -> DrafterSet:
+    return DrafterSet({"auto": ModeDrafters(tuple(texts), model)}, Odds(), 12)
 
 
-def asked(drafting, use, drafts):
+def asked(drafter_set, use, drafts):
     """What the draft model answers, by the way in which it is used."""
     for draft in drafts:
-        draft.num_read = len(draft.proposals)
-    return drafting.written(drafts) if use == "write" else drafting.read(drafts)
+        draft.num_scored = len(draft.proposals)
+    return drafter_set.generated(drafts) if use == "generate" else drafter_set.score(drafts)
 
 
-USES = pytest.mark.parametrize("use", ["write", "read"])
+USES = pytest.mark.parametrize("use", ["generate", "score"])
 
 
 @USES
@@ -43,36 +43,36 @@ def test_only_the_request_that_breaks_a_pass_of_the_draft_model_loses_it(use, ca
     drafts = [draft_of() for _ in range(5)]
     victim = drafts[2].request
     model = Failing(drafts, lambda requests: victim in requests)
-    drafting = made(model=model)
-    answers = asked(drafting, use, drafts)
+    drafter_set = made(model=model)
+    answers = asked(drafter_set, use, drafts)
     assert [answer is None for answer in answers] == [False, False, True, False, False]
-    assert [drafting.can_ask_model(draft) for draft in drafts] == [True, True, False, True, True]
+    assert [drafter_set.can_ask_model(draft) for draft in drafts] == [True, True, False, True, True]
     assert model.num_passes == 1 + len(drafts)
     assert "draft_model failed" in caplog.text
     assert "this model is broken" in caplog.text
-    others = [draft for draft in drafts if drafting.can_ask_model(draft)]
-    assert None not in asked(drafting, use, others)
+    others = [draft for draft in drafts if drafter_set.can_ask_model(draft)]
+    assert None not in asked(drafter_set, use, others)
     assert model.num_passes == 2 + len(drafts), "nobody is tried alone again"
-    drafting.release(victim)
-    assert drafting._left_out == {}
+    drafter_set.release(victim)
+    assert drafter_set._left_out == {}
 
 
 @USES
 def test_a_draft_model_that_fails_for_several_but_for_none_alone_is_left_out_of_all(use):
     """Else each pass would be tried, fail, and be made up for by one for each."""
     drafts = [draft_of() for _ in range(3)]
-    drafting = made(model=Failing(drafts, lambda requests: len(requests) > 1))
-    assert asked(drafting, use, drafts) == [None] * 3
-    assert not any(drafting.can_ask_model(draft) for draft in drafts)
+    drafter_set = made(model=Failing(drafts, lambda requests: len(requests) > 1))
+    assert asked(drafter_set, use, drafts) == [None] * 3
+    assert not any(drafter_set.can_ask_model(draft) for draft in drafts)
 
 
 @USES
 def test_a_draft_model_that_always_fails_is_tried_once_for_each_request(use):
     drafts = [draft_of() for _ in range(3)]
     model = Failing(drafts, lambda requests: True)
-    drafting = made(model=model)
-    assert asked(drafting, use, drafts) == [None] * 3
-    assert not any(drafting.can_ask_model(draft) for draft in drafts)
+    drafter_set = made(model=model)
+    assert asked(drafter_set, use, drafts) == [None] * 3
+    assert not any(drafter_set.can_ask_model(draft) for draft in drafts)
     assert model.num_passes == 4
 
 
@@ -81,20 +81,20 @@ def test_a_draft_model_of_too_few_answers_is_one_that_fails(use, monkeypatch):
     drafts = [draft_of() for _ in range(2)]
     model = Failing(drafts, lambda requests: False)
     monkeypatch.setattr(model, use, lambda wanted: [])
-    drafting = made(model=model)
-    assert asked(drafting, use, drafts) == [None] * 2
-    assert not any(drafting.can_ask_model(draft) for draft in drafts)
+    drafter_set = made(model=model)
+    assert asked(drafter_set, use, drafts) == [None] * 2
+    assert not any(drafter_set.can_ask_model(draft) for draft in drafts)
 
 
 def test_one_drafters_failure_leaves_the_others_at_work():
     draft = draft_of()
     broken, sound = BrokenDrafter(SABOTAGE["raises"]), Offering("suffix", {draft.request: [0.9] * 3})
     model = Writing("draft_model", {draft.request: [0.9] * 9})
-    drafting = made((broken, sound), model)
+    drafter_set = made((broken, sound), model)
     for _ in range(2):
-        assert [proposal.source for proposal in drafting.surest(draft)] == ["suffix"] * 3
-        assert [p.source for p in drafting.chained(draft)] == ["suffix"] * 3 + ["draft_model"] * 6
-        assert drafting.can_ask_model(draft)
+        assert [proposal.source for proposal in drafter_set.surest(draft)] == ["suffix"] * 3
+        assert [p.source for p in drafter_set.chained(draft)] == ["suffix"] * 3 + ["draft_model"] * 6
+        assert drafter_set.can_ask_model(draft)
 
 
 def test_a_draft_model_that_fails_leaves_the_texts_at_work():
@@ -117,7 +117,7 @@ def test_time_is_told_by_the_clock_that_was_given():
     draft = draft_of()
     model = Writing("draft_model", {draft.request: [0.9] * 9})
     model.cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=250.0)
-    drafting = Drafting({"auto": Chain(model=model)}, Odds(), 12, model.clock)
-    drafting.written([draft])
-    drafting.read([draft])
-    assert drafting.model_s == pytest.approx(0.5)
+    drafter_set = DrafterSet({"auto": ModeDrafters(model=model)}, Odds(), 12, model.clock)
+    drafter_set.generated([draft])
+    drafter_set.score([draft])
+    assert drafter_set.model_s == pytest.approx(0.5)

@@ -21,9 +21,9 @@ class Reading(Writing):
         super().__init__(name, odds)
         self.lengths = []
 
-    def read(self, wanted):
+    def score(self, wanted):
         self.lengths.extend(len(ahead) for _, ahead in wanted)
-        return super().read(wanted)
+        return super().score(wanted)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     draft = draft_of(mode=mode)
     drafters = Offering("suffix", {draft.request: text}), Writing("draft_model", {draft.request: model})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
-    planner._consultant.expected = 0.8 if model[0] > 0.9 else 0.05
+    planner._model_policy.expected = 0.8 if model[0] > 0.9 else 0.05
     planner.draft([draft])
     assert draft.sources == expected
 
@@ -79,7 +79,7 @@ def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers
     cost.draft_row_ms = 0.05
     model = Behind("draft_model", {draft.request: [0.99] * 32}, 1000)
     planner = planner_of(cost, Offering("suffix", {draft.request: []}), model)
-    planner._consultant.expected = 0.99
+    planner._model_policy.expected = 0.99
     for _ in range(num_written):
         planner.observe([draft], [[3]], None)
     planner.draft([draft])
@@ -94,7 +94,7 @@ def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(e
     cost.draft_row_ms = 0.1
     model = Behind("draft_model", {draft.request: [estimate] * 32}, 250)
     planner = planner_of(cost, Offering("suffix", {draft.request: [0.9] * text}), model)
-    planner._consultant.expected = estimate
+    planner._model_policy.expected = estimate
     asked = []
     for n in range(20):
         draft.cut(0)
@@ -139,24 +139,24 @@ def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
     assert draft.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
 
 
-@pytest.mark.parametrize(("draft_row_ms", "num_read"), [(0.0, 10), (0.6, 2)])
-def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_read):
-    """Its doubtful beginning, where reading is dear; what lies behind is taken all the same."""
+@pytest.mark.parametrize(("draft_row_ms", "num_scored"), [(0.0, 10), (0.6, 2)])
+def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_scored):
+    """Its doubtful beginning, where scoring is dear; what lies behind is taken all the same."""
     draft = draft_of()
     text = Offering("suffix", {draft.request: [0.8, 0.8, *[0.99] * 8]})
     model = Reading("draft_model", {draft.request: [0.9] * 10})
     cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
     cost.draft_row_ms = draft_row_ms
     planner = planner_of(cost, text, model)
-    planner._consultant.expected = 0.5
+    planner._model_policy.expected = 0.5
     planner.draft([draft])
-    assert model.lengths == [num_read]
+    assert model.lengths == [num_scored]
     assert draft.sources[:10] == ["suffix"] * 10
 
 
 @pytest.mark.parametrize(("budget_ms", "is_read"), [(2.0, True), (1.5, False)])
 def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(budget_ms, is_read):
-    """Though one pass of the draft model would be allowed, and reading would pay."""
+    """Though one pass of the draft model would be allowed, and scoring would pay."""
     draft = draft_of()
     text = Offering("suffix", {draft.request: [0.5] * 8})
     cost = cost_of([10, 10.01, 10.02, 10.03, 10.04, 10.1], draft_ms=1.0)
@@ -178,7 +178,7 @@ def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, d
     text = Offering("suffix", {draft.request: [sure] * 3})
     model = Writing("draft_model", {draft.request: [0.9, 0.1]})
     planner = planner_of(cost_of([10, 10.2, 10.4, 11, 12, 20], draft_ms=draft_ms), text, model)
-    planner._consultant.expected = 0.1
+    planner._model_policy.expected = 0.1
     planner.draft([draft])
     assert draft.tokens == [7] * 3
     assert set(draft.sources) == {"suffix"}
@@ -226,11 +226,11 @@ class Full(Writing):
         self.num_full = num_full
         self.num_refused = 0
 
-    def read(self, wanted):
-        return self._unless_full(wanted) or super().read(wanted)
+    def score(self, wanted):
+        return self._unless_full(wanted) or super().score(wanted)
 
-    def write(self, wanted):
-        return self._unless_full(wanted) or super().write(wanted)
+    def generate(self, wanted):
+        return self._unless_full(wanted) or super().generate(wanted)
 
     def _unless_full(self, wanted):
         if self.num_full <= 0:
@@ -257,7 +257,7 @@ def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again
             model.num_full -= 1
     assert num_without >= num_full
     assert model.num_refused <= 1 + math.log2(1 + num_full)
-    assert planner._consultant._waits == {}, "the next time it waits for one pass"
+    assert planner._model_policy._backoffs == {}, "the next time it waits for one pass"
 
 
 def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_with_the_answer():
@@ -270,7 +270,7 @@ def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_
         planner.draft([draft])
     assert model.num_refused <= 10
     planner.release(draft.request)
-    assert planner._consultant._waits == {}
+    assert planner._model_policy._backoffs == {}
 
 
 def answer(planner, draft) -> None:

@@ -11,7 +11,7 @@ from outrider.pipelines import LLMPipeline
 from outrider.pipelines.model import exactness
 from outrider.pipelines.model.paged_model import Window
 from outrider.pipelines.model.processor import PRECISION, fastest_precision
-from outrider.pipelines.speculation import speculation as speculation_module
+from outrider.pipelines.speculation import runtime as runtime_module
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
 
@@ -110,11 +110,11 @@ def test_a_pass_of_each_size_that_a_draft_can_lead_to_is_run_while_there_is_time
             return run(windows)
 
         monkeypatch.setattr(model, "forward", forward)
-    monkeypatch.setattr(speculation_module, "PREPARED_S", math.inf)
+    monkeypatch.setattr(runtime_module, "PREPARED_S", math.inf)
     speculation.prepare()
     every = {name: list(range(1, LONGEST + 2)) for name in sizes}
     assert sizes == every
-    monkeypatch.setattr(speculation_module, "PREPARED_S", 0.0)
+    monkeypatch.setattr(runtime_module, "PREPARED_S", 0.0)
     speculation.prepare()
     assert sizes == every, "nobody waits for longer"
     assert speculation._pool.num_free == speculation._pool.num_blocks
@@ -175,6 +175,6 @@ def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for
     speculation.measure()
     speculation.measure()
     speculation.measure(again=True)
-    assert budgets == [speculation_module.MEASURE_S, math.inf]
+    assert budgets == [runtime_module.MEASURE_S, math.inf]
     memory = speculation.memory
     assert 0 < shares[0] < memory.cache / memory.cache_tokens / speculation._target.weight_bytes

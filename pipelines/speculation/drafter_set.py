@@ -1,4 +1,4 @@
-"""Drafting: what the drafters of each mode propose. None of them can do worse than waste time."""
+"""DrafterSet: what the drafters of each mode propose. None of them can do worse than waste time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
 from .draft import Draft
-from .drafters.base import Chain, Drafter, ModelDrafter, Opinion, Proposal
+from .drafters.base import Drafter, ModeDrafters, ModelDrafter, Proposal, Score
 from .drafters.grammar import Grammar
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ Answer = TypeVar("Answer")  # of the draft model, for one draft
 Ask: TypeAlias = Callable[[Sequence[Draft]], list[Answer | None]]
 
 
-class Drafting:
+class DrafterSet:
     """The drafters by mode; the draft model, where there is one, is the same in every mode that has it. For an answer
     of a given form, what the form forces comes first in every mode that drafts.
 
@@ -34,7 +34,7 @@ class Drafting:
 
     def __init__(
         self,
-        modes: Mapping[str, Chain],
+        modes: Mapping[str, ModeDrafters],
         acceptance: AcceptanceModel,
         vocabulary_size: int,
         clock: Callable[[], float] = time.perf_counter,
@@ -52,7 +52,7 @@ class Drafting:
         self.model = next((chain.model for chain in modes.values() if chain.model is not None), None)
         self.model_s = 0.0
 
-    def chain(self, draft: Draft) -> Chain:
+    def chain(self, draft: Draft) -> ModeDrafters:
         modes = self._modes if draft.request.constraint is None else self._modes_in_form
         return modes[draft.request.config.mode]
 
@@ -97,30 +97,30 @@ class Drafting:
         assert self.model is not None
         return self.model.num_behind(draft.request, ahead)
 
-    def written(self, drafts: Sequence[Draft]) -> Sequence[Proposal | None]:
+    def generated(self, drafts: Sequence[Draft]) -> Sequence[Proposal | None]:
         """What the draft model proposes behind each draft's draft."""
         assert self.model is not None
         model = self.model
 
-        def write(drafts: Sequence[Draft]) -> list[Proposal | None]:
-            proposals = model.write([(draft.request, draft.tokens) for draft in drafts])
+        def generate(drafts: Sequence[Draft]) -> list[Proposal | None]:
+            proposals = model.generate([(draft.request, draft.tokens) for draft in drafts])
             return [proposal and self._checked(proposal) for _, proposal in zip(drafts, proposals, strict=True)]
 
-        return self._asked(model, write, drafts)
+        return self._asked(model, generate, drafts)
 
-    def read(self, drafts: Sequence[Draft]) -> Sequence[list[Opinion] | None]:
+    def score(self, drafts: Sequence[Draft]) -> Sequence[list[Score] | None]:
         """What the draft model thinks of each token of each draft's draft that it is to read, and would write next."""
         assert self.model is not None
         model = self.model
 
-        def read(drafts: Sequence[Draft]) -> list[list[Opinion] | None]:
-            read = model.read([(draft.request, draft.tokens[: draft.num_read]) for draft in drafts])
-            for _, opinions in zip(drafts, read, strict=True):
-                for opinion in opinions or ():
-                    self._checked(opinion.proposal)
-            return read
+        def score(drafts: Sequence[Draft]) -> list[list[Score] | None]:
+            scores = model.score([(draft.request, draft.tokens[: draft.num_scored]) for draft in drafts])
+            for _, of_draft in zip(drafts, scores, strict=True):
+                for each in of_draft or ():
+                    self._checked(each.proposal)
+            return scores
 
-        return self._asked(model, read, drafts)
+        return self._asked(model, score, drafts)
 
     def _asked(self, model: ModelDrafter, ask: Ask[Answer], drafts: Sequence[Draft]) -> list[Answer | None]:
         """What the draft model answers for each draft; None where it fails."""

@@ -1,0 +1,85 @@
+"""Batch: the next pass of the target, and what drafting for it may take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .cost import CostModel
+from .draft import Draft, best_prefix
+from .drafters.base import Proposal
+
+
+@dataclass(slots=True)
+class Batch:
+    """A pass over `rows` rows so far. Every request in it waits for all drafts in it.
+
+    budget_ms: the time that all drafts together may take: rows, draft model and Python.
+    spent_ms: how much of that is spent or reserved.
+    most_rows: the most rows that the pass may have.
+    python_row_ms: Python's time for each drafted row.
+    """
+
+    cost: CostModel
+    rows: int
+    budget_ms: float = math.inf
+    most_rows: float = math.inf
+    python_row_ms: float = 0.0
+    spent_ms: float = 0.0
+
+    def row_ms(self, draft: Draft) -> float:
+        """The time that one more row of a draft adds."""
+        return self.cost.row_ms(self.rows, draft.rows, draft.context) + self.python_row_ms
+
+    @property
+    def least_row_ms(self) -> float:
+        """The time that a row adds at the least, whatever the size of the pass."""
+        return self.cost.least_row_ms + self.python_row_ms
+
+    @property
+    def remaining_ms(self) -> float:
+        return self.budget_ms - self.spent_ms
+
+    def can_afford(self, price_ms: float) -> bool:
+        return not price_ms or price_ms <= self.remaining_ms
+
+    def can_take(self, draft: Draft, price_ms: float) -> bool:
+        """Whether there is room for one more row of a draft, at this price."""
+        return not draft.is_full and self.rows < self.most_rows and self.can_afford(price_ms)
+
+    def take(self, draft: Draft, proposal: Proposal, probability: float, price_ms: float) -> None:
+        """Add a row at the price given by `row_ms`."""
+        draft.take(proposal, probability, price_ms)
+        self.rows += 1
+        self.spent_ms += price_ms
+
+    def cut(self, draft: Draft, length: int) -> None:
+        """Shorten a draft. This saves what the last rows of the pass take, as the rows of other drafts move up."""
+        while len(draft.proposals) > length:
+            draft.cut(len(draft.proposals) - 1)
+            self.rows -= 1
+            self.spent_ms -= self.row_ms(draft)
+
+    def cut_to_best(self, draft: Draft, rate: float) -> None:
+        """Shorten a draft to its best prefix."""
+        self.cut(draft, best_prefix(draft.probabilities, draft.prices_ms, rate)[0])
+
+    def draft_ms(self, draft: Draft) -> float:
+        """The time that the pass would save without a draft, as the rows of other drafts would move up."""
+        sizes = ((self.rows - i, draft.rows - i) for i in range(1, draft.rows))
+        return sum(self.cost.row_ms(*size, draft.context) + self.python_row_ms for size in sizes)
+
+    def reserve(self, draft: Draft, ms: float) -> None:
+        """Set time of the draft model aside for a draft."""
+        draft.reserved_ms += ms
+        self.spent_ms += ms
+
+    def release(self, draft: Draft) -> None:
+        """Give back what is reserved for a draft."""
+        self.spent_ms -= draft.reserved_ms
+        draft.reserved_ms = 0.0
+
+    def charge(self, draft: Draft, ms: float) -> None:
+        """Count time that the draft model spent on a draft."""
+        draft.draft_ms += ms
+        self.spent_ms += ms

@@ -1,0 +1,285 @@
+"""DraftModelPolicy: when the draft model runs, and whether it generates tokens or scores those of the text drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TypeVar
+
+from ..config import AUTO
+from ..engine.request import Request
+from .acceptance import AcceptanceModel, Features
+from .batch import Batch
+from .cost import CostModel
+from .draft import Draft
+from .drafter_set import DrafterSet
+from .drafters.base import Proposal, Score
+from .expected_gain import ExpectedGain
+
+LEAST_SCORED = 0.1  # tokens of a draft are scored as far as it is accepted with this probability
+HOPED = 0.8  # expected acceptance of a model that has not been asked yet: only asking finds out whether it pays
+DOUBTED = 4  # proposals that this counts for
+FORGET = 0.05  # least weight of the newest proposal in the expected acceptance of the next one
+RECOVER = 0.0003  # how fast the expectation returns to HOPED while the model is not asked
+
+SCORE, GENERATE_BEHIND, GENERATE_INSTEAD = "score", "generate behind", "generate instead"
+
+# Initial weights, bias first, for tokens of text drafters that the draft model has scored. The features are half the
+# log-odds of both: for a token on which they agree ("agreed"); for the text's token where the model prefers another
+# ("doubted"); for the model's own token there, with the odds of the text's ("mended").
+PRIORS = {
+    "agreed": (1.7, 0.7, 0.85), "doubted": (0.0, 0.6, 0.55), "mended": (0.0, -0.55, 1.05),
+    "agreed sampled": (0.85, 0.9, 0.8), "doubted sampled": (-0.6, 0.7, 0.7), "mended sampled": (-0.3, -0.75, 1.1),
+}  # fmt: skip
+
+
+Answer = TypeVar("Answer")  # of the draft model, for one draft
+
+
+@dataclass(slots=True)
+class _Backoff:
+    """Passes in which the draft model is not asked for a request, since it had no room for it."""
+
+    left: int = 0
+    last: int = 0
+
+    def again(self) -> None:
+        self.left = self.last = max(1, 2 * self.last)
+
+
+class DraftModelPolicy:
+    """Decides for each draft whether the draft model generates tokens behind it, generates others in its place, or
+    scores it (see `Planner`).
+
+    expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked.
+
+    Where the draft model's cache has no room for a request, it is asked again after 1 pass, then after 2 more, 4, 8 and
+    so on, as other requests may have ended by then.
+    """
+
+    def __init__(self, drafters: DrafterSet, acceptance: AcceptanceModel) -> None:
+        self._drafters = drafters
+        self._acceptance = acceptance
+        self.expected = HOPED
+        self._num_expected = DOUBTED  # proposals that `expected` rests on
+        self._backoffs: dict[Request, _Backoff] = {}
+        self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
+
+    def release(self, request: Request) -> None:
+        """Forget a finished request."""
+        self._backoffs.pop(request, None)
+        self._missed.pop(request, None)
+
+    def draft(self, batch: Batch, rate: float, drafts: Sequence[Draft]) -> None:
+        """Extend, replace or correct drafts with the draft model where that is expected to pay and is within the
+        budget.
+
+        rate: what a millisecond is worth, in tokens.
+        """
+        for draft in drafts:
+            if (backoff := self._backoffs.get(draft.request)) is not None and backoff.left:
+                backoff.left -= 1
+        asking = [draft for draft in drafts if self._can_ask(draft)]
+        if not asking:
+            return
+        uses: list[str | None] = []
+        for draft in asking:
+            uses.append(self._best_use(batch, rate, draft, len(asking), uses))
+        scoring = [draft for draft, use in zip(asking, uses, strict=True) if use == SCORE]
+        generating = [draft for draft, use in zip(asking, uses, strict=True) if use not in (SCORE, None)]
+        if not scoring and not generating:
+            self.expected += RECOVER * (HOPED - self.expected)
+            batch.cost.forget_draft()
+            return
+        if scoring:
+            self._score(batch, rate, scoring)
+            scoring = [draft for draft in scoring if self._can_ask(draft)]
+            for draft in scoring:
+                if self._is_worth_generating(batch, rate, draft, len(scoring), bool(generating)):
+                    generating.append(draft)
+        going_on = generating
+        while going_on:
+            going_on = self._generate(batch, rate, going_on)
+        for draft in generating:
+            batch.cut_to_best(draft, rate)
+            batch.release(draft)
+
+    def _can_ask(self, draft: Draft) -> bool:
+        backoff = self._backoffs.get(draft.request)
+        return self._drafters.can_ask_model(draft) and not draft.is_full and (backoff is None or not backoff.left)
+
+    def _asked(
+        self,
+        batch: Batch,
+        ask: Callable[[Sequence[Draft]], Sequence[Answer | None]],
+        drafts: Sequence[Draft],
+        aheads: Sequence[Sequence[int]],
+    ) -> Sequence[Answer | None]:
+        """The draft model's answer for each draft, with the tokens in `aheads` behind the request's own.
+
+        Each draft is charged its share of the expected time, together no more than was reserved: this pass may have
+        shown that the model is slower than was thought then. The time measured is learnt from if every draft got an
+        answer.
+        """
+        cost = batch.cost
+        share_ms = cost.draft_pass_ms(len(drafts)) / len(drafts)
+        shares_ms = [share_ms + self._feeding_ms(cost, *each) for each in zip(drafts, aheads, strict=True)]
+        expected_ms = sum(shares_ms)
+        reserved_ms = sum(draft.reserved_ms for draft in drafts)
+        for draft, part_ms in zip(drafts, shares_ms, strict=True):
+            batch.release(draft)
+            batch.charge(draft, part_ms * min(1.0, reserved_ms / expected_ms) if expected_ms else 0.0)
+        began = self._drafters.model_s
+        answers = ask(drafts)
+        for draft, answer in zip(drafts, answers, strict=True):
+            if answer is None:
+                self._backoffs.setdefault(draft.request, _Backoff()).again()
+            else:
+                self._backoffs.pop(draft.request, None)
+        if None not in answers:
+            cost.observe_draft(expected_ms, 1e3 * (self._drafters.model_s - began))
+        return answers
+
+    def _gain(self, batch: Batch, rate: float) -> ExpectedGain:
+        return ExpectedGain(batch.cost, rate, self.expected, batch.python_row_ms)
+
+    def _best_use(
+        self, batch: Batch, rate: float, draft: Draft, num_sharing: int, others: Sequence[str | None]
+    ) -> str | None:
+        """The use of the draft model with the highest gain, None where none pays; its time is reserved.
+
+        others: the uses for other drafts, which may share its passes.
+
+        Prepares the draft: empty where the model generates in its place; as long as the text drafters go on, and
+        outside the batch, where the model scores it.
+        """
+        gain, behind, length = self._gain(batch, rate), self._drafters.num_behind(draft), len(draft.proposals)
+        rows_ms = batch.draft_ms(draft)
+
+        def time_ms(use: str) -> float:
+            """Of catching up and the first pass."""
+            num_drafted = {GENERATE_BEHIND: length, GENERATE_INSTEAD: 0, SCORE: draft.num_scored}[use]
+            is_shared = any(other is not None and (other == SCORE) == (use == SCORE) for other in others)
+            return _share_ms(batch.cost, is_shared) + gain.feeding_ms(behind, num_drafted)
+
+        def of_generating(num_kept: int, rows: int, most_ms: float) -> float:
+            return gain.of_generating(draft, num_kept, rows, gain.feeding_ms(behind, num_kept), num_sharing, most_ms)
+
+        bare = batch.rows - length
+        of_draft = gain.of_draft(draft, bare)
+        uses: dict[str, float] = {}
+        if batch.can_afford(time_ms(GENERATE_BEHIND)):
+            uses[GENERATE_BEHIND] = of_generating(length, batch.rows, batch.remaining_ms)
+        if length and draft.request.config.mode == AUTO and batch.can_afford(time_ms(GENERATE_INSTEAD) - rows_ms):
+            uses[GENERATE_INSTEAD] = of_generating(0, bare, batch.remaining_ms + rows_ms) - of_draft
+            self._take_all_offers(draft)
+            of_scoring, draft.num_scored = gain.of_scoring(draft, length, bare, behind, num_sharing)
+            if batch.can_afford(time_ms(SCORE) - rows_ms):
+                uses[SCORE] = of_scoring - of_draft
+        use = max(uses, key=lambda name: uses[name], default=None)
+        if use is None or uses[use] + self._advance(draft, rate * gain.feeding_ms(behind, 0), uses) <= 0:
+            draft.cut(length)
+            return None
+        self._missed.pop(draft.request, None)
+        offers = draft.proposals.copy()
+        draft.cut(length)
+        if use != GENERATE_BEHIND:
+            batch.cut(draft, 0)
+        if use == SCORE:
+            draft.proposals = offers
+        batch.reserve(draft, time_ms(use))
+        return use
+
+    def _advance(self, draft: Draft, feeding: float, uses: Mapping[str, float]) -> float:
+        """How much of the price of catching up, `feeding` tokens, this pass need not pay for: as much as the model
+        would
+        have gained in earlier passes without text drafts, had it caught up before. This loses little whether the answer
+        goes on or ends (ski rental; Karlin et al., Competitive snoopy caching, 1988)."""
+        missed = self._missed.get(draft.request, 0.0)
+        if not draft.proposals and GENERATE_BEHIND in uses:
+            self._missed[draft.request] = missed + max(0.0, uses[GENERATE_BEHIND] + feeding)
+        return min(missed, feeding)
+
+    def _take_all_offers(self, draft: Draft) -> None:
+        for proposal in self._drafters.surest(draft):
+            probability = draft.probability * self._acceptance.probability(proposal.features)
+            if draft.is_full or probability < LEAST_SCORED:
+                return
+            draft.take(proposal, probability)
+
+    def _score(self, batch: Batch, rate: float, drafts: Sequence[Draft]) -> None:
+        """Have drafts scored, and keep of each what is likely to be accepted now."""
+        aheads = [draft.tokens[: draft.num_scored] for draft in drafts]
+        for draft, scores in zip(drafts, self._asked(batch, self._drafters.score, drafts, aheads), strict=True):
+            unscored = draft.proposals.copy()
+            draft.cut(0)
+            is_mended = False
+            for proposal, score in zip_longest(unscored, (scores or ())[: draft.num_scored]):
+                better = proposal
+                if score is not None:
+                    better = self._better(proposal, score, draft.request.config.greedy)
+                if not self._take(batch, rate, draft, better):
+                    break
+                if is_mended := better.token != proposal.token:
+                    break
+            if is_mended:
+                for proposal in self._drafters.surest(draft):  # the text drafters go on behind the mended token
+                    if not self._take(batch, rate, draft, proposal):
+                        break
+            batch.cut_to_best(draft, rate)
+
+    def _take(self, batch: Batch, rate: float, draft: Draft, proposal: Proposal) -> bool:
+        """Append a proposal, unless it would not pay for even the cheapest row, or the budget does not allow it."""
+        probability = draft.probability * self._acceptance.probability(proposal.features)
+        price_ms = batch.row_ms(draft)
+        if probability < rate * batch.least_row_ms or not batch.can_take(draft, price_ms):
+            return False
+        batch.take(draft, proposal, probability, price_ms)
+        return True
+
+    def _better(self, proposal: Proposal, score: Score, is_greedy: bool) -> Proposal:
+        """The likelier of a text drafter's proposal and the draft model's own, with features that tell of both."""
+        odds, kind = self._acceptance.log_odds(proposal.features) / 2, "" if is_greedy else " sampled"
+        own = score.proposal
+        if own.token == proposal.token:
+            return replace(proposal, features=Features(f"agreed{kind}", (odds, score.log_odds / 2)))
+        doubted = replace(proposal, features=Features(f"doubted{kind}", (odds, score.log_odds / 2)))
+        mended = replace(own, features=Features(f"mended{kind}", (odds, own.features.values[0])))
+        return self._acceptance.likeliest((doubted, mended))
+
+    def _is_worth_generating(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
+        """Whether the model is to generate behind a draft, of which it may have scored a part. Its time is reserved."""
+        feeding_ms = self._feeding_ms(batch.cost, draft, draft.tokens)
+        price_ms = feeding_ms + _share_ms(batch.cost, is_shared)
+        gain = self._gain(batch, rate).of_generating(
+            draft, len(draft.proposals), batch.rows, feeding_ms, num_sharing, batch.remaining_ms
+        )
+        if gain <= 0 or not batch.can_take(draft, batch.row_ms(draft) + price_ms):
+            return False
+        batch.reserve(draft, price_ms)
+        return True
+
+    def _generate(self, batch: Batch, rate: float, drafts: Sequence[Draft]) -> list[Draft]:
+        """Have the draft model generate one token behind each draft; returns those that are worth another one."""
+        proposals = self._asked(batch, self._drafters.generated, drafts, [draft.tokens for draft in drafts])
+        goes_on: list[Draft] = []
+        for draft, proposal in zip(drafts, proposals, strict=True):
+            if proposal is None:
+                continue
+            self._num_expected += 1
+            weight = max(FORGET, 1 / self._num_expected)
+            self.expected += weight * (self._acceptance.probability(proposal.features) - self.expected)
+            is_taken = self._take(batch, rate, draft, proposal)
+            if is_taken and self._is_worth_generating(batch, rate, draft, len(drafts), bool(goes_on)):
+                goes_on.append(draft)
+        return goes_on
+
+    def _feeding_ms(self, cost: CostModel, draft: Draft, ahead: Sequence[int]) -> float:
+        """The time that the draft model takes to catch up with a request and the tokens ahead of it."""
+        return cost.feeding_ms(self._drafters.num_behind(draft, ahead) - 1)
+
+
+def _share_ms(cost: CostModel, is_shared: bool) -> float:
+    """What one more request adds to the draft model's time for a pass."""
+    return cost.draft_row_ms if is_shared else cost.draft_pass_ms(1)
