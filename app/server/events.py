@@ -35,6 +35,7 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         async def send_event(data: str) -> None:
             await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
+            await asyncio.sleep(0)  # sending need not suspend; without a turn, the loop cannot report a disconnect
 
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         try:
