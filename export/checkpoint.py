@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outrider.models.checkpoint import download
 from outrider.models.digest import sha256
 from outrider.models.errors import NoSuchModel
-from outrider.models.hub import download
 
 from .errors import NotADecoder
 

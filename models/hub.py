@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -12,22 +12,12 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from .catalogue import is_commit
 from .digest import sha256
 from .errors import BadDownload, HubUnreachable, NoSuchModel, OtherRevision
-from .room import in_words, require_room
 
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizers
-SAFE_WEIGHTS = ("model*.safetensors",)  # some repositories hold the same weights once more under other names
-PICKLED_WEIGHTS = ("pytorch_model*.bin",)
 IR_FILES = (*TEXT_FILES, "openvino_*.xml", "openvino_*.bin", "LICENSE*", "README.md")
-
-
-@dataclass(frozen=True, slots=True)
-class Download:
-    """A checkpoint of the hub on this machine."""
-
-    folder: Path
-    revision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +46,7 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """An exported model of the hub at one revision, which is a commit: the files that running it can need."""
+    """A model on the hub at one commit, and those of its files that are wanted."""
 
     name: str
     revision: str
@@ -68,24 +58,29 @@ class Repository:
         return max(0, sum(file.size for file in self.files) - sum(path.stat().st_size for path in present))
 
 
-def list_repository(name: str, revision: str | None = None) -> Repository:
-    """What `ORG/NAME` holds now, or held at a commit.
+def list_repository(
+    name: str, revision: str | None = None, patterns: Sequence[str] = IR_FILES, nor: str = "not"
+) -> Repository:
+    """The files of `ORG/NAME` that match `patterns`, subfolders left out, at a commit, branch or tag.
 
-    Raises NoSuchModel, HubUnreachable, BadDownload, and OtherRevision where the hub answers with another commit.
+    revision: None is the default branch.
+    nor: how an error message goes on after "ORG/NAME is".
+
+    Raises NoSuchModel, HubUnreachable, BadDownload, and OtherRevision if the hub answers with another commit.
     """
     from huggingface_hub import HfApi
 
-    with _refusing(name if revision is None else f"{name}@{revision}"):
+    with _refusing(name if revision is None else f"{name}@{revision}", nor):
         model = HfApi().model_info(name, revision=revision, files_metadata=True)
-    if revision is not None and model.sha != revision:
+    if revision is not None and is_commit(revision) and model.sha != revision:
         raise OtherRevision(
-            f"The hub was asked for {name} at {revision} and answered with {model.sha}: nothing is fetched. Try later, "
-            "or name the commit that is wanted with --revision."
+            f"The hub was asked for {name} at {revision} and answered with {model.sha}: nothing is downloaded. Try "
+            "later, or name another commit."
         )
     files = tuple(
         RemoteFile(file.rfilename, file.size or 0, file.lfs.sha256 if file.lfs else None, file.blob_id)
         for file in model.siblings or ()
-        if any(fnmatch(file.rfilename, pattern) for pattern in IR_FILES) and not set(file.rfilename) & {"/", "\\"}
+        if any(fnmatch(file.rfilename, pattern) for pattern in patterns) and not set(file.rfilename) & {"/", "\\"}
     )
     for file in files:
         if file.sha256 is None and file.git_sha1 is None:
@@ -180,33 +175,21 @@ class _Silent:
         pass
 
 
-def download(name: str, remote_code: bool, announce: Callable[[str], None]) -> Download:
-    """Fetch the checkpoint `ORG/NAME` or `ORG/NAME@REVISION`, or find it in the hub's local cache.
+def cached(repository: Repository) -> Path | None:
+    """The repository's folder in the hub's own cache, if it has all the files with the listed bytes."""
+    folder = cached_snapshot(repository.name, repository.revision)
+    return folder if folder and all(file.is_at(folder / file.name) for file in repository.files) else None
 
-    `announce` is told before anything is fetched. Raises NoSuchModel, HubUnreachable, NoRoom.
-    """
-    from huggingface_hub import HfApi, snapshot_download
-    from huggingface_hub.constants import HF_HUB_CACHE
+
+def cached_snapshot(name: str, revision: str | None) -> Path | None:
+    """What the hub's own cache, which other programs fill, has of `ORG/NAME`. Does not use the network."""
+    from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    repository, _, revision = name.partition("@")
-    code = ("*.py",) if remote_code else ()
     try:
-        with _refusing(name, "neither a folder nor"):
-            model = HfApi().model_info(repository, revision=revision or None, files_metadata=True)
-            sizes = {file.rfilename: file.size or 0 for file in model.siblings or ()}
-            weights = SAFE_WEIGHTS if any(Path(file).match(SAFE_WEIGHTS[0]) for file in sizes) else PICKLED_WEIGHTS
-            patterns = (*TEXT_FILES, *code, *weights)
-            size = sum(size for file, size in sizes.items() if any(Path(file).match(pattern) for pattern in patterns))
-            require_room(Path(HF_HUB_CACHE), size, f"Downloading {name}")
-            announce(f"Downloading {name} from the Hugging Face hub ({in_words(size)})")
-            folder = snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns))
-    except HubUnreachable as error:
-        try:
-            folder = snapshot_download(repository, revision=revision or None, local_files_only=True)
-        except LocalEntryNotFoundError:
-            raise HubUnreachable(f"{name} is not a folder here. {error}") from error
-    return Download(Path(folder), Path(folder).name)
+        return Path(snapshot_download(name, revision=revision, local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
 
 
 @contextmanager

@@ -25,13 +25,13 @@ from .chat_completions import ChatReply
 from .completions import CompletionReply
 from .errors import ApiError, add_error_handlers
 from .events import EventStream, while_connected
-from .form import Form
-from .likelihood import Likelihood
 from .limits import Limits
+from .logprobs import LogprobsFormatter
 from .messages import history_of
 from .metrics import Metrics
 from .options import options_of
 from .reply import Reply, Terms
+from .response_format import ResponseFormat
 from .responses import ChatCompletion, Completion, ErrorBody, Health, Model, ModelList
 from .schema import ChatRequest, CompletionRequest, GenerationRequest
 from .worker import Answers, Worker
@@ -72,11 +72,11 @@ class Server:
         self.check_model(asked.model)
         limit = asked.max_completion_tokens or asked.max_tokens
         options = options_of(asked, self.pipeline, limit, asked.num_logprobs)
-        form = Form.of(asked, self.pipeline.tokenizer.chat_template)
-        if form.structure is not None:
-            options["structured_output_config"] = form.structure
-        reply = ChatReply(self._terms(asked, options, 1, asked.num_logprobs), form.reader)
-        history = history_of(asked.messages, form.tools)
+        response_format = ResponseFormat.of(asked, self.pipeline.tokenizer.chat_template)
+        if response_format.structure is not None:
+            options["structured_output_config"] = response_format.structure
+        reply = ChatReply(self._terms(asked, options, 1, asked.num_logprobs), response_format.parser)
+        history = history_of(asked.messages, response_format.tools)
         return await self._answer(asked, request, history, options, reply, "messages")
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
@@ -100,7 +100,7 @@ class Server:
             num_prompts=num_prompts,
             answers_each=options["num_return_sequences"],
             tells_usage=asked.includes_usage,
-            likelihood=None if num_logprobs is None else Likelihood(self.pipeline.tokenizer, num_logprobs),
+            logprobs=None if num_logprobs is None else LogprobsFormatter(self.pipeline.tokenizer, num_logprobs),
         )
 
     async def _answer(

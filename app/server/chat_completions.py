@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outrider.pipelines import Piece, TokenLogprobs
 
-from .likelihood import Likelihood
+from .logprobs import LogprobsFormatter
 from .reply import Reply, Terms
 from .responses import (
     CalledFunction,
@@ -20,15 +20,15 @@ from .responses import (
     ChatMessage,
     Finish,
 )
-from .tools import Call, Parsed, Reader
+from .tools import Call, Parsed, ToolParser
 
 
 class ChatReply(Reply):
     id_prefix = "chatcmpl"
 
-    def __init__(self, terms: Terms, reader: type[Reader]) -> None:
+    def __init__(self, terms: Terms, parser: type[ToolParser]) -> None:
         super().__init__(terms)
-        self._choices = [_Choice(reader(), terms.likelihood) for _ in range(self.num_answers)]
+        self._choices = [_Choice(parser(), terms.logprobs) for _ in range(self.num_answers)]
 
     def first_chunks(self) -> Iterator[ChatChunk]:
         for index in range(len(self._choices)):
@@ -60,8 +60,8 @@ class ChatReply(Reply):
             ]
         if delta.model_fields_set or piece.logprobs or choice.finish is not None:
             chunk = self._chunk(index, delta, choice.finish)
-            if self.terms.likelihood is not None:
-                chunk.choices[0].logprobs = self.terms.likelihood.of_chat(piece.logprobs)
+            if self.terms.logprobs is not None:
+                chunk.choices[0].logprobs = self.terms.logprobs.for_chat(piece.logprobs)
             yield chunk
 
     def _empty_chunk(self) -> ChatChunk:
@@ -85,9 +85,9 @@ class ChatReply(Reply):
 class _Choice:
     """One answer so far."""
 
-    def __init__(self, reader: Reader, likelihood: Likelihood | None) -> None:
-        self._reader = reader
-        self._likelihood = likelihood
+    def __init__(self, parser: ToolParser, logprobs: LogprobsFormatter | None) -> None:
+        self._parser = parser
+        self._logprobs = logprobs
         self._tokens: list[TokenLogprobs] = []
         self._texts: list[str] = []
         self.calls: list[Call] = []
@@ -95,7 +95,7 @@ class _Choice:
 
     def take(self, piece: Piece) -> Parsed:
         ends = piece.finish_reason is not None
-        parsed = self._reader.read(piece.text, ends)
+        parsed = self._parser.parse(piece.text, ends)
         self._texts.append(parsed.text)
         self._tokens += piece.logprobs
         self.calls += parsed.calls
@@ -109,7 +109,7 @@ class _Choice:
         message = ChatMessage(role="assistant", content=None if self.calls and not text.strip() else text, refusal=None)
         if self.calls:
             message.tool_calls = [_called(call) for call in self.calls]
-        logprobs = self._likelihood.of_chat(self._tokens) if self._likelihood else None
+        logprobs = self._logprobs.for_chat(self._tokens) if self._logprobs else None
         return ChatChoice(index=index, message=message, logprobs=logprobs, finish_reason=self.finish)
 
 

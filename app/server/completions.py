@@ -44,7 +44,7 @@ class CompletionReply(Reply):
         return self._completion([])
 
     def _logprobs(self, tokens: Sequence[TokenLogprobs], offset: int = 0) -> CompletionLogprobs | None:
-        return None if self.terms.likelihood is None else self.terms.likelihood.of_completion(tokens, offset)
+        return None if self.terms.logprobs is None else self.terms.logprobs.for_completion(tokens, offset)
 
     def _choice(self, index: int, text: str, logprobs: CompletionLogprobs | None) -> CompletionChoice:
         return CompletionChoice(index=index, text=text, logprobs=logprobs, finish_reason=self._finishes[index])

@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of JSON objects that ends with [DONE], for as long as the client listens."""
+"""Server-sent events: a stream of JSON objects that ends with [DONE], or when the client disconnects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from .errors import ApiError
@@ -15,39 +15,38 @@ from .errors import ApiError
 T = TypeVar("T")
 
 
-class EventStream(Response):
-    """Sends what `events` gives, and calls `on_end` whatever happens. An error in between is the last event."""
+class EventStream(StreamingResponse):
+    """Sends each of `events`, and an ApiError raised among them as the last event. Always calls `on_end`.
+
+    fastapi.sse is of no use here: its routes always stream and always begin with status 200, while these routes answer
+    with JSON or a stream as the request asks, and refuse requests with a status of their own.
+    """
 
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncIterator[BaseModel], on_end: Callable[[], None]) -> None:
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._events = events
+        super().__init__(_encoded(events), headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await while_connected(receive, self._send(send))
+            await while_connected(receive, self.stream_response(send))
         finally:
             self._on_end()
 
-    async def _send(self, send: Send) -> None:
-        async def send_event(data: str) -> None:
-            await send({"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": True})
 
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async for event in self._events:
-                await send_event(event.model_dump_json(exclude_unset=True))
-        except ApiError as error:
-            await send_event(error.text)
-        await send_event("[DONE]")
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+async def _encoded(events: AsyncIterator[BaseModel]) -> AsyncIterator[str]:
+    try:
+        async for event in events:
+            yield f"data: {event.model_dump_json(exclude_unset=True)}\n\n"
+            await asyncio.sleep(0)  # sending need not suspend; without a turn, the loop cannot report a disconnect
+    except ApiError as error:
+        yield f"data: {error.text}\n\n"
+    yield "data: [DONE]\n\n"
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` gives, or None where the client goes away first; then it is cancelled."""
+    """The result of `work`, or None if the client disconnects first, which cancels `work`."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":

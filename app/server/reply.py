@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from outrider.pipelines import Piece, Statistics
 
-from .likelihood import Likelihood
+from .logprobs import LogprobsFormatter
 from .responses import ChatChunk, Completion, PromptTokensDetails, SpeculationFigures, Usage
 
 Chunk: TypeAlias = ChatChunk | Completion
@@ -26,7 +26,7 @@ class Terms:
 
     answers_each: answers to each prompt.
     tells_usage: whether a stream ends with a chunk of its own for that.
-    likelihood: puts the tokens' log-probabilities into words, where they are wanted.
+    logprobs: formats log-probabilities; None where the request does not ask for them.
     """
 
     model: str
@@ -35,7 +35,7 @@ class Terms:
     num_prompts: int
     answers_each: int
     tells_usage: bool
-    likelihood: Likelihood | None
+    logprobs: LogprobsFormatter | None
 
 
 class Reply(ABC):

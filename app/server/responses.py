@@ -62,7 +62,7 @@ class CalledTool(BaseModel):
     function: CalledFunction
 
 
-class TopLikelihood(BaseModel):
+class TopLogprob(BaseModel):
     """`logprob` is of the model's own distribution, whatever the request does to it."""
 
     token: str
@@ -70,12 +70,12 @@ class TopLikelihood(BaseModel):
     bytes: list[int] | None
 
 
-class TokenLikelihood(TopLikelihood):
-    top_logprobs: list[TopLikelihood]
+class ChatTokenLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(BaseModel):
-    content: list[TokenLikelihood]
+    content: list[ChatTokenLogprob]
     refusal: None
 
 

@@ -171,7 +171,7 @@ class SchemaFormat(Strict):
     json_schema: JsonSchema
 
 
-ResponseFormat: TypeAlias = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
+RequestedFormat: TypeAlias = Annotated[TextFormat | ObjectFormat | SchemaFormat, Field(discriminator="type")]
 
 
 class ChatRequest(GenerationRequest):
@@ -183,7 +183,7 @@ class ChatRequest(GenerationRequest):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: Literal[True] | None = None
     store: Literal[False] | None = None
-    response_format: ResponseFormat | None = None
+    response_format: RequestedFormat | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
 

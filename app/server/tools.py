@@ -28,13 +28,13 @@ class Parsed:
     calls: tuple[Call, ...] = ()
 
 
-class Reader(ABC):
+class ToolParser(ABC):
     """Reads one answer as it comes. `arguments` is what a call's are named."""
 
     arguments = "arguments"
 
     @abstractmethod
-    def read(self, text: str, is_last: bool) -> Parsed:
+    def parse(self, text: str, is_last: bool) -> Parsed:
         """The next text, and what can be told by now; with the last, all that is left."""
 
     @classmethod
@@ -43,14 +43,14 @@ class Reader(ABC):
         return StructuredOutputConfig(json_schema=json.dumps(schema))
 
 
-class TextReader(Reader):
+class PlainTextParser(ToolParser):
     """Everything is text."""
 
-    def read(self, text: str, is_last: bool) -> Parsed:
+    def parse(self, text: str, is_last: bool) -> Parsed:
         return Parsed(text)
 
 
-class TaggedReader(Reader):
+class HermesToolParser(ToolParser):
     """Calls stand between tags, as {"name": ..., "arguments": {...}}. What is not like that stays text.
 
     The white space around a call, too, is no text.
@@ -59,7 +59,7 @@ class TaggedReader(Reader):
     def __init__(self) -> None:
         self._held = ""
 
-    def read(self, text: str, is_last: bool) -> Parsed:
+    def parse(self, text: str, is_last: bool) -> Parsed:
         self._held += text
         texts: list[str] = []
         calls: list[Call] = []
@@ -91,7 +91,7 @@ class TaggedReader(Reader):
         return len(self._held[:begin].rstrip())
 
 
-class BareReader(Reader):
+class Llama3JsonToolParser(ToolParser):
     """The answer as a whole is one call, {"name": ..., "parameters": {...}}, as Llama 3 writes it, or text."""
 
     arguments = "parameters"
@@ -100,7 +100,7 @@ class BareReader(Reader):
         self._held = ""
         self._is_text = False
 
-    def read(self, text: str, is_last: bool) -> Parsed:
+    def parse(self, text: str, is_last: bool) -> Parsed:
         if self._is_text:
             return Parsed(text)
         self._held += text
@@ -113,13 +113,13 @@ class BareReader(Reader):
         return Parsed()
 
 
-def reader_for(template: str) -> type[Reader] | None:
+def tool_parser_for(template: str) -> type[ToolParser] | None:
     """Who reads the calls of a model with this chat template; None where it knows no tools, or they cannot be read."""
     if "tools" not in template or "<function=" in template:  # Qwen3-Coder puts XML between the tags
         return None
     if BEGIN in template:
-        return TaggedReader
-    return BareReader if '"parameters":' in template else None
+        return HermesToolParser
+    return Llama3JsonToolParser if '"parameters":' in template else None
 
 
 def _call(text: str, arguments_name: str) -> Call | None:

@@ -16,9 +16,9 @@ from outrider.pipelines import LLMPipeline, Piece, Stream
 from outrider.pipelines.text.prompt import Inputs
 
 from .errors import ApiError, as_api_error
-from .intake import Intake
 from .limits import Limits
 from .metrics import CANCELLED, COMPLETED, FAILED, TIMED_OUT, Metrics
+from .preprocessor import Preprocessor
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Answers:
 class Worker:
     """Begins answers for an asyncio loop, steps the pipeline's backend in a thread and hands over what it wrote.
 
-    All requests share that thread, and those of the intake. `num_open` answers are waiting or being written.
+    All requests share that thread and those of the preprocessor. `num_open` answers are waiting or being written.
     """
 
     def __init__(self, pipeline: LLMPipeline, limits: Limits, metrics: Metrics) -> None:
@@ -90,7 +90,7 @@ class Worker:
         self._is_in_doubt = False  # whether the latest answer failed, and for no reason of its request
         self._next_trial = 0.0
         self._pass_began: float | None = None
-        self._intake = Intake(limits)
+        self._preprocessor = Preprocessor(limits)
         self._thread = Thread(target=self._run, name="worker", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -106,7 +106,7 @@ class Worker:
     def close(self) -> None:
         """End, and wait for the pass that is on: a process must not exit in the middle of one."""
         self.end_answers()
-        self._intake.close()
+        self._preprocessor.close()
         self._arrived.put(None)
         self._thread.join()
 
@@ -131,7 +131,7 @@ class Worker:
         self.num_open += num_answers
         try:
             begin = partial(self._begin, answers, inputs, options)
-            await self._intake.read(begin, "structured_output_config" in options, num_bytes)
+            await self._preprocessor.run(begin, "structured_output_config" in options, num_bytes)
         except BaseException as error:
             answers.close()
             if not isinstance(error, Exception):

@@ -133,40 +133,58 @@ def test_an_existing_output_is_refused_before_anything_is_read(target: Path, tmp
         export_pair(target, None, tmp_path)
 
 
-def test_force_keeps_the_old_pair_until_the_new_one_is_complete(
+@pytest.fixture(scope="module")
+def replaced(pair: Path, target: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A pair with a draft that was replaced by the target alone, and the steps that were announced."""
+    out = shutil.copytree(pair, tmp_path_factory.mktemp("replaced") / "pair")
+    said: list[str] = []
+    export_pair(target, None, out, force=True, announce=said.append)
+    return out, said
+
+
+def test_force_replaces_a_pair(replaced: tuple[Path, list[str]]) -> None:
+    out, _ = replaced
+    assert list(metadata(out)["models"]) == ["target"]
+    assert not (out / "draft").exists()
+    assert [path.name for path in out.parent.iterdir()] == ["pair"]
+
+
+def test_force_keeps_the_old_pair_when_the_export_fails(
     pair: Path, target: Path, stranger: Path, tmp_path: Path
 ) -> None:
     out = shutil.copytree(pair, tmp_path / "pair")
-    before = metadata(out)
     with pytest.raises(VocabularyMismatch):
         export_pair(target, stranger, out, force=True)
-    assert metadata(out) == before
-    export_pair(target, None, out, force=True)
-    assert list(metadata(out)["models"]) == ["target"]
+    assert metadata(out) == metadata(pair)
     assert [path.name for path in tmp_path.iterdir()] == ["pair"]
 
 
-def test_the_steps_are_announced_in_order(pair: Path, target: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    export_pair(target, None, tmp_path / "pair", announce=said.append)
+def test_the_steps_are_announced_in_order(replaced: tuple[Path, list[str]]) -> None:
+    out, said = replaced
     assert [text.split()[0] for text in said] == [
         "Reading", "Converting", "Compressing", "Converting", "The", "Measuring", "Hashing", "Compiling", "The",
     ]  # fmt: skip
-    pipeline = LLMPipeline(tmp_path / "pair", exact=True)
+    pipeline = LLMPipeline(out, exact=True)
     assert pipeline.modes == ("off", "lookup", "suffix", "auto")
     assert said[-1] == "The same answer in each: " + ", ".join(pipeline.modes)
-    assert not (tmp_path / "pair" / "draft").exists()
 
 
 def test_a_pair_whose_speculation_changes_the_answer_is_not_written(
-    target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: Path, target: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The models are copies of exported ones, which spares their conversion."""
+
+    def copied(role: str, *arguments: Any) -> dict[str, Any]:
+        shutil.copytree(pair / role, arguments[3])
+        return {}
+
     class Drifting(LLMPipeline):
         def generate(self, prompt: Any, **options: Any) -> Any:
             if options["mode"] == "draft":
                 prompt += "!"
             return super().generate(prompt, **options)
 
+    monkeypatch.setattr(pair_export, "_make", copied)
     monkeypatch.setattr(round_trip, "LLMPipeline", Drifting)
     with pytest.raises(RoundTripFailed, match=r"With mode=draft, token [0-9]+ of the answer is"):
         export_pair(target, draft, tmp_path / "pair")

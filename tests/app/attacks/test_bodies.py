@@ -144,8 +144,8 @@ def test_a_prompt_of_many_megabytes_is_refused_while_others_are_answered(served:
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [(in_schema({"type": "object"}), "The form"), (conversation(messages=user("word " * 20_000)), "The prompt")],
-    ids=["form", "prompt"],
+    [(in_schema({"type": "object"}), "The structure"), (conversation(messages=user("word " * 20_000)), "The prompt")],
+    ids=["structure", "prompt"],
 )
 def test_what_takes_too_long_to_read_is_given_up_and_stops_no_other(
     tool_pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch, body: dict[str, Any], words: str
@@ -166,7 +166,8 @@ def test_what_takes_too_long_to_read_is_given_up_and_stops_no_other(
         refused = sorted((each.result() for each in asked), key=lambda answer: answer.status_code)
         assert [answer.status_code for answer in refused] == [400, 400, 503]
         assert refused[0].json()["error"]["message"].startswith(words)
-        assert [answer.json()["error"]["code"] for answer in refused] == ["too_complex", "too_complex", "intake_busy"]
+        codes = [answer.json()["error"]["code"] for answer in refused]
+        assert codes == ["too_complex", "too_complex", "preprocessing_busy"]
         let_go.set()
         wait_until(lambda: served.server.worker.num_open == 0 and served.pool.num_free == served.pool.num_blocks)
         served.post(CHAT, body | {"max_tokens": 2, "messages": user("x")}).raise_for_status()

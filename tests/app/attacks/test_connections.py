@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from threading import Event
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
+from outrider.app.server import api
 from outrider.app.server.limits import Limits
 from outrider.pipelines import LLMPipeline
 
@@ -31,6 +35,10 @@ def _hasty(tool_pipeline: LLMPipeline) -> Iterator[Served]:
 def hasty(_hasty: Served) -> Iterator[Served]:
     yield _hasty
     wait_until(lambda: answers(_hasty))
+
+
+class Chunk(BaseModel):
+    text: str = ""
 
 
 def connected(served: Served) -> socket.socket:
@@ -131,6 +139,33 @@ def test_who_stops_reading_a_stream_is_dropped_and_the_answer_ends(
         wait_until(lambda: hasty.metric('outrider_requests_total{outcome="cancelled"}') == 1)
     monkeypatch.undo()
     assert answers(hasty)
+
+
+def test_nothing_is_written_to_a_connection_that_was_reset(
+    hasty: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client goes away while the server is busy, which then has many events to send at once."""
+    gone, is_over = Event(), Event()
+
+    async def chunks(*_: object) -> AsyncIterator[BaseModel]:
+        yield Chunk()
+        gone.wait(30)
+        try:
+            for _ in range(20):
+                yield Chunk()
+        finally:
+            is_over.set()
+
+    monkeypatch.setattr(api, "_chunks", chunks)
+    body = json.dumps({**ASKED, "stream": True})
+    with connected(hasty) as connection:
+        connection.sendall(f"{POST}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        connection.recv(1)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # reset, not closed
+    gone.set()
+    assert is_over.wait(30)
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    monkeypatch.undo()
 
 
 def test_more_connections_than_allowed_are_told_so_and_served_again_later(hasty: Served) -> None:

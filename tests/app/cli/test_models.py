@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
+from unittest.mock import patch
 
 import pytest
+from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from outrider.app.cli import models as commands
@@ -21,7 +24,7 @@ from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.model.tuning import CANDIDATES
 from tests.hub import SHA, Hub, serving
 
-from ..commands import OUTRIDER
+from ..commands import OUTRIDER, run
 
 NAME, TARGET, DRAFT = "qwen3-8b", "OpenVINO/Qwen3-8B-int4-ov", "OpenVINO/Qwen3-0.6B-int8-ov"
 WEIGHTS = (TARGET, "openvino_model.bin")
@@ -52,13 +55,22 @@ class Machine:
     def pairs(self) -> Path:
         return self.folder / "data" / "outrider" / "pairs"
 
-    def run(self, *arguments: str, **options: Any) -> CompletedProcess[str]:
-        return subprocess.run(
-            [*OUTRIDER, *arguments], env=self.environment, capture_output=True, text=True, encoding="utf-8",
-            timeout=PATIENCE_S, **options,
-        )  # fmt: skip
+    def run(self, *arguments: str, typed: str = "") -> CompletedProcess[str]:
+        """Run a command in this process. The hub's library has read the environment before, so its settings change."""
+        environment = self.environment
+        endpoint = environment["HF_ENDPOINT"]
+        settings = {
+            "ENDPOINT": endpoint,
+            "HUGGINGFACE_CO_URL_TEMPLATE": f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
+            "HF_HUB_OFFLINE": "HF_HUB_OFFLINE" in environment,
+            "HF_HUB_CACHE": str(self.folder / "hub" / "hub"),
+            "HF_HUB_DOWNLOAD_TIMEOUT": 60,
+        }
+        with patch.multiple(constants, **settings), patch.dict(os.environ, environment, clear=True):
+            return run(*arguments, typed=typed)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start a command in a process of its own."""
         return subprocess.Popen(
             [*OUTRIDER, *arguments], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -153,8 +165,8 @@ def test_a_pair_that_is_there_is_not_pulled_again(pulled: Machine) -> None:
 def test_a_pair_is_removed_only_after_a_yes(machine: Machine) -> None:
     (machine.pairs / "mine").mkdir(parents=True)
     (machine.pairs / "mine" / "pair.json").write_text("{}")
-    assert machine.run("models", "remove", "mine", input="n\n").returncode == 1
-    assert machine.run("models", "remove", "mine", input="").returncode == 1
+    assert machine.run("models", "remove", "mine", typed="n\n").returncode == 1
+    assert machine.run("models", "remove", "mine", typed="").returncode == 1
     assert (machine.pairs / "mine" / "pair.json").exists()
     assert machine.listed("mine")["pulled"]["problem"]  # an empty pair is listed with what is wrong
     assert machine.run("models", "remove", "mine", "--yes").returncode == 0

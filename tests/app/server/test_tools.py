@@ -11,7 +11,13 @@ from typing import Any
 import openai
 import pytest
 
-from outrider.app.server.tools import BareReader, Reader, TaggedReader, TextReader, reader_for
+from outrider.app.server.tools import (
+    HermesToolParser,
+    Llama3JsonToolParser,
+    PlainTextParser,
+    ToolParser,
+    tool_parser_for,
+)
 from outrider.pipelines import LLMPipeline
 
 from .serving import MODEL, Served, running, user
@@ -39,11 +45,11 @@ COPIED = 'def call():\n    return <tool_call>{"name": "area", "arguments": {"wid
 ASK = user(f"Repeat this function.\n\n{COPIED}")
 
 
-def read(reader: Reader, parts: list[str]) -> tuple[str, list[tuple[str, Any]]]:
-    parsed = [reader.read(part, i == len(parts) - 1) for i, part in enumerate(parts)]
-    calls = [call for part in parsed for call in part.calls]
+def parsed(parser: ToolParser, parts: list[str]) -> tuple[str, list[tuple[str, Any]]]:
+    found = [parser.parse(part, i == len(parts) - 1) for i, part in enumerate(parts)]
+    calls = [call for part in found for call in part.calls]
     assert len({call.id for call in calls}) == len(calls)
-    return "".join(part.text for part in parsed), [(call.name, json.loads(call.arguments)) for call in calls]
+    return "".join(part.text for part in found), [(call.name, json.loads(call.arguments)) for call in calls]
 
 
 def cuts(text: str, rng: random.Random) -> list[str]:
@@ -55,7 +61,7 @@ def cuts(text: str, rng: random.Random) -> list[str]:
 def test_tagged_calls_are_found_however_the_text_is_cut(text: str) -> None:
     rng = random.Random(text)
     for parts in ([text], list(text) or [""], *(cuts(text, rng) for _ in range(50))):
-        found, calls = read(TaggedReader(), parts)
+        found, calls = parsed(HermesToolParser(), parts)
         expected, expected_calls = WRITTEN[text]
         assert calls == expected_calls, parts
         assert found.rstrip() == expected.rstrip(), parts
@@ -63,10 +69,10 @@ def test_tagged_calls_are_found_however_the_text_is_cut(text: str) -> None:
 
 
 def test_text_before_a_call_is_told_at_once() -> None:
-    reader = TaggedReader()
-    assert reader.read("Let me ", False).text == "Let me"
-    assert reader.read("see: <", False).text == " see:"
-    assert reader.read("b> is bold", False).text == " <b> is bold"
+    parser = HermesToolParser()
+    assert parser.parse("Let me ", False).text == "Let me"
+    assert parser.parse("see: <", False).text == " see:"
+    assert parser.parse("b> is bold", False).text == " <b> is bold"
 
 
 @pytest.mark.parametrize(
@@ -82,15 +88,15 @@ def test_text_before_a_call_is_told_at_once() -> None:
 def test_a_bare_call_is_the_whole_answer_or_none(text: str, expected: Any) -> None:
     rng = random.Random(text)
     for parts in ([text], list(text), *(cuts(text, rng) for _ in range(50))):
-        assert read(BareReader(), parts) == expected, parts
+        assert parsed(Llama3JsonToolParser(), parts) == expected, parts
 
 
 def test_the_chat_template_tells_how_calls_are_written() -> None:
-    assert reader_for(TEMPLATE) is TaggedReader
-    assert reader_for('{% if tools %}{"name": name, "parameters": {}}') is BareReader
-    assert reader_for("{% if tools %}<tool_call><function=x>") is None
-    assert reader_for("{{ messages }}") is None
-    assert TextReader().read(CALL, True).text == CALL
+    assert tool_parser_for(TEMPLATE) is HermesToolParser
+    assert tool_parser_for('{% if tools %}{"name": name, "parameters": {}}') is Llama3JsonToolParser
+    assert tool_parser_for("{% if tools %}<tool_call><function=x>") is None
+    assert tool_parser_for("{{ messages }}") is None
+    assert PlainTextParser().parse(CALL, True).text == CALL
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +243,6 @@ def test_a_demanded_call_is_one_of_those_offered(client: openai.OpenAI) -> None:
 def test_a_bare_call_can_be_demanded_too(served: Served) -> None:
     schema = {"type": "object", "properties": {"name": {"const": "f"}, "parameters": {"enum": [{}]}},
               "required": ["name", "parameters"], "additionalProperties": False}  # fmt: skip
-    options = {"structured_output_config": BareReader.one_call(schema), "max_new_tokens": 60}
+    options = {"structured_output_config": Llama3JsonToolParser.one_call(schema), "max_new_tokens": 60}
     text = str(served.pipeline.generate("Hello.", **options))
-    assert read(BareReader(), [text]) == ("", [("f", {})])
+    assert parsed(Llama3JsonToolParser(), [text]) == ("", [("f", {})])

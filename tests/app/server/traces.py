@@ -16,13 +16,13 @@ from .load import MODES, NAMES
 from .serving import LOCAL, MODEL, user
 
 CHAT = "/v1/chat/completions"
-FORM = {
+SCHEMA = {
     "type": "object",
     "properties": {"name": {"type": "string", "maxLength": 12}, "count": {"type": "integer", "maximum": 99}},
     "required": ["name", "count"],
     "additionalProperties": False,
 }
-KINDS = ("plain", "form", "long", "batch")
+KINDS = ("plain", "structured", "long", "batch")
 MANNERS = ("whole", "stream", "dawdle", "leave", "half")
 LONGEST_S = 300.0  # that a request may take on a busy machine
 
@@ -51,8 +51,8 @@ def question(rng: random.Random) -> Question:
         "model": MODEL, "messages": user(f"Repeat this.\n\n{function}{long if kind == 'long' else ''}"),
         "temperature": rng.choice([0.7, 1.3]), "seed": rng.getrandbits(32), "max_tokens": rng.randint(1, 40),
     }  # fmt: skip
-    if kind == "form":
-        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "form", "schema": FORM}}
+    if kind == "structured":
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "item", "schema": SCHEMA}}
     if kind == "batch":
         body["n"] = rng.randint(2, 4)
     return Question(kind, body)

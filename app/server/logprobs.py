@@ -1,4 +1,4 @@
-"""Likelihood: what `logprobs` asks for, in the forms of both endpoints."""
+"""Log-probabilities in the formats of both endpoints."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from functools import lru_cache
 
 from outrider.pipelines import Tokenizer, TokenLogprobs
 
-from .responses import ChatLogprobs, CompletionLogprobs, TokenLikelihood, TopLikelihood
+from .responses import ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob
 
-LEAST = -9999.0  # how OpenAI writes the logarithm of 0, which JSON cannot
+LEAST = -9999.0  # what OpenAI sends for the logarithm of 0, which JSON cannot express
 INCOMPLETE = "\ufffd"
 
 
-class Likelihood:
-    """Puts tokens into words. `num_top` of the likeliest are told beside each that was written."""
+class LogprobsFormatter:
+    """Formats the log-probability of each generated token, and those of the `num_top` likeliest tokens beside it."""
 
     def __init__(self, tokenizer: Tokenizer, num_top: int) -> None:
         self._num_top = num_top
         self._text = lru_cache(maxsize=None)(lambda token: tokenizer.decode([token]))
 
-    def of_chat(self, tokens: Iterable[TokenLogprobs]) -> ChatLogprobs:
+    def for_chat(self, tokens: Iterable[TokenLogprobs]) -> ChatLogprobs:
         return ChatLogprobs(content=[self._entry(token) for token in tokens], refusal=None)
 
-    def of_completion(self, tokens: Iterable[TokenLogprobs], offset: int) -> CompletionLogprobs:
-        """`offset` is where in the text the first of them begins; each then begins where the one before ends."""
+    def for_completion(self, tokens: Iterable[TokenLogprobs], offset: int) -> CompletionLogprobs:
+        """`offset`: where the first token begins in the text, in characters."""
         result = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
         for token in tokens:
             text = self._text(token.token)
@@ -35,15 +35,15 @@ class Likelihood:
             offset += len(text)
         return result
 
-    def _entry(self, token: TokenLogprobs) -> TokenLikelihood:
-        top = [self._likely(i, logprob) for i, logprob in self._top(token)]
-        return TokenLikelihood(**self._likely(token.token, token.logprob).model_dump(), top_logprobs=top)
+    def _entry(self, token: TokenLogprobs) -> ChatTokenLogprob:
+        top = [self._top_logprob(i, logprob) for i, logprob in self._top(token)]
+        return ChatTokenLogprob(**self._top_logprob(token.token, token.logprob).model_dump(), top_logprobs=top)
 
     def _top(self, token: TokenLogprobs) -> tuple[tuple[int, float], ...]:
         return token.top[: self._num_top]
 
-    def _likely(self, token: int, logprob: float) -> TopLikelihood:
-        """Where a token is only a part of a character, its bytes are not told."""
+    def _top_logprob(self, token: int, logprob: float) -> TopLogprob:
+        """`bytes` is None for a token that holds only a part of a character."""
         text = self._text(token)
         encoded = None if INCOMPLETE in text else list(text.encode())
-        return TopLikelihood(token=text, logprob=max(logprob, LEAST), bytes=encoded)
+        return TopLogprob(token=text, logprob=max(logprob, LEAST), bytes=encoded)

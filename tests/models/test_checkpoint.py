@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -26,12 +27,13 @@ FILES = {
 }
 CLIENT = """
 import json, sys
-from outrider.models.hub import download
+from pathlib import Path
+from outrider.models.checkpoint import download
 from outrider.pipelines.errors import OutriderError
 said = []
 try:
-    found = download(sys.argv[1], sys.argv[2] == "code", said.append)
-    files = sorted(file.name for file in found.folder.iterdir())
+    found = download(sys.argv[1], sys.argv[2] == "code", said.append, Path(sys.argv[3]))
+    files = sorted(file.name for file in found.folder.iterdir() if file.name != "complete")
     print(json.dumps({"revision": found.revision, "files": files, "said": said}))
 except OutriderError as error:
     print(json.dumps({"error": type(error).__name__, "message": str(error), "said": said}))
@@ -48,7 +50,7 @@ class Client:
 
     def download(self, name: str, remote_code: bool = False) -> dict[str, Any]:
         finished = subprocess.run(
-            [sys.executable, "-c", CLIENT, name, "code" if remote_code else ""],
+            [sys.executable, "-c", CLIENT, name, "code" if remote_code else "", self.home / "checkpoints"],
             env={**self.hub.settings(self.home), **self.settings},
             capture_output=True,
             text=True,
@@ -87,6 +89,38 @@ def test_what_was_downloaded_once_is_found_without_a_network(client: Client) -> 
     found = client.download("org/model")
     assert found["revision"] == SHA
     assert found["said"] == []
+
+
+def test_a_download_goes_on_in_the_middle_of_a_file(client: Client) -> None:
+    folder = client.home / "checkpoints" / "org--model"
+    folder.mkdir(parents=True)
+    weights = FILES["model.safetensors"]
+    (folder / f"model.safetensors.{hashlib.sha256(weights).hexdigest()[:16]}.part").write_bytes(weights[:150])
+    found = client.download("org/model")
+    assert found["said"] == ["Downloading org/model from the Hugging Face hub (275 bytes)"]
+    assert client.hub.ranges == {("org/model", "model.safetensors"): "bytes=150-"}
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
+def test_bytes_that_the_hub_does_not_list_are_refused_and_a_part_is_never_used(client: Client) -> None:
+    client.hub.served[("org/model", "model.safetensors")] = b"evil" * 100
+    refusal = client.download("org/model")
+    assert refusal["error"] == "BadDownload"
+    assert "model.safetensors of org/model" in refusal["message"]
+    client.settings = {"HF_HUB_OFFLINE": "1"}
+    assert client.download("org/model")["error"] == "HubUnreachable"
+
+
+def test_a_checkpoint_in_the_cache_of_the_hub_is_used_and_not_downloaded_again(client: Client) -> None:
+    snapshot = client.home / "hub" / "models--org--model" / "snapshots" / SHA
+    snapshot.mkdir(parents=True)
+    for name, content in FILES.items():
+        (snapshot / name).write_bytes(content)
+    found = client.download("org/model")
+    assert (found["revision"], found["said"], client.hub.fetched) == (SHA, [], [])
+    (snapshot / "model.safetensors").write_bytes(b"half")
+    assert client.download("org/model")["said"]
+    assert ("org/model", "model.safetensors") in client.hub.fetched
 
 
 @pytest.mark.parametrize(

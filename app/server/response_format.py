@@ -1,4 +1,4 @@
-"""Form: what the answers to a conversation may look like, and who reads the calls of tools in them."""
+"""Response format: the tools that an answer may call, and the structure that it has to follow."""
 
 from __future__ import annotations
 
@@ -11,49 +11,54 @@ from outrider.pipelines import StructuredOutputConfig
 
 from .errors import ApiError
 from .schema import ChatRequest, Function, NamedTool, ObjectFormat, TextFormat, Tool
-from .tools import Reader, TextReader, reader_for
+from .tools import PlainTextParser, ToolParser, tool_parser_for
 
 SPACE = r"( |\n {0,16})?"  # between the parts of JSON: without a bound, small models go on with it until max_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
-    """tools: those that the model is told of. structure: what the answer has to keep to, if anything."""
+class ResponseFormat:
+    """What constrains the answer to a chat request.
+
+    tools: those that the prompt offers to the model.
+    parser: extracts tool calls from the answer.
+    structure: the constraint for decoding; None leaves it unconstrained.
+    """
 
     tools: tuple[Tool, ...] = ()
-    reader: type[Reader] = TextReader
+    parser: type[ToolParser] = PlainTextParser
     structure: StructuredOutputConfig | None = None
 
     @classmethod
-    def of(cls, request: ChatRequest, template: str) -> Form:
-        """What a request asks for, of a model with this chat template. Raises ApiError."""
+    def of(cls, request: ChatRequest, template: str) -> ResponseFormat:
+        """The format that `request` asks for. Raises ApiError for what this chat template does not support."""
         choice, tools = request.tool_choice, tuple(request.tools or ())
         if not tools and choice is not None:
             raise ApiError(400, "tool_choice chooses among tools: give tools as well, or leave it out.", "tool_choice")
         if not tools or choice == "none":
             return cls(structure=_structure(request))
-        reader = reader_for(template)
-        if reader is None:
+        parser = tool_parser_for(template)
+        if parser is None:
             raise ApiError(
                 400, "tools cannot be offered: this model's chat template knows none that could be read back.", "tools"
             )
         if request.response_format is not None and not isinstance(request.response_format, TextFormat):
             raise ApiError(
                 400,
-                "response_format leaves no room for calls of tools: set tool_choice to none, or leave one of them out.",
+                "response_format leaves no room for tool calls: set tool_choice to none, or leave one of them out.",
                 "response_format",
             )
         if choice is None or choice == "auto":
             _check_not_strict(tools)
-            return cls(tools, reader)
-        return cls(tools, reader, reader.one_call(_schema_of_call(_chosen(tools, choice), reader)))
+            return cls(tools, parser)
+        return cls(tools, parser, parser.one_call(_schema_of_call(_chosen(tools, choice), parser)))
 
 
 def _structure(request: ChatRequest) -> StructuredOutputConfig | None:
-    form = request.response_format
-    if form is None or isinstance(form, TextFormat):
+    asked = request.response_format
+    if asked is None or isinstance(asked, TextFormat):
         return None
-    schema = {"type": "object"} if isinstance(form, ObjectFormat) else form.json_schema.schema_
+    schema = {"type": "object"} if isinstance(asked, ObjectFormat) else asked.json_schema.schema_
     guidance = schema.get("x-guidance", {"whitespace_pattern": SPACE})
     return StructuredOutputConfig(json_schema=json.dumps({**schema, "x-guidance": guidance}))
 
@@ -78,14 +83,14 @@ def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> list[Function]:
     return named
 
 
-def _schema_of_call(functions: Sequence[Function], reader: type[Reader]) -> dict[str, Any]:
-    """A JSON schema of a call of one of the functions; their own schemas keep their references."""
+def _schema_of_call(functions: Sequence[Function], parser: type[ToolParser]) -> dict[str, Any]:
+    """The JSON schema of one call to any of `functions`. References within their parameters stay valid."""
     parameters = [function.parameters or {"type": "object"} for function in functions]
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": function.name}, reader.arguments: {"$ref": f"#/$defs/{number}"}},
-            "required": ["name", reader.arguments],
+            "properties": {"name": {"const": function.name}, parser.arguments: {"$ref": f"#/$defs/{number}"}},
+            "required": ["name", parser.arguments],
             "additionalProperties": False,
         }
         for number, function in enumerate(functions)
@@ -98,7 +103,7 @@ def _schema_of_call(functions: Sequence[Function], reader: type[Reader]) -> dict
 
 
 def _moved(schema: Any, to: str) -> Any:
-    """A schema that has become a part of another, and lies there at `to`."""
+    """A copy of `schema` for embedding at the JSON pointer `to` of another schema: its references point there."""
     if isinstance(schema, list):
         return [_moved(item, to) for item in schema]
     if not isinstance(schema, dict):
