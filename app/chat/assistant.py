@@ -17,12 +17,12 @@ from outrider.pipelines.model.pair import name_of
 from .core.conversation import CANCELLED, Conversation, Turn, messages
 from .core.insight import Insight, insight_of
 from .core.pairs import Choice, pairs_in
-from .core.reading import Reading
-from .core.reason import Reason
+from .core.prefill_progress import PrefillProgress
+from .core.race_state import RaceState
 from .core.receipt import Receipt, first_difference
-from .core.saving import Saving, saving_of
 from .core.settings import Settings
-from .core.standing import Standing
+from .core.time_saved import TimeSaved, time_saved_in
+from .core.user_message import UserMessage
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Assistant:
         self._open_pair = open_pair
         self._folder = folder or pairs_folder()
         self._others = others
-        self._refused: dict[tuple[Path, str], Reason] = {}  # why a pair could not be loaded on a device
+        self._refused: dict[tuple[Path, str], UserMessage] = {}  # why a pair could not be loaded on a device
         self.state = State("warming", "state_warming")
         self._insight = Insight()  # of the answers of this pipeline that have ended
         self._answering: set[_Answering] = set()
@@ -110,7 +110,7 @@ class Assistant:
         return pairs_in(self._folder, *self._others)
 
     @property
-    def refusals(self) -> list[tuple[str, str, Reason]]:
+    def refusals(self) -> list[tuple[str, str, UserMessage]]:
         """Pair, device and reason of each attempt to load one that failed, and has not succeeded since."""
         return [(name_of(path), device, reason) for (path, device), reason in self._refused.items()]
 
@@ -134,7 +134,7 @@ class Assistant:
         if self._warm_up_thread.is_alive():
             self._warm_up_thread.join()
 
-    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Reading | Turn]:
+    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[PrefillProgress | Turn]:
         """How far its prompt is read, and then the last turn, again and again with more of its answer until complete.
 
         `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
@@ -147,7 +147,7 @@ class Assistant:
             pipeline.stream(said, **settings.options()) as pieces,
         ):
             answering.stream = None if settings.mode == "off" else pieces
-            yield Reading(0, pieces.prompt_tokens)
+            yield PrefillProgress(0, pieces.prompt_tokens)
             while not pieces.ended:
                 piece = pieces.advance()
                 if answering.dropped:
@@ -155,14 +155,14 @@ class Assistant:
                 if piece is not None:
                     turn = turn.extended(piece)
                     if turn.complete:
-                        turn = replace(turn, saving=_saving(pipeline, pieces.finish(), settings))
+                        turn = replace(turn, time_saved=_time_saved(pipeline, pieces.finish(), settings))
                     yield turn
                 elif not turn.token_ids:
-                    yield Reading(pieces.read_tokens, pieces.prompt_tokens)
+                    yield PrefillProgress(pieces.read_tokens, pieces.prompt_tokens)
                 if answering.stopped:
                     pieces.cancel()
 
-    def replay(self, conversation: Conversation, visitor: str) -> Iterator[Reading | int | Receipt]:
+    def replay(self, conversation: Conversation, visitor: str) -> Iterator[PrefillProgress | int | Receipt]:
         """Answer the last turn again without drafts: how far its prompt is read, the tokens so far, again and again,
         and at the end the receipt.
 
@@ -178,9 +178,9 @@ class Assistant:
         settings = replace(turn.settings, mode="off")
         if turn.finish_reason == CANCELLED:  # it would have gone on
             settings = replace(settings, max_new_tokens=len(turn.token_ids))
-        asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, saving=None, receipt=None)
+        asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, time_saved=None, receipt=None)
         for again in self.answer((*conversation[:-1], asked), settings, visitor):
-            if isinstance(again, Reading):
+            if isinstance(again, PrefillProgress):
                 yield again
             elif again.stats is None or again.stats.ttft_s is None:
                 yield len(again.token_ids)
@@ -192,7 +192,7 @@ class Assistant:
                     drafted_s=turn.stats.total_s - turn.stats.ttft_s,
                 )
 
-    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[Standing]:
+    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[RaceState]:
         """The turn answered plainly, and then as `settings` say, each with an empty cache and, undisturbed, alone.
 
         Ends after the first where that was stopped. Raises OutriderError.
@@ -207,7 +207,7 @@ class Assistant:
                 disturbed |= beside or self._is_loading
                 if isinstance(seen, Turn):
                     lanes[lane] = seen if lane == 0 else _measured_against(lanes[0], seen)
-                yield Standing(lanes[0], lanes[1], seen if isinstance(seen, Reading) else None, disturbed)
+                yield RaceState(lanes[0], lanes[1], seen if isinstance(seen, PrefillProgress) else None, disturbed)
             if lanes[lane].finish_reason in (None, CANCELLED):
                 return
 
@@ -261,7 +261,7 @@ class Assistant:
             pipeline.warm_up()
         except Exception as error:  # whatever it was, the page has to show it
             log.exception("The model failed to start")
-            self.state = State("failed", "state_failed", {"reason": Reason.of(error)})
+            self.state = State("failed", "state_failed", {"reason": UserMessage.of(error)})
             return
         self.state = _ready(pipeline)
 
@@ -275,7 +275,7 @@ class Assistant:
                 log.warning("%s could not be loaded on %s: %s", choice.path, device, error)  # the page hides paths
             else:
                 log.exception("%s could not be loaded on %s", choice.path, device)
-            self._refused[choice.path, device] = reason = Reason.of(error)
+            self._refused[choice.path, device] = reason = UserMessage.of(error)
             values = {"pair": choice.name, "device": device, "reason": reason}
             self.state = State("refused", "state_refused", values)
             return
@@ -286,20 +286,20 @@ class Assistant:
             self.state = _ready(pipeline)
 
 
-def _saving(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
+def _time_saved(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> TimeSaved | None:
     """What the drafts of an answer saved, where somebody could draft and passes have known costs."""
     cost = pipeline.speculation.cost if settings.mode != "off" and pipeline.device == "CPU" else None
     if cost is None:
         return None
     middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
-    return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
+    return time_saved_in(generation.trace, cost.pass_ms([(1, middle)]))
 
 
 def _measured_against(plain: Turn, drafted: Turn) -> Turn:
     """What drafts saved in a race is told by the plain passes of the same race."""
-    if drafted.saving is None or plain.stats is None or not plain.stats.tokens_per_s:
+    if drafted.time_saved is None or plain.stats is None or not plain.stats.tokens_per_s:
         return drafted
-    return replace(drafted, saving=drafted.saving.at(1e3 / plain.stats.tokens_per_s))
+    return replace(drafted, time_saved=drafted.time_saved.at(1e3 / plain.stats.tokens_per_s))
 
 
 def _ready(pipeline: LLMPipeline) -> State:

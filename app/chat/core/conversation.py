@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from outrider.pipelines import Piece, Span, Statistics
 
 from .receipt import Receipt
-from .saving import Saving
 from .settings import Settings
+from .time_saved import TimeSaved
 from .values import NAME, Name
 
 LONGEST_LOOP, LOOPS, LEAST_LOOPING = 64, 4, 48  # tokens that come back, how often, and tokens of all rounds
@@ -34,17 +34,17 @@ def _from_a_source(span: Span) -> Span:
     return span
 
 
-def _of_the_same(saving: Saving) -> Saving:
-    if saving.plain_passes.keys() != saving.took_ms.keys():
-        raise ValueError("plain_passes and took_ms are of other drafters")
-    return saving
+def _same_drafters(time_saved: TimeSaved) -> TimeSaved:
+    if time_saved.plain_passes.keys() != time_saved.took_ms.keys():
+        raise ValueError("plain_passes and took_ms name different drafters")
+    return time_saved
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One prompt and its answer, written under `settings` by `model`. A complete one has a `finish_reason` and `stats`.
 
-    saving: what drafting saved, where that could be told. receipt: how its replay without drafts went, once asked for.
+    time_saved: by drafting, where it could be measured. receipt: the result of a replay without drafts, once requested.
     """
 
     prompt: str
@@ -55,7 +55,7 @@ class Turn:
     token_ids: tuple[int, ...] = ()
     finish_reason: Name | None = None
     stats: Statistics | None = None
-    saving: Annotated[Saving, AfterValidator(_of_the_same)] | None = None
+    time_saved: Annotated[Annotated[TimeSaved, AfterValidator(_same_drafters)] | None, Field(alias="saving")] = None
     receipt: Receipt | None = None
 
     @property

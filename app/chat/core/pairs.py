@@ -9,7 +9,7 @@ from outrider.models import embedded_pair
 from outrider.pipelines import OutriderError, Pair
 from outrider.pipelines.model.pair import name_of
 
-from .reason import Reason
+from .user_message import UserMessage
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Choice:
 
     name: str
     path: Path
-    reason: Reason | None = None
+    reason: UserMessage | None = None
 
 
 def pairs_in(folder: Path, *others: Path) -> list[Choice]:
@@ -36,7 +36,7 @@ def _choice(path: Path) -> Choice:
     try:
         check_files(Pair.open(path))
     except OutriderError as error:
-        return Choice(name_of(path), path, Reason.of(error))
+        return Choice(name_of(path), path, UserMessage.of(error))
     return Choice(name_of(path), path)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from ..core.reason import Reason, without_paths
+from ..core.user_message import UserMessage, without_paths
 
 ENGLISH = {
     "drafted": "The same answer, sooner. A drafter proposes tokens; the model keeps only those it would have written "
@@ -170,8 +170,8 @@ ENGLISH = {
     "load": "Load",
     "unusable": "Cannot be used:",
     "choose_pair": "Choose a model from the list first.",
-    "reading": "Reading {count} tokens",
-    "reading_on": "Read {read} of {count} tokens ({share})",
+    "prefill": "Reading {count} tokens",
+    "prefill_progress": "Read {read} of {count} tokens ({share})",
     "seconds": "({seconds} s)",
     "state_loading": "ready; loading {pair} on {device}",
     "state_warming_other": "ready; warming up {pair} on {device}",
@@ -341,8 +341,8 @@ CHINESE = {
     "load": "加载",
     "unusable": "无法使用：",
     "choose_pair": "请先从列表中选择一个模型。",
-    "reading": "正在读取 {count} 个词元",
-    "reading_on": "已读取 {read} / {count} 个词元（{share}）",
+    "prefill": "正在读取 {count} 个词元",
+    "prefill_progress": "已读取 {read} / {count} 个词元（{share}）",
     "seconds": "（{seconds} 秒）",
     "state_loading": "就绪；正在 {device} 上加载 {pair}",
     "state_warming_other": "就绪；正在 {device} 上预热 {pair}",
@@ -397,10 +397,10 @@ class Words:
     def count(self, number: int, one: str, many: str) -> str:
         return self(one if number == 1 else many, count=f"{number:,}")
 
-    def reason(self, reason: Reason) -> str:
-        """What went wrong, in the words that there are for its kind, and behind them the message, without paths."""
-        said, message = self._reasons.get(reason.kind), without_paths(reason)
-        return message if said is None else f"{said}（{message}）"
+    def error(self, message: UserMessage) -> str:
+        """The message without paths, behind a translation where there is one for its kind."""
+        translation, original = self._reasons.get(message.kind), without_paths(message)
+        return original if translation is None else f"{translation}（{original}）"
 
 
 IN_ENGLISH = Words("en")

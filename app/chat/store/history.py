@@ -20,8 +20,8 @@ from platformdirs import user_data_path
 from outrider.pipelines import OutriderError
 
 from ..core.conversation import CANCELLED, Turn
-from ..core.reason import Reason
 from ..core.settings import Settings
+from ..core.user_message import UserMessage
 from ..core.values import sound, storable
 from .record import BadRecord, settings_of, settings_record, turn_of, turn_record
 
@@ -98,7 +98,7 @@ class History:
     """
 
     def __init__(self, path: Path) -> None:
-        self.notice: Reason | None = None
+        self.notice: UserMessage | None = None
         self._lock = threading.RLock()
         try:
             _make_private(path)
@@ -108,16 +108,16 @@ class History:
                 f"A newer Outrider wrote the history ({error}), so it is left as it is: update Outrider to see its "
                 "conversations. What is said now is lost when Outrider ends."
             )
-            self.notice = Reason(message, "HistoryNewer")
+            self.notice = UserMessage(message, "HistoryNewer")
             self._db = _opened(":memory:")
         except (sqlite3.OperationalError, OSError) as error:
             message = f"Conversations cannot be kept in {path} ({error}). They are lost when Outrider ends."
-            self.notice = Reason(message, "HistoryNotKept")
+            self.notice = UserMessage(message, "HistoryNotKept")
             self._db = _opened(":memory:")
         except (sqlite3.DatabaseError, ValueError) as error:
             aside = _set_aside(path)
             message = f"The history file was damaged ({error}). It is kept as {aside}, and a new one was begun."
-            self.notice = Reason(message, "HistoryDamaged")
+            self.notice = UserMessage(message, "HistoryDamaged")
             self._db = _opened(path)
         if self.notice:
             log.warning("%s", self.notice)

@@ -23,7 +23,8 @@ class BadRecord(OutriderError):
 
 def turn_record(turn: Turn) -> dict[str, Any]:
     """All of a turn, as plain values."""
-    return asdict(turn)
+    record: dict[str, Any] = _turns().dump_python(turn, by_alias=True)
+    return record
 
 
 def settings_record(settings: Settings) -> dict[str, Any]:

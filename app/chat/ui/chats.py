@@ -10,9 +10,9 @@ import gradio as gr
 from ..i18n.wording import translate, words_of
 from ..store.history import History
 from ..store.transfer import exchange_of, read_exchange, to_json, to_markdown
-from .acts import Outbox, saved
 from .buttons import Deletion
-from .guard import refused, told
+from .error_toast import errors_as_toasts, toast
+from .message_buttons import Outbox, to_file
 from .view import View
 
 
@@ -78,33 +78,33 @@ class ChatList:
         return View() if view.chat == doomed else view
 
     def imported(self, content: bytes, request: gr.Request) -> View:
-        with told(request):
+        with errors_as_toasts(request):
             exchange = read_exchange(content)
             chat = self._history.insert(exchange.title, exchange.turns, exchange.tip)
             gr.Info(escape(words_of(request)("imported", title=self._history.title(chat)), quote=False))
             return View(chat, self._history.resume(chat))
 
     def _rename(self, view: View, search: str, title: str, request: gr.Request) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             chat = _open_chat(request, view)
             if not title.strip():
-                raise refused("no_title", request)
+                raise toast("no_title", request)
             self._history.rename(chat, title.strip())
             return self.listed(view, search)
 
     def _to_json(self, view: View, request: gr.Request) -> str:
-        with told(request):
+        with errors_as_toasts(request):
             chat = _open_chat(request, view)
             title = self._history.title(chat)
-            return saved(f"{title}.json", to_json(exchange_of(title, self._history.tree(chat), view.tip)))
+            return to_file(f"{title}.json", to_json(exchange_of(title, self._history.tree(chat), view.tip)))
 
     def _to_markdown(self, view: View, request: gr.Request) -> str:
-        with told(request):
+        with errors_as_toasts(request):
             title = self._history.title(_open_chat(request, view))
-            return saved(f"{title}.md", to_markdown(title, view.conversation))
+            return to_file(f"{title}.md", to_markdown(title, view.conversation))
 
 
 def _open_chat(request: gr.Request, view: View) -> int:
     if view.chat is None:
-        raise refused("nothing_open", request)
+        raise toast("nothing_open", request)
     return view.chat

@@ -12,7 +12,7 @@ from ..core.attachment import LARGEST_TOGETHER, read_attachments
 from ..core.conversation import File
 from ..i18n.wording import Words, translate, words_of
 from .buttons import AWAY, toggled
-from .guard import told
+from .error_toast import errors_as_toasts
 from .rendering import files_html
 
 # Escape stops an answer. Enter sends and Shift+Enter begins a line, which Gradio does for a box of one line.
@@ -75,7 +75,7 @@ class Composer:
         self._cancel.click(self._leave_edit, None, self.outputs, **queued)
 
     def _attach(self, paths: Sequence[str], entry: Entry, request: gr.Request) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             return composed("", replace(entry, files=read_attachments(paths, entry.files)), words_of(request))[1:]
 
     def _drop_files(self, entry: Entry, request: gr.Request) -> tuple[Any, ...]:

@@ -18,14 +18,14 @@ from ..core.values import text_of
 from ..i18n.wording import Words, translate, words_of
 from ..store.history import History
 from . import rendering
-from .acts import LISTENER, Outbox
+from .chat_events import ChatEvents
 from .chats import ChatList
 from .composer import Composer, Entry
 from .examples import example_cards
 from .insight_panel import InsightPanel
+from .message_buttons import LISTENER, Outbox
 from .panel import SettingsPanel
 from .race import Race
-from .talk import Talk
 from .theme import SCRIPT
 from .view import View
 
@@ -58,7 +58,7 @@ class Page:
         self.switches = gr.State(f"{self.assistant.switches} {self.assistant.refusals}")
         self.width = gr.Number(visible=False)  # of the window, which the browser tells
         self.settings = SettingsPanel(self.assistant, self.history)
-        self.acts = gr.HTML(elem_id="acts", js_on_load=LISTENER)
+        self.message_buttons = gr.HTML(elem_id="acts", js_on_load=LISTENER)
         self.words = gr.HTML(elem_id="words", js_on_load=SCRIPT.read_text(encoding="utf-8"))
         self.outbox = Outbox()
         cards: list[Any] = list(example_cards())
@@ -102,7 +102,7 @@ class Page:
     def _connect(self) -> None:
         queued: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
         quick = queued | {"queue": False}  # for what refuses nothing: Gradio shows errors of queued events only
-        talk = Talk(self.assistant, self.history)
+        events = ChatEvents(self.assistant, self.history)
         seen = [self.view, self.coloured]
         composer = self.composer
         buttons, entry = [composer.send, composer.stop], composer.outputs
@@ -113,25 +113,25 @@ class Page:
         }  # fmt: skip
         asked, settings = [composer.box, composer.entry], [self.mode, *self.settings.values]
         for ask, begin, inputs in (
-            (composer.box.submit, talk.ask, asked),
-            (composer.send.click, talk.ask, asked),
-            (self.chat.example_select, talk.ask_example, []),
-            (self.chat.retry, talk.retry, []),
+            (composer.box.submit, events.ask, asked),
+            (composer.send.click, events.ask, asked),
+            (self.chat.example_select, events.ask_example, []),
+            (self.chat.retry, events.retry, []),
         ):
             begun = ask(begin, [*inputs, *seen, *settings], [*entry, *shown], preprocess=False, **queued)
             begun.success(**refresh)
             answer = begun.success(
-                talk.answer,
+                events.answer,
                 seen,
                 [self.view, self.chat, *entry, self.meter],
                 concurrency_id="answer",
                 concurrency_limit=8,
                 **queued,
             )
-            rested = answer.then(talk.rest, seen, [self.chat, *buttons], **quick)
+            rested = answer.then(events.render_with_buttons, seen, [self.chat, *buttons], **quick)
             rested.then(**refresh)
-        composer.stop.click(talk.stop, seen, shown, **quick)
-        undone = self.chat.undo(talk.undo, seen, [*entry, self.view, self.chat], **queued)
+        composer.stop.click(events.stop, seen, shown, **quick)
+        undone = self.chat.undo(events.undo, seen, [*entry, self.view, self.chat], **queued)
         undone.then(**refresh)
         typed = [self.view, self.settings.system, composer.box, composer.entry]
         gr.on(
@@ -145,32 +145,36 @@ class Page:
         )
         left = [composer.box, composer.entry, self.view, self.unsent]
         emptied = [*entry, *shown, self.unsent, self.chats.listing]
-        anew = self.chats.new.click(talk.begin_anew, left, emptied, **quick)
+        anew = self.chats.new.click(events.new_chat, left, emptied, **quick)
         anew.then(**refresh)
         opening = [self.chats.listing, self.coloured, *left]
-        opened = self.chats.listing.input(talk.open, opening, [*entry, *shown, self.unsent], **queued)
+        opened = self.chats.listing.input(events.open, opening, [*entry, *shown, self.unsent], **queued)
         opened.then(**refresh)
         followed = opened.success(
-            talk.follow, seen, shown, concurrency_id="follow", concurrency_limit=FOLLOWING, **queued
+            events.follow, seen, shown, concurrency_id="follow", concurrency_limit=FOLLOWING, **queued
         )
         followed.success(**refresh)
-        self.coloured.change(talk.drawn, seen, self.chat, **quick)
-        acted = self.acts.select(talk.act, seen, [*entry, self.view, self.chat, self.outbox.box], **queued)
+        self.coloured.change(events.render, seen, self.chat, **quick)
+        acted = self.message_buttons.select(
+            events.message_button, seen, [*entry, self.view, self.chat, self.outbox.box], **queued
+        )
         self.outbox.deliver(acted)
         acted.then(**refresh)
-        replayed = self.acts.submit(talk.receipt, seen, shown, concurrency_id="answer", concurrency_limit=8, **queued)
-        replayed.then(talk.rest, seen, [self.chat, *buttons], **quick).then(**refresh)
+        replayed = self.message_buttons.submit(
+            events.receipt, seen, shown, concurrency_id="answer", concurrency_limit=8, **queued
+        )
+        replayed.then(events.render_with_buttons, seen, [self.chat, *buttons], **quick).then(**refresh)
 
         texts = [self.title, self.notice, self.chats.heading, self.words]
         deletion = self.chats.deletion
         doomed = [self.view, deletion.doomed]
-        deleted = deletion.sure.click(talk.leave_doomed, doomed, None, **queued)
+        deleted = deletion.sure.click(events.leave_deleted, doomed, None, **queued)
         deleted = deleted.then(self.chats.delete_doomed, doomed, self.view, **queued)
-        imported = self.chats.upload.upload(talk.leave_chat, None, None, **queued)
+        imported = self.chats.upload.upload(events.leave_chat, None, None, **queued)
         imported = imported.then(self.chats.imported, self.chats.upload, self.view, **queued)
         self.chats.spare_on([anew, opened, deleted], queued)
         for event in (deleted, imported):
-            event.success(talk.rest, seen, [self.chat, *buttons], **queued).then(**refresh)
+            event.success(events.render_with_buttons, seen, [self.chat, *buttons], **queued).then(**refresh)
         self.chats.connect(self.view, self.outbox, queued)
         composer.connect(queued)
         self.settings.connect(self.blocks, self.mode, queued)
@@ -190,7 +194,7 @@ class Page:
         self.blocks.load(**refresh)
         self.blocks.load(self._start, None, self.chat, **quick)
         self.blocks.load(self._fit, self.width, self.chats.sidebar, js="() => [window.innerWidth]", **quick)
-        self.blocks.unload(talk.leave)
+        self.blocks.unload(events.close)
 
     def _texts(self, request: gr.Request) -> tuple[str, ...]:
         words, modes = words_of(request), self.assistant.pipeline.modes

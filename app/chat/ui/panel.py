@@ -16,7 +16,7 @@ from ..core.values import storable
 from ..i18n.wording import translate, words_of
 from ..store.history import History
 from .buttons import Deletion
-from .guard import refused, told
+from .error_toast import errors_as_toasts, toast
 from .model_choice import ModelChoice
 
 LONGEST_NAME = 100
@@ -98,33 +98,33 @@ class SettingsPanel:
         return self._dropdown(None, request), f"<h2>{words_of(request)('sampling')}</h2>"
 
     def _apply(self, name: Any, mode: Any, request: gr.Request) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             return self._shown(self._history.preset(_named(name, request)), mode)
 
     def _kept(self, request: gr.Request, name: Any, *values: Any) -> gr.Dropdown:
-        with told(request):
+        with errors_as_toasts(request):
             named = _named(name, request)[:LONGEST_NAME]
             self._history.keep_preset(named, Settings.of(*values))
             gr.Info(escape(words_of(request)("preset_kept", name=named), quote=False))
             return self._dropdown(named, request)
 
     def _existing(self, request: gr.Request, name: Any) -> str:
-        with told(request):
+        with errors_as_toasts(request):
             if (named := _named(name, request)) not in self._history.preset_names():
-                raise refused("no_such_preset", request)
+                raise toast("no_such_preset", request)
             return named
 
     def _dropped(self, name: str, request: gr.Request) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             self._history.drop_preset(name)
             return self._dropdown(None, request), *self._deletion.spared()
 
     def _dropdown(self, name: str | None, request: gr.Request) -> gr.Dropdown:
-        with told(request):
+        with errors_as_toasts(request):
             return gr.Dropdown(choices=list(self._history.preset_names()), value=name)
 
 
 def _named(name: Any, request: gr.Request) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise refused("no_preset_name", request)
+        raise toast("no_preset_name", request)
     return storable(name)

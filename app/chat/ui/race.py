@@ -9,16 +9,16 @@ import gradio as gr
 
 from ..assistant import Assistant
 from ..core.conversation import Turn
-from ..core.reading import Reading
+from ..core.prefill_progress import PrefillProgress
+from ..core.race_state import RaceState
 from ..core.receipt import first_difference
 from ..core.settings import Settings
-from ..core.standing import Standing
 from ..core.values import text_of
 from ..i18n.wording import Words, translate, words_of
 from . import rendering
 from .buttons import AWAY, toggled
+from .error_toast import errors_as_toasts, toast
 from .examples import EXAMPLES
-from .guard import refused, told
 from .redraw import Redraw
 
 START = Turn(EXAMPLES[1].prompt)
@@ -63,47 +63,47 @@ class Race:
 
     def _run(self, request: gr.Request, prompt: str, mode: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         words, redraw = words_of(request), Redraw()
-        with told(request):
+        with errors_as_toasts(request):
             if mode == "off":
-                raise refused("race_plain", request)
+                raise toast("race_plain", request)
             asked, settings = Turn(text_of(prompt)), Settings.of(mode, *values).seeded()
-            yield lanes_html(Standing(asked, asked), mode, words), *toggled(False, True)
-            for standing in self._assistant.race(asked, settings, str(request.session_hash)):
-                plain, drafted = standing.plain, standing.drafted
+            yield lanes_html(RaceState(asked, asked), mode, words), *toggled(False, True)
+            for state in self._assistant.race(asked, settings, str(request.session_hash)):
+                plain, drafted = state.plain, state.drafted
                 if redraw.is_due(drafted.complete or (plain.complete and not drafted.token_ids)):
-                    start = gr.Button(translate("race_again" if standing.disturbed else "race_start"), visible=AWAY)
-                    yield lanes_html(standing, mode, words), start, gr.skip()
+                    start = gr.Button(translate("race_again" if state.disturbed else "race_start"), visible=AWAY)
+                    yield lanes_html(state, mode, words), start, gr.skip()
 
 
-def lanes_html(standing: Standing, mode: str, words: Words) -> str:
+def lanes_html(state: RaceState, mode: str, words: Words) -> str:
     """Both answers, and who won by how much once both are there and nothing disturbed them."""
-    plain, drafted, reading = standing.plain, standing.drafted, standing.reading
-    lanes = _lane_html(plain, words("mode_off"), None if plain.complete else reading, words)
-    lanes += _lane_html(drafted, words(f"mode_{mode}"), reading if plain.complete else None, words)
-    note = f'<p class="disturbed" role="alert">{words("race_disturbed")}</p>' if standing.disturbed else ""
-    return f'<div class="lanes">{lanes}</div>{_verdict_html(standing, words)}{note}'
+    plain, drafted, prefill = state.plain, state.drafted, state.prefill
+    lanes = _lane_html(plain, words("mode_off"), None if plain.complete else prefill, words)
+    lanes += _lane_html(drafted, words(f"mode_{mode}"), prefill if plain.complete else None, words)
+    note = f'<p class="disturbed" role="alert">{words("race_disturbed")}</p>' if state.disturbed else ""
+    return f'<div class="lanes">{lanes}</div>{_verdict_html(state, words)}{note}'
 
 
-def _lane_html(turn: Turn, name: str, reading: Reading | None, words: Words) -> str:
+def _lane_html(turn: Turn, name: str, prefill: PrefillProgress | None, words: Words) -> str:
     if turn.complete:
         line = rendering.figures_html(turn, words)
     else:
         count = len(turn.token_ids)
         said = words.count(count, "token", "tokens") if count else words("race_waits")
-        said = rendering.reading_html(reading, words) if reading else said
+        said = rendering.prefill_html(prefill, words) if prefill else said
         line = f'<div class="figures"><span>{said}</span></div>'
     return f"<section><h3>{name}</h3>{rendering.coloured_html(turn.spans)}{line}</section>"
 
 
-def _verdict_html(standing: Standing, words: Words) -> str:
-    plain, drafted = standing.plain, standing.drafted
+def _verdict_html(state: RaceState, words: Words) -> str:
+    plain, drafted = state.plain, state.drafted
     if plain.stats is None or drafted.stats is None:
         return ""
     differs_at = first_difference(plain.token_ids, drafted.token_ids)
     times = {"plain": rendering.duration(plain.stats.total_s), "drafted": rendering.duration(drafted.stats.total_s)}
     if differs_at is not None:
         line = words("race_other", place=f"{differs_at + 1:,}", **times)
-    elif standing.disturbed:
+    elif state.disturbed:
         line = words("race_same_tokens", count=f"{len(plain.token_ids):,}", **times)
     else:
         ratio = plain.stats.total_s / drafted.stats.total_s if drafted.stats.total_s else 1.0

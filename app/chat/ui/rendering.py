@@ -13,9 +13,9 @@ from outrider.pipelines import Span
 from ..assistant import State
 from ..core.code import code_start, is_python
 from ..core.conversation import CANCELLED, File, Turn
-from ..core.reading import Reading
-from ..core.reason import Reason
+from ..core.prefill_progress import PrefillProgress
 from ..core.receipt import Receipt
+from ..core.user_message import UserMessage
 from ..i18n.wording import IN_ENGLISH, Words
 from ..store.history import Node
 from .markdown import code_html, markdown_html, verbatim
@@ -38,7 +38,7 @@ def chat_messages(
     result = []
     for node in nodes:
         prompt = prompt_html(node.turn.prompt) + files_html(node.turn.files, words)
-        result.append({"role": "user", "content": prompt + prompt_acts_html(node, words)})
+        result.append({"role": "user", "content": prompt + prompt_buttons_html(node, words)})
         result.append({"role": "assistant", "content": answer_content(node, coloured, words, notes.get(node.id))})
     return result
 
@@ -53,28 +53,28 @@ def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: 
     if not turn.complete:
         return body
     line = f'<p class="receipt" role="status">{note}</p>' if note else receipt_html(turn.receipt, words)
-    return f"{body}{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
+    return f"{body}{figures_html(turn, words)}{line}{answer_buttons_html(node, words)}"
 
 
-def prompt_acts_html(node: Node, words: Words) -> str:
+def prompt_buttons_html(node: Node, words: Words) -> str:
     """The buttons under a prompt: its branches, where it has several, edit and copy."""
     if not node.turn.complete:
         return ""
     place, count = node.siblings.index(node.id) + 1 if node.siblings else 1, len(node.siblings)
     branches = ""
     if count > 1:
-        back, on = act_html("back", node, words), act_html("on", node, words)
+        back, on = button_html("back", node, words), button_html("on", node, words)
         branches = f'<span class="branches">{back}<span>{place}/{count}</span>{on}</span>'
-    acts = branches + act_html("edit", node, words) + act_html("copy", node, words, "copy_prompt")
+    acts = branches + button_html("edit", node, words) + button_html("copy", node, words, "copy_prompt")
     return f'<div class="acts">{acts}</div>'
 
 
-def answer_acts_html(node: Node, words: Words) -> str:
-    receipt = act_html("receipt", node, words) if node.turn.token_ids else ""
-    return f'<div class="acts">{act_html("copy", node, words, "copy_answer")}{receipt}</div>'
+def answer_buttons_html(node: Node, words: Words) -> str:
+    receipt = button_html("receipt", node, words) if node.turn.token_ids else ""
+    return f'<div class="acts">{button_html("copy", node, words, "copy_answer")}{receipt}</div>'
 
 
-def act_html(label: str, node: Node, words: Words, act: str | None = None) -> str:
+def button_html(label: str, node: Node, words: Words, act: str | None = None) -> str:
     """A button that the page's listener knows by its classes, which are all that the chat lets through."""
     act = act or label
     hint = escape(words(f"{act}_hint"))
@@ -120,14 +120,14 @@ def prompt_html(prompt: str) -> str:
 def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
     """The line under an answer: tokens, speed, passes, and how many of the drafted tokens stood."""
     figures = [f"<span>{figure}</span>" for figure in figures_of(turn, words)]
-    if turn.saving is not None and turn.saving.took_ms and turn.saving.is_certain:
+    if turn.time_saved is not None and turn.time_saved.took_ms and turn.time_saved.is_certain:
         parts = ", ".join(
             f"{words(f'from_{source}')} {saved_phrase(ms, words)}"
-            for source, ms in turn.saving.by_drafter.items()
+            for source, ms in turn.time_saved.by_drafter.items()
             if source in SOURCES
         )
-        hint = words("saved_hint", plain=duration(turn.saving.plain_ms / 1e3), parts=parts)
-        figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.saving.total_ms, words)}</span>')
+        hint = words("saved_hint", plain=duration(turn.time_saved.plain_ms / 1e3), parts=parts)
+        figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.time_saved.total_ms, words)}</span>')
     if turn.finish_reason == "length":
         figures.append(f'<span class="note">{words("looped" if turn.is_looping else "cut")}</span>')
     if turn.finish_reason == CANCELLED:
@@ -154,13 +154,13 @@ def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
 
 def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable[Turn] = ()) -> str:
     """What the colours mean, for the sources that these modes can have, and what each saved in these turns."""
-    savings = [turn.saving for turn in turns if turn.saving is not None]
+    times_saved = [turn.time_saved for turn in turns if turn.time_saved is not None]
     saved: dict[str, float] = {}
-    for saving in savings:
-        for source, ms in saving.by_drafter.items() if saving.is_certain else ():
+    for time_saved in times_saved:
+        for source, ms in time_saved.by_drafter.items() if time_saved.is_certain else ():
             saved[source] = saved.get(source, 0.0) + ms
     sources = ["target", *(source for mode, source in DRAFTERS.items() if mode in modes)]
-    drafted = {source for saving in savings for source in saving.took_ms}
+    drafted = {source for time_saved in times_saved for source in time_saved.took_ms}
     sources += sorted(source for source in drafted if source in SOURCES and source not in sources)
     marks = []
     for source in sources:
@@ -202,13 +202,13 @@ def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
     return f'<p class="receipt {sort}">{line}</p>'
 
 
-def reading_html(reading: Reading, words: Words = IN_ENGLISH) -> str:
+def prefill_html(prefill: PrefillProgress, words: Words = IN_ENGLISH) -> str:
     """How much of the prompt is read; a bar as soon as there is something to show, which short prompts never have."""
-    total = f"{reading.total:,}"
-    if not reading.read:
-        return words("reading", count=total)
-    line = words("reading_on", read=f"{reading.read:,}", count=total, share=f"{reading.read / reading.total:.0%}")
-    return f'<progress class="reading" max="{reading.total}" value="{reading.read}"></progress>{line}'
+    total = f"{prefill.total:,}"
+    if not prefill.read:
+        return words("prefill", count=total)
+    line = words("prefill_progress", read=f"{prefill.read:,}", count=total, share=f"{prefill.read / prefill.total:.0%}")
+    return f'<progress class="reading" max="{prefill.total}" value="{prefill.read}"></progress>{line}'
 
 
 def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:
@@ -233,14 +233,14 @@ def words_html(words: Words) -> str:
     return f'<p hidden data-lang="{words.language}"{said}></p>'
 
 
-def notice_html(notice: Reason | None, words: Words = IN_ENGLISH) -> str:
+def notice_html(notice: UserMessage | None, words: Words = IN_ENGLISH) -> str:
     """What was wrong with the history file, where something was."""
-    return f'<p role="alert">{escape(words.reason(notice))}</p>' if notice else ""
+    return f'<p role="alert">{escape(words.error(notice))}</p>' if notice else ""
 
 
 def status_html(name: str, state: State, words: Words = IN_ENGLISH) -> str:
     """The model's name and whether it is ready."""
-    values = {n: words.reason(value) if isinstance(value, Reason) else value for n, value in state.values.items()}
+    values = {n: words.error(value) if isinstance(value, UserMessage) else value for n, value in state.values.items()}
     line = escape(words(state.line, **values))
     if state.name == "warming":
         line += " " + words("seconds", seconds=f"{time.monotonic() - state.began:.0f}")

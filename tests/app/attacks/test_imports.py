@@ -22,7 +22,7 @@ from outrider.app.chat.store.transfer import (
     to_markdown,
 )
 from outrider.app.chat.ui import rendering
-from outrider.app.chat.ui.acts import saved
+from outrider.app.chat.ui.message_buttons import to_file
 
 STATS = {
     "prompt_tokens": 5, "cached_tokens": 0, "new_tokens": 3, "passes": 2, "drafted": 4, "accepted": 1,
@@ -145,7 +145,7 @@ def test_whatever_is_changed_in_an_import_it_is_refused_or_can_be_used(data: st.
 
 @pytest.mark.parametrize("name", [*NAMES, "", ".", "..", "...", "\ud800", "x" * 5000, "你" * 5000])
 def test_no_name_from_outside_becomes_a_path(name: str) -> None:
-    parcel = json.loads(saved(f"{name}.json", "x"))
+    parcel = json.loads(to_file(f"{name}.json", "x"))
     stem, _, ending = parcel["name"].rpartition(".")
     assert ending == "json"
     assert stem

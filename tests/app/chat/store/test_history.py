@@ -16,8 +16,8 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 
 from outrider.app.chat.core.conversation import CANCELLED, File, Turn
 from outrider.app.chat.core.receipt import Receipt
-from outrider.app.chat.core.saving import Saving
 from outrider.app.chat.core.settings import Settings
+from outrider.app.chat.core.time_saved import TimeSaved
 from outrider.app.chat.store.history import Chat, History, NoSuchChat, title_of
 from outrider.app.chat.store.record import BadRecord, settings_of, settings_record, turn_of, turn_record
 from outrider.app.chat.store.transfer import BadImport, exchange_of, read_exchange, to_json, to_markdown
@@ -35,7 +35,7 @@ turns = st.builds(
     token_ids=st.lists(st.integers(0, 99), max_size=3).map(tuple),
     finish_reason=st.sampled_from(["stop", "length", CANCELLED]),
     stats=st.sampled_from([None, STATS]),
-    saving=st.sampled_from([None, Saving(1.5, {"suffix": 2.5}, {"suffix": 1.0}, 0.5)]),
+    time_saved=st.sampled_from([None, TimeSaved(1.5, {"suffix": 2.5}, {"suffix": 1.0}, 0.5)]),
     receipt=st.sampled_from([None, Receipt(3, 1, 0.5, 0.25), Receipt(3, None, 0.5, 0.25)]),
 )
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from outrider.app.chat.assistant import State
-from outrider.app.chat.core.reason import Reason
+from outrider.app.chat.core.user_message import UserMessage
 from outrider.app.chat.i18n.wording import CATALOGUES, REASONS_IN_CHINESE, Words, language_of
 from outrider.app.chat.ui.rendering import notice_html, status_html
 from outrider.pipelines import BrokenPair, OutriderError, PromptTooLong
@@ -134,15 +134,15 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
 
 
 def test_words_are_found_for_the_kind_of_a_reason_and_its_own_message_stands_behind_them() -> None:
-    damaged = Reason("The history file was damaged.", "HistoryDamaged")
-    assert Words("zh").reason(damaged).endswith("（The history file was damaged.）")
+    damaged = UserMessage("The history file was damaged.", "HistoryDamaged")
+    assert Words("zh").error(damaged).endswith("（The history file was damaged.）")
     assert "对话记录文件已损坏" in notice_html(damaged, Words("zh"))
-    assert Words("en").reason(damaged) == damaged
-    values = {"pair": "a", "device": "CPU", "reason": Reason.of(BrokenPair("No <x>."))}
+    assert Words("en").error(damaged) == damaged
+    values = {"pair": "a", "device": "CPU", "reason": UserMessage.of(BrokenPair("No <x>."))}
     status = status_html("b", State("refused", "state_refused", values), Words("zh"))
     assert "缺少文件或已损坏：请重新下载或导出。（No &lt;x&gt;.）" in status
-    unknown = Reason.of(ValueError("Nobody foresaw this."))
-    assert Words("zh").reason(unknown) == "Nobody foresaw this."
+    unknown = UserMessage.of(ValueError("Nobody foresaw this."))
+    assert Words("zh").error(unknown) == "Nobody foresaw this."
 
 
 def test_every_kind_that_has_words_exists() -> None:

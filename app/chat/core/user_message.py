@@ -1,4 +1,4 @@
-"""Reason: what an error said, for a page that may have words of its own for errors of that kind."""
+"""What an error says to the user of the page."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ PATH = re.compile(
 )
 
 
-class Reason(str):
-    """The message; `kind` is the name of the error's class, or of what happened where there was no such error."""
+class UserMessage(str):
+    """An English message. `kind`, the name of the error's class or of the event, selects a translation."""
 
     kind: str
 
-    def __new__(cls, message: str, kind: str) -> Reason:
-        reason = super().__new__(cls, message)
-        reason.kind = kind
-        return reason
+    def __new__(cls, message: str, kind: str) -> UserMessage:
+        self = super().__new__(cls, message)
+        self.kind = kind
+        return self
 
     @classmethod
-    def of(cls, error: BaseException) -> Reason:
+    def of(cls, error: BaseException) -> UserMessage:
         return cls(str(error), type(error).__name__)
 
 
 def without_paths(text: str) -> str:
-    """The text with nothing but its name left of each file and folder: where it lies is nobody's business on a page."""
+    """The text with each path cut to its last part, since the page must not reveal where files are."""
     return PATH.sub(lambda found: re.split(r"[\\/]", found[0])[-1], text)

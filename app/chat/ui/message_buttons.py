@@ -1,4 +1,4 @@
-"""Buttons within the conversation, and text that leaves the page: to the clipboard or into a file."""
+"""The buttons of messages in the conversation, and text that leaves the page: to the clipboard or into a file."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ DELIVER = """
 
 
 class Outbox:
-    """Where an event puts what `copied` or `saved` gives; `deliver` is then to be called behind it."""
+    """Where an event puts what `to_clipboard` or `to_file` gives; `deliver` is then to be called behind it."""
 
     def __init__(self) -> None:
         self.box = gr.Textbox(visible=False)
@@ -54,11 +54,11 @@ class Outbox:
         event.success(None, self.box, None, js=DELIVER, show_progress="hidden", api_visibility="private")
 
 
-def copied(text: str) -> str:
+def to_clipboard(text: str) -> str:
     return json.dumps({"name": None, "text": text})
 
 
-def saved(name: str, text: str) -> str:
+def to_file(name: str, text: str) -> str:
     """A file that the browser saves, under a name that every system takes."""
     stem, dot, ending = name.rpartition(".")
     clean = "".join(c if c.isalnum() or c in " -_" else " " for c in stem)

@@ -1,4 +1,4 @@
-"""Saving: the time that drafting saved in one answer."""
+"""The time that drafting saved in one answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPREAD = 0.1  # of a plain pass, where fewer were seen
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class TimeSaved:
     """What drafts cost, and what plain passes they stood for.
 
     plain_ms: what a plain pass is taken to cost.
@@ -42,12 +42,12 @@ class Saving:
         """Whether more was saved, or lost, than plain passes can differ by themselves."""
         return abs(self.total_ms) > self.spread_ms * sum(self.plain_passes.values())
 
-    def at(self, plain_ms: float) -> Saving:
+    def at(self, plain_ms: float) -> TimeSaved:
         """The same with another cost of a plain pass, such as a measured one."""
         return replace(self, plain_ms=plain_ms)
 
 
-def saving_of(trace: Iterable[PassRecord], plain_ms: float) -> Saving:
+def time_saved_in(trace: Iterable[PassRecord], plain_ms: float) -> TimeSaved:
     """What the drafts of one answer saved, where a plain pass costs `plain_ms`.
 
     A pass that kept n tokens did the work of n plain passes, so it saved the time of n - 1 of them, less what it took
@@ -70,7 +70,7 @@ def saving_of(trace: Iterable[PassRecord], plain_ms: float) -> Saving:
                 plain_passes[source] += 1
         if record.drafted and TARGET not in record.sources:  # the answer ended within the draft: one token was due
             plain_passes[record.sources[-1]] -= 1
-    return Saving(plain_ms, dict(plain_passes), dict(took_ms), _spread_ms(trace, plain_ms))
+    return TimeSaved(plain_ms, dict(plain_passes), dict(took_ms), _spread_ms(trace, plain_ms))
 
 
 def _spread_ms(trace: Sequence[PassRecord], plain_ms: float) -> float:
