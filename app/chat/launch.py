@@ -15,7 +15,7 @@ from ..server.access import Access
 from ..server.address import url_of
 from ..server.tls import Certificate
 from .assistant import Assistant
-from .i18n.wording import TRANSLATIONS
+from .i18n.translations import TRANSLATIONS
 from .store.history import History, history_path
 from .ui import Page
 from .ui.served import GatedApp

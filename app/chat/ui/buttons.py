@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import gradio as gr
 
-from ..i18n.wording import translate
+from ..i18n.translations import translate
 
 AWAY: Literal["hidden"] = "hidden"  # mounted, unlike False: a slow browser has lost the update that was to mount one
 

@@ -18,7 +18,7 @@ from ..core.prefill_progress import PrefillProgress
 from ..core.receipt import Receipt
 from ..core.settings import Settings
 from ..core.values import text_of
-from ..i18n.wording import Words, words_of
+from ..i18n.translations import Words, words_of
 from ..store.history import History, Node, NoSuchChat, title_of
 from . import rendering
 from .buttons import toggled

@@ -7,7 +7,7 @@ from typing import Any
 
 import gradio as gr
 
-from ..i18n.wording import translate, words_of
+from ..i18n.translations import translate, words_of
 from ..store.history import History
 from ..store.transfer import exchange_of, read_exchange, to_json, to_markdown
 from .buttons import Deletion

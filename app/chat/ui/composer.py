@@ -10,7 +10,7 @@ import gradio as gr
 
 from ..core.attachment import LARGEST_TOGETHER, read_attachments
 from ..core.conversation import File
-from ..i18n.wording import Words, translate, words_of
+from ..i18n.translations import Words, translate, words_of
 from .buttons import AWAY, toggled
 from .error_toast import errors_as_toasts
 from .rendering import files_html

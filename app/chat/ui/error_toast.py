@@ -12,7 +12,7 @@ import gradio as gr
 from outrider.pipelines import OutriderError
 
 from ..core.user_message import UserMessage, without_paths
-from ..i18n.wording import Words, words_of
+from ..i18n.translations import Words, words_of
 from .view import View
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..i18n.wording import IN_ENGLISH, Words
+from ..i18n.translations import IN_ENGLISH, Words
 
 
 class Example(NamedTuple):

@@ -9,7 +9,7 @@ import gradio as gr
 
 from ..assistant import Assistant
 from ..core.insight import Insight
-from ..i18n.wording import IN_ENGLISH, Words, words_of
+from ..i18n.translations import IN_ENGLISH, Words, words_of
 from .rendering import SOURCES
 
 LIVE_S = 0.5  # how often the panel is drawn while it is open

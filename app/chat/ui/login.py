@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from ...server.access import Access
-from ..i18n.wording import Words, language_of
+from ..i18n.translations import Words, language_of
 
 PATH = "/login"
 MOST_BROWSERS = 200  # that are let in at a time; with one more the first has to log in again

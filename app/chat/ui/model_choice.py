@@ -10,7 +10,7 @@ import gradio as gr
 from outrider.pipelines.devices.devices import device_names
 
 from ..assistant import Assistant
-from ..i18n.wording import translate, words_of
+from ..i18n.translations import translate, words_of
 from .error_toast import errors_as_toasts, toast
 
 

@@ -15,7 +15,7 @@ from ..assistant import Assistant
 from ..core.conversation import Conversation, Turn
 from ..core.settings import Settings
 from ..core.values import text_of
-from ..i18n.wording import Words, translate, words_of
+from ..i18n.translations import Words, translate, words_of
 from ..store.history import History
 from . import rendering
 from .chat_events import ChatEvents

@@ -13,7 +13,7 @@ from outrider.pipelines import InvalidOption
 from ..assistant import Assistant
 from ..core.settings import Settings
 from ..core.values import storable
-from ..i18n.wording import translate, words_of
+from ..i18n.translations import translate, words_of
 from ..store.history import History
 from .buttons import Deletion
 from .error_toast import errors_as_toasts, toast

@@ -14,7 +14,7 @@ from ..core.race_state import RaceState
 from ..core.receipt import first_difference
 from ..core.settings import Settings
 from ..core.values import text_of
-from ..i18n.wording import Words, translate, words_of
+from ..i18n.translations import Words, translate, words_of
 from . import rendering
 from .buttons import AWAY, toggled
 from .error_toast import errors_as_toasts, toast

@@ -16,7 +16,7 @@ from ..core.conversation import CANCELLED, File, Turn
 from ..core.prefill_progress import PrefillProgress
 from ..core.receipt import Receipt
 from ..core.user_message import UserMessage
-from ..i18n.wording import IN_ENGLISH, Words
+from ..i18n.translations import IN_ENGLISH, Words
 from ..store.history import Node
 from .markdown import code_html, markdown_html, verbatim
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from outrider.app.chat.assistant import Choice
 from outrider.app.chat.core.user_message import UserMessage, without_paths
-from outrider.app.chat.i18n.wording import IN_ENGLISH, Words
+from outrider.app.chat.i18n.translations import IN_ENGLISH, Words
 from outrider.app.chat.ui.error_toast import error_html
 from outrider.pipelines import BrokenPair
 

@@ -14,7 +14,7 @@ from outrider.app.chat.core.conversation import Turn, messages
 from outrider.app.chat.core.prefill_progress import PrefillProgress
 from outrider.app.chat.core.settings import Settings
 from outrider.app.chat.core.time_saved import TimeSaved
-from outrider.app.chat.i18n.wording import CHINESE, ENGLISH, Words
+from outrider.app.chat.i18n.translations import CATALOGUES, Words
 from outrider.app.chat.store.history import Node
 from outrider.app.chat.ui.rendering import (
     answer_html,
@@ -181,7 +181,7 @@ def test_an_emptied_seed_is_refused() -> None:
 @pytest.mark.parametrize("source", [TARGET, *(each.name for each in DRAFTERS)])
 def test_whoever_proposes_a_token_has_a_name_in_both_languages_and_a_look(source: str) -> None:
     for name in (f"from_{source}", f"from_{source}_hint"):
-        assert ENGLISH[name] != CHINESE[name]
+        assert CATALOGUES["en"][name] != CATALOGUES["zh"][name]
     assert source in LABELS
     for sheet in (STYLE_SHEET, STYLE_SHEET.parents[2] / "bench" / "report.css"):
         look = re.search(rf"^(\.from-\w+, )*\.from-{source}\b", sheet.read_text(encoding="utf-8"), re.MULTILINE)
