@@ -28,9 +28,9 @@ class File:
     text: str
 
 
-def _from_a_source(span: Span) -> Span:
+def _named_source(span: Span) -> Span:
     if not re.fullmatch(NAME, span.source):
-        raise ValueError("the source of a part of the answer is no name")
+        raise ValueError("the source of a span is not the name of a drafter")
     return span
 
 
@@ -51,7 +51,7 @@ class Turn:
     settings: Settings = field(default_factory=Settings)
     files: tuple[File, ...] = ()
     model: str = ""
-    spans: tuple[Annotated[Span, AfterValidator(_from_a_source)], ...] = ()
+    spans: tuple[Annotated[Span, AfterValidator(_named_source)], ...] = ()
     token_ids: tuple[int, ...] = ()
     finish_reason: Name | None = None
     stats: Statistics | None = None

@@ -20,7 +20,7 @@ NEW_SEEDS = 2**31  # every device takes these, and so does a number field
 
 def _known(mode: str) -> str:
     if mode not in MODES:
-        raise ValueError
+        raise ValueError(f"give one of {', '.join(MODES)}")
     return mode
 
 

@@ -36,15 +36,15 @@ def sound(value: Any, depth: int = DEEPEST) -> Any:
         return value
     if isinstance(value, (int, float)):
         if not abs(value) <= (LARGEST_WHOLE if isinstance(value, int) else sys.float_info.max):
-            raise ValueError("a number is too large, or none at all")
+            raise ValueError("a number is too large or not finite")
         return value
     if depth == 0:
-        raise ValueError(f"lists and objects are nested more than {DEEPEST} deep")
+        raise ValueError(f"lists and objects are nested more than {DEEPEST} levels deep")
     if isinstance(value, Mapping):
         return {storable(str(name)): sound(part, depth - 1) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
         return [sound(part, depth - 1) for part in value]
-    raise ValueError(f"a {type(value).__name__} is no plain value")
+    raise ValueError(f"a {type(value).__name__} is not a JSON value")
 
 
 def _cut(value: Any) -> Any:

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -248,7 +248,7 @@ class History:
             chat = self.add_chat(title)
             nodes: list[int] = []
             for parent, turn in turns:
-                kept = turn if turn.complete else turn_of(turn_record(turn) | {"finish_reason": CANCELLED})
+                kept = turn if turn.complete else replace(turn, finish_reason=CANCELLED)
                 nodes.append(self.add_turn(chat, None if parent is None else nodes[parent], kept))
             self._db.execute("UPDATE chats SET tip = ? WHERE id = ?", (None if tip is None else nodes[tip], chat))
         return chat

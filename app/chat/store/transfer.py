@@ -6,16 +6,17 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from outrider.pipelines import OutriderError, Span
 from outrider.pipelines.engine.trace import TARGET
 
 from ..core.code import code_start, is_python
 from ..core.conversation import File, Turn
-from ..core.values import sound
 from .history import Node, title_of
-from .record import turn_of, turn_record
+from .record import turn_record, validated
 
 FORMAT = "outrider-chat"
 VERSION = 1
@@ -23,6 +24,7 @@ LARGEST_IMPORT = 64_000_000  # bytes
 MOST_TURNS = 10_000
 MOST_FILES = 1_000  # of one prompt
 
+_Index = Annotated[int, Field(ge=0)]
 _FENCE = "```"
 _MARK = re.compile(r"^(\\*)(#{1,2} .*<!-- (title|prompt|file|answer)(?: code (\d{1,9}))? -->)[ \t]*$")
 
@@ -38,6 +40,34 @@ class Exchange:
     title: str
     turns: tuple[tuple[int | None, Turn], ...]
     tip: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """What an import says about a turn beside what `Turn` does."""
+
+    parent: _Index | None = None
+    files: Annotated[tuple[Any, ...], Field(max_length=MOST_FILES)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """The values of an imported JSON file. `places` and `turns` are both read from its list of turns."""
+
+    title: str
+    places: Annotated[tuple[_Place, ...], Field(alias="turns", max_length=MOST_TURNS)]
+    turns: tuple[Turn, ...]
+    tip: _Index | None = None
+
+    def __post_init__(self) -> None:
+        for index, place in enumerate(self.places):
+            if place.parent is not None and place.parent >= index:
+                raise ValueError(f"the parent of turn {index} does not come before it")
+        if self.tip is not None and self.tip >= len(self.turns):
+            raise ValueError("the tip is not in the list of turns")
+
+
+_IMPORT = TypeAdapter(_Import)
 
 
 def exchange_of(title: str, tree: Sequence[Node], tip: int | None) -> Exchange:
@@ -82,36 +112,17 @@ def read_exchange(content: bytes) -> Exchange:
 
 def _from_json(text: str) -> Exchange:
     try:
-        whole: Any = sound(json.loads(text))
+        whole: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadImport(
-            f"This is not a valid JSON file ({_reason(error)}): choose one that Outrider exported."
-        ) from error
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadImport(f"This is not a valid JSON file ({reason}): choose one that Outrider exported.") from error
     if whole.get("format") != FORMAT or whole.get("version") != VERSION:
         raise BadImport(
             f"This is not a conversation that Outrider exported (format {FORMAT!r}, version {VERSION}): choose "
             "another one, or update Outrider."
         )
-    title, tip, records = whole.get("title"), whole.get("tip"), whole.get("turns")
-    if not isinstance(title, str) or not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
-        raise BadImport("The file lacks the title or the turns: choose one that Outrider exported.")
-    _check_count(len(records))
-    turns = []
-    for place, record in enumerate(records):
-        parent = record.pop("parent", None)
-        if parent is not None and not (type(parent) is int and 0 <= parent < place):
-            raise BadImport(f"Turn {place} has a parent that is none: give the place of an earlier turn, or null.")
-        files = record.get("files")
-        if isinstance(files, list) and len(files) > MOST_FILES:
-            raise BadImport(f"Turn {place} has {len(files):,} files, and {MOST_FILES:,} can be imported.")
-        turns.append((parent, turn_of(record)))
-    if tip is not None and not (type(tip) is int and 0 <= tip < len(turns)):
-        raise BadImport("The tip is no turn: give a place in the list, or null.")
-    return Exchange(title, tuple(turns), tip)
-
-
-def _reason(error: Exception) -> str:
-    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+    read = validated(_IMPORT, whole)
+    return Exchange(read.title, tuple(zip((place.parent for place in read.places), read.turns, strict=True)), read.tip)
 
 
 def _check_count(count: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,30 @@ def test_a_poisoned_import_is_refused_in_words(content: bytes) -> None:
     with pytest.raises((BadImport, BadRecord)) as refusal:
         read_exchange(content)
     assert len(str(refusal.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"prompt": 1}, "turns.1.prompt"),
+        ({"stats": {**STATS, "passes": "2"}}, "turns.1.stats.passes"),
+        ({"receipt": {**RECEIPT, "plain_s": None}}, "turns.1.receipt.plain_s"),
+        ({"settings": {"mode": "fast"}}, "turns.1.settings.mode"),
+        ({"saving": {**SAVING, "plain_passes": 1}}, "turns.1.saving.plain_passes"),
+        ({"parent": "0"}, "turns.1.parent"),
+    ],
+)
+def test_a_refusal_names_the_field(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadRecord, match=re.escape(field)):
+        read_exchange(whole(TURN, {**TURN, **change}))
+
+
+def test_an_export_has_the_values_that_the_first_release_wrote() -> None:
+    exchange = read_exchange(whole({"parent": None, **TURN}))
+    (record,) = json.loads(to_json(exchange))["turns"]
+    assert list(record) == ["parent", *TURN]
+    assert {**record, "settings": TURN["settings"]} == {"parent": None, **TURN}
+    assert record["settings"]["temperature"] == 0.5
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
