@@ -8,6 +8,7 @@ from typing import Any, Literal
 import gradio as gr
 
 from ..i18n.translations import translate
+from .event_options import QUEUED
 
 AWAY: Literal["hidden"] = "hidden"  # mounted, unlike False: a slow browser has lost the update that was to mount one
 
@@ -33,14 +34,14 @@ class Deletion:
         )
         self.outputs = [self.doomed, self.delete, self.sure, self.keep]
 
-    def connect(self, chosen: Callable[..., Any], inputs: Any, queued: dict[str, Any]) -> None:
+    def connect(self, chosen: Callable[..., Any], inputs: Any, **options: Any) -> None:
         """`chosen` gives what is to be deleted, and raises gr.Error where that is nothing."""
 
         def ask(request: gr.Request, *values: Any) -> tuple[Any, ...]:
             return chosen(request, *values), *toggled(False, True, True)
 
-        self.delete.click(ask, inputs, self.outputs, **queued)
-        self.keep.click(self.spared, None, self.outputs, **queued)
+        self.delete.click(ask, inputs, self.outputs, **QUEUED, **options)
+        self.keep.click(self.spared, None, self.outputs, **QUEUED, **options)
 
     def spared(self) -> tuple[Any, ...]:
         return None, *toggled(True, False, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 
@@ -13,7 +13,11 @@ from ..core.conversation import File
 from ..i18n.translations import Words, translate, words_of
 from .buttons import AWAY, toggled
 from .error_toast import errors_as_toasts
+from .event_options import QUEUED, QUICK
 from .rendering import files_html
+
+if TYPE_CHECKING:
+    from .wiring import Wiring
 
 # Escape stops an answer. Enter sends and Shift+Enter begins a line, which Gradio does for a box of one line.
 KEYS = """
@@ -66,13 +70,17 @@ class Composer:
                 translate("stop"), variant="stop", elem_id="stop", min_width=84, scale=0, visible=AWAY
             )
         gr.HTML(elem_id="keys", js_on_load=KEYS)
+        self.buttons = [self.send, self.stop]
         self.outputs = [self.box, self.entry, self._notes, self._detach, self._cancel]
 
-    def connect(self, queued: dict[str, Any]) -> None:
+    def connect(self, wiring: Wiring) -> None:
+        for trigger in (self.box.submit, self.send.click):
+            wiring.answer_on(trigger, wiring.events.ask, [self.box, self.entry])
+        self.stop.click(wiring.events.stop, wiring.seen, wiring.shown, **QUICK)
         beside = self.outputs[1:]
-        self._upload.upload(self._attach, [self._upload, self.entry], beside, **queued)
-        self._detach.click(self._drop_files, self.entry, beside, **queued)
-        self._cancel.click(self._leave_edit, None, self.outputs, **queued)
+        self._upload.upload(self._attach, [self._upload, self.entry], beside, **QUEUED)
+        self._detach.click(self._drop_files, self.entry, beside, **QUEUED)
+        self._cancel.click(self._leave_edit, None, self.outputs, **QUEUED)
 
     def _attach(self, paths: Sequence[str], entry: Entry, request: gr.Request) -> tuple[Any, ...]:
         with errors_as_toasts(request):

@@ -10,6 +10,7 @@ import gradio as gr
 from ..assistant import Assistant
 from ..core.insight import Insight
 from ..i18n.translations import IN_ENGLISH, Words, words_of
+from .event_options import QUICK
 from .rendering import SOURCES
 
 LIVE_S = 0.5  # how often the panel is drawn while it is open
@@ -23,10 +24,10 @@ class InsightPanel:
         self.tables = gr.HTML(elem_id="insight")
         self._clock = gr.Timer(LIVE_S, active=False)
 
-    def connect(self, tab: gr.Tab, others: Iterable[gr.Tab], quick: dict[str, Any]) -> None:
-        tab.select(lambda: gr.Timer(active=True), None, self._clock, **quick)
-        gr.on([other.select for other in others], lambda: gr.Timer(active=False), None, self._clock, **quick)
-        gr.on([tab.select, self._clock.tick], self._followed, self.tables, self.tables, **quick)
+    def connect(self, tab: gr.Tab, others: Iterable[gr.Tab]) -> None:
+        tab.select(lambda: gr.Timer(active=True), None, self._clock, **QUICK)
+        gr.on([other.select for other in others], lambda: gr.Timer(active=False), None, self._clock, **QUICK)
+        gr.on([tab.select, self._clock.tick], self._followed, self.tables, self.tables, **QUICK)
 
     def drawn(self, request: gr.Request) -> str:
         return insight_html(self._assistant.insight, words_of(request))

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import gradio as gr
+
+from .event_options import ANSWERING, QUEUED
+
+if TYPE_CHECKING:
+    from .wiring import Wiring
 
 LONGEST_NAME = 80  # of a file, which is at most 255 bytes wherever files are kept
 
@@ -45,13 +51,27 @@ DELIVER = """
 
 
 class Outbox:
-    """Where an event puts what `to_clipboard` or `to_file` gives; `deliver` is then to be called behind it."""
+    """Takes the result of `to_clipboard` or `to_file` as the output `box` of an event; `deliver` comes after it."""
 
     def __init__(self) -> None:
         self.box = gr.Textbox(visible=False)
 
     def deliver(self, event: gr.events.Dependency) -> None:
-        event.success(None, self.box, None, js=DELIVER, show_progress="hidden", api_visibility="private")
+        event.success(None, self.box, None, js=DELIVER, **QUEUED)
+
+
+class MessageButtons:
+    """Listens to the buttons that `rendering` draws under messages. Lays itself out where it is made."""
+
+    def __init__(self) -> None:
+        self._listener = gr.HTML(elem_id="acts", js_on_load=LISTENER)
+
+    def connect(self, wiring: Wiring, outbox: Outbox) -> None:
+        events, outputs = wiring.events, [*wiring.composer.outputs, wiring.view, wiring.chatbot, outbox.box]
+        clicked = self._listener.select(events.message_button, wiring.seen, outputs, **QUEUED)
+        outbox.deliver(clicked)
+        clicked.then(**wiring.refresh)
+        wiring.render_on(self._listener.submit(events.receipt, wiring.seen, wiring.shown, **ANSWERING).then)
 
 
 def to_clipboard(text: str) -> str:

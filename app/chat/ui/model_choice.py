@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import gradio as gr
 
@@ -12,6 +11,7 @@ from outrider.pipelines.devices.devices import device_names
 from ..assistant import Assistant
 from ..i18n.translations import translate, words_of
 from .error_toast import errors_as_toasts, toast
+from .event_options import QUEUED
 
 
 class ModelChoice:
@@ -32,10 +32,10 @@ class ModelChoice:
         self._unusable = gr.HTML(elem_id="unusable")
         self.outputs = [self._pair, self._unusable]
 
-    def connect(self, blocks: gr.Blocks, queued: dict[str, Any]) -> gr.events.Dependency:
-        """What happens behind the result shows how far the loading is."""
-        blocks.load(self.listed, None, self.outputs, **queued)
-        return self._load.click(self._switch, [self._pair, self._device], None, **queued)
+    def connect(self, blocks: gr.Blocks) -> gr.events.Dependency:
+        """Returns the event that begins to load a model."""
+        blocks.load(self.listed, None, self.outputs, **QUEUED)
+        return self._load.click(self._switch, [self._pair, self._device], None, **QUEUED)
 
     def listed(self, request: gr.Request) -> tuple[gr.Dropdown, str]:
         """The pairs that can be chosen, and below them those that cannot, with the reason."""

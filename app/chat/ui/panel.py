@@ -15,8 +15,10 @@ from ..core.settings import Settings
 from ..core.values import storable
 from ..i18n.translations import translate, words_of
 from ..store.history import History
+from .answer_controls import AnswerControls
 from .buttons import Deletion
 from .error_toast import errors_as_toasts, toast
+from .event_options import QUEUED
 from .model_choice import ModelChoice
 
 LONGEST_NAME = 100
@@ -55,29 +57,43 @@ class SettingsPanel:
                 gr.Slider(0, 16, default.draft_tokens, step=1, label=translate("draft_tokens"), visible=drafts),
                 self.system,
             ]
-        self.dependent = self.values[-3:-1]  # those whose range the model decides
+        self._dependent = self.values[-3:-1]  # their ranges depend on the model
 
-    def ranged(self, assistant: Assistant, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider]:
-        """The dependent ones, as the model of now has them."""
-        drafts, context = len(assistant.pipeline.modes) > 1, assistant.pipeline.max_context
+    def connect(self, blocks: gr.Blocks, mode: gr.Radio) -> None:
+        self._connect_browser(blocks, [mode, *self.values])
+        self._connect_presets(blocks, [mode, *self.values])
+
+    def connect_switch(self, switches: gr.State, controls: AnswerControls) -> gr.events.Dependency:
+        """Update what depends on the model when another one was loaded."""
+
+        def switched(mode: str, max_new_tokens: Any, request: gr.Request) -> tuple[Any, ...]:
+            return controls.offered(mode), *self._ranged(max_new_tokens), *self.model.listed(request)
+
+        inputs, outputs = [controls.mode, self._dependent[0]], [controls.mode, *self._dependent, *self.model.outputs]
+        return switches.change(switched, inputs, outputs, preprocess=False, **QUEUED)
+
+    def _connect_browser(self, blocks: gr.Blocks, kept: list[Any]) -> None:
+        """The browser reads its local storage before the page is loaded, and writes it when a setting changes."""
+        keep: dict[str, Any] = {"fn": None, "inputs": kept, "outputs": self._browser, "js": "(...values) => [values]"}
+        loaded = blocks.load(self._restored, [self._browser, *kept], kept, preprocess=False, **QUEUED)
+        loaded.then(**keep, **QUEUED)
+        gr.on([value.change for value in kept], **keep, **QUEUED)
+
+    def _connect_presets(self, blocks: gr.Blocks, kept: list[Any]) -> None:
+        presets, deletion = self._presets, self._deletion
+        blocks.load(self._listed, None, [presets, self._heading], **QUEUED)
+        presets.select(self._apply, [presets, kept[0]], kept, preprocess=False, **QUEUED)
+        self._keep.click(self._kept, [presets, *kept], presets, preprocess=False, **QUEUED)
+        deletion.connect(self._existing, presets, preprocess=False)
+        dropped = [presets, *deletion.outputs]
+        deletion.sure.click(self._dropped, deletion.doomed, dropped, preprocess=False, **QUEUED)
+        presets.change(deletion.spared, None, deletion.outputs, **QUEUED)
+
+    def _ranged(self, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider]:
+        """Updates of the dependent sliders for the current model."""
+        drafts, context = len(self._assistant.pipeline.modes) > 1, self._assistant.pipeline.max_context
         tokens = max_new_tokens if isinstance(max_new_tokens, (int, float)) else context
         return gr.Slider(maximum=context, value=min(tokens, context)), gr.Slider(visible=drafts)
-
-    def connect(self, blocks: gr.Blocks, mode: gr.Radio, queued: dict[str, Any]) -> None:
-        kept = [mode, *self.values]
-        # The browser has read what it keeps before the page is loaded, and keeps it again whenever something changes.
-        loaded = blocks.load(self._restored, [self._browser, *kept], kept, preprocess=False, **queued)
-        keep: dict[str, Any] = {"fn": None, "inputs": kept, "outputs": self._browser, "js": "(...values) => [values]"}
-        loaded.then(**keep, show_progress="hidden", api_visibility="private")
-        gr.on([value.change for value in kept], **keep, show_progress="hidden", api_visibility="private")
-        blocks.load(self._listed, None, [self._presets, self._heading], **queued)
-        self._presets.select(self._apply, [self._presets, mode], kept, preprocess=False, **queued)
-        self._keep.click(self._kept, [self._presets, *kept], self._presets, preprocess=False, **queued)
-        deletion = self._deletion
-        deletion.connect(self._existing, self._presets, queued | {"preprocess": False})
-        dropped = [self._presets, *deletion.outputs]
-        deletion.sure.click(self._dropped, deletion.doomed, dropped, preprocess=False, **queued)
-        self._presets.change(deletion.spared, None, deletion.outputs, **queued)
 
     def _restored(self, browser: Any, *now: Any) -> tuple[Any, ...]:
         """What this browser was last left with; what the model of now cannot do, or nobody could, stays as it is."""

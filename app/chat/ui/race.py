@@ -18,6 +18,7 @@ from ..i18n.translations import Words, translate, words_of
 from . import rendering
 from .buttons import AWAY, toggled
 from .error_toast import errors_as_toasts, toast
+from .event_options import ANSWERING, QUEUED
 from .examples import EXAMPLES
 from .redraw import Redraw
 
@@ -40,22 +41,17 @@ class Race:
             )
         self._lanes = gr.HTML(elem_id="lanes")
 
-    def connect(self, blocks: gr.Blocks, mode: gr.Radio, settings: list[Any], queued: dict[str, Any]) -> None:
-        blocks.load(self._told, None, self._about, **queued)
+    def connect(self, blocks: gr.Blocks, settings: list[Any]) -> None:
+        """`settings` are the components of all fields of `Settings`, in their order."""
+        blocks.load(self._described, None, self._about, **QUEUED)
         buttons = [self._start, self._stop]
         raced = self._start.click(
-            self._run,
-            [self._prompt, mode, *settings],
-            [self._lanes, *buttons],
-            concurrency_id="answer",
-            concurrency_limit=8,
-            preprocess=False,
-            **queued,
+            self._run, [self._prompt, *settings], [self._lanes, *buttons], preprocess=False, **ANSWERING
         )
-        raced.then(lambda: toggled(True, False), None, buttons, **queued)
-        self._stop.click(self._end, None, None, **queued)
+        raced.then(lambda: toggled(True, False), None, buttons, **QUEUED)
+        self._stop.click(self._end, None, None, **QUEUED)
 
-    def _told(self, request: gr.Request) -> str:
+    def _described(self, request: gr.Request) -> str:
         return f"<p>{words_of(request)('race_about')}</p>"
 
     def _end(self, request: gr.Request) -> None:
