@@ -16,7 +16,8 @@ from ..server.address import url_of
 from ..server.tls import Certificate
 from .assistant import Assistant
 from .i18n.translations import TRANSLATIONS
-from .store.history import History, history_path
+from .store.database import history_path
+from .store.history import History
 from .ui import Page
 from .ui.served import GatedApp
 from .ui.theme import HEAD, STYLE_SHEET, theme
