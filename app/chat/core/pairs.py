@@ -1,4 +1,4 @@
-"""The pairs that the page offers: those in a folder, and the one that comes with Outrider."""
+"""The pairs that can be chosen on the page: those in a folder, and the one that comes with Outrider."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .user_message import UserMessage
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A pair by name; `reason` says why it cannot work, where that shows without loading it."""
+    """A pair. `reason` says why it cannot be loaded, if its files are enough to tell."""
 
     name: str
     path: Path
@@ -22,7 +22,7 @@ class Choice:
 
 
 def pairs_in(folder: Path, *others: Path) -> list[Choice]:
-    """The embedded pair, `others`, and each folder in `folder`, by name; a folder that is missing holds none."""
+    """The embedded pair, `others`, and the folders in `folder`, sorted by name. `folder` need not exist."""
     paths = [embedded_pair(), *others]
     if folder.is_dir():
         paths += sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -41,5 +41,5 @@ def _choice(path: Path) -> Choice:
 
 
 def check_files(pair: Pair) -> None:
-    """Raises BrokenPair where what a pair's files say of it cannot be read."""
+    """Raises BrokenPair where the configuration of a pair cannot be read."""
     _ = pair.max_context, pair.properties

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-# From a root on, in parts that may hold spaces where another part follows. What stands before the root tells a path
-# from an address, a rate such as tokens/s, or an end tag.
+# An absolute path. Parts may contain spaces if another part follows. The lookbehind excludes URLs, rates such as
+# tokens/s, and HTML end tags.
 PATH = re.compile(
     r"""(?<![\w:/\\.<])(?:~|[A-Za-z]:|\\)?(?:[\\/](?:[^\\/\n'"“”<>|:;,()]*[^\\/\s'"“”<>|:;,()](?=[\\/])|[^\\/\s'"“”<>|:;,()]+))+"""
 )

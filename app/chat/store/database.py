@@ -55,7 +55,7 @@ def open_or_replace(path: Path) -> tuple[sqlite3.Connection, UserMessage | None]
     except NewerFormat as error:
         message = (
             f"A newer Outrider wrote the history ({error}), so it is left as it is: update Outrider to see its "
-            "conversations. What is said now is lost when Outrider ends."
+            "conversations. New conversations are lost when Outrider ends."
         )
         notice, replacement = UserMessage(message, "HistoryNewer"), ":memory:"
     except (sqlite3.OperationalError, OSError) as error:
@@ -63,7 +63,7 @@ def open_or_replace(path: Path) -> tuple[sqlite3.Connection, UserMessage | None]
         notice, replacement = UserMessage(message, "HistoryNotKept"), ":memory:"
     except (sqlite3.DatabaseError, ValueError) as error:
         aside = _set_aside(path)
-        message = f"The history file was damaged ({error}). It is kept as {aside}, and a new one was begun."
+        message = f"The history file was damaged ({error}). It is kept as {aside}, and a new one was created."
         notice, replacement = UserMessage(message, "HistoryDamaged"), str(path)
     log.warning("%s", notice)
     return _opened(replacement), notice
@@ -77,11 +77,11 @@ def _opened(path: Path | str) -> sqlite3.Connection:
         (version,) = db.execute("PRAGMA user_version").fetchone()
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if version > FORMAT:
-            raise NewerFormat(f"its format is {version}, and this Outrider knows {FORMAT}")
+            raise NewerFormat(f"its format is {version}, but this Outrider knows only {FORMAT}")
         if version not in (0, FORMAT):
-            raise ValueError(f"its format is {version}, and this Outrider knows {FORMAT}")
+            raise ValueError(f"its format is {version}, but this Outrider knows only {FORMAT}")
         if (version == 0 and tables) or (version == FORMAT and not tables.issuperset({"chats", "turns", "presets"})):
-            raise ValueError("it holds other tables than a history")
+            raise ValueError("its tables are not those of a history")
         for (fault,) in db.execute("PRAGMA quick_check(1)"):
             if fault != "ok":
                 raise ValueError(fault)
@@ -89,7 +89,7 @@ def _opened(path: Path | str) -> sqlite3.Connection:
         db.execute("PRAGMA foreign_keys = ON")
         if version == 0:
             db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
-        # What another process left unfinished ends here.
+        # Answers that were being written when the last process ended.
         db.execute("UPDATE turns SET finish_reason = ? WHERE finish_reason IS NULL", (CANCELLED,))
     except BaseException:
         db.close()
@@ -98,7 +98,7 @@ def _opened(path: Path | str) -> sqlite3.Connection:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a file, and what SQLite keeps beside it, to names that are free."""
+    """Rename a file, and those that SQLite keeps beside it, to unused names."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{path.stem}.damaged-{stamp}{extra}{path.suffix}" for extra in ("", *(f"-{i}" for i in range(1, 1000))))
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
@@ -110,20 +110,20 @@ def _set_aside(path: Path) -> Path:
 
 
 def _make_private(path: Path) -> None:
-    """An empty file in a folder, if there are none yet, that only this user can read; and those that are there too."""
+    """Create the file and its folder if they do not exist, and take away the access of other users."""
     if path.name == ":memory:":
         return
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     _close_to_others(path.parent, 0o700)
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    for ending in ("", "-wal", "-shm"):  # SQLite makes new ones with the rights of the first
+    for ending in ("", "-wal", "-shm"):  # SQLite creates these with the permissions of the first
         _close_to_others(path.with_name(path.name + ending), 0o600)
 
 
 def _close_to_others(path: Path, mode: int) -> None:
-    """Where the path is this user's own: a folder that others share, such as the temporary one, stays as it is."""
+    """Restrict the permissions to `mode`, unless the path is another user's or a shared folder such as /tmp."""
     if os.name == "nt" or not path.exists():
-        return  # under Windows a user's data folder is that user's
+        return  # on Windows, a user's data folder is private anyway
     status = path.stat()
     shared = status.st_mode & stat.S_ISVTX and path.is_dir()
     if status.st_uid == os.getuid() and not shared and stat.S_IMODE(status.st_mode) & ~mode & 0o777:

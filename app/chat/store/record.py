@@ -1,4 +1,4 @@
-"""Turns and settings as plain values, as JSON has them, for the history file and for export; and back."""
+"""Conversion of turns and settings to and from JSON values, for the history file and for exports."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class BadRecord(OutriderError):
 
 
 def turn_record(turn: Turn) -> dict[str, Any]:
+    """The turn as JSON values, but with tuples."""
     record: dict[str, Any] = _TURN.dump_python(turn, by_alias=True)
     return record
 
@@ -45,7 +46,7 @@ def settings_of(record: Any) -> Settings:
 
 
 def validated(adapter: TypeAdapter[T], record: Any) -> T:
-    """Plain values as what the adapter reads. Raises BadRecord, which names the field that is wrong."""
+    """JSON values, read with the adapter. Raises BadRecord, which names the field that is wrong."""
     try:
         # As JSON, since strict mode refuses Python lists for tuples. `sound` refuses what pydantic accepts and UTF-8,
         # JSON or the page do not: lone surrogates, infinity, huge numbers, deep nesting.

@@ -29,9 +29,9 @@ from .redraw import Redraw
 from .view import View
 from .writing import Writing
 
-STOP_S = 30  # how long the end of an answer is waited for
-FOLLOW_S = 0.5  # how often an answer of another window is looked at
-KEEP_S = 2.0  # how often a growing answer is kept, should the program not live to its end
+STOP_S = 30  # how long to wait for the end of an answer
+FOLLOW_S = 0.5  # how often an answer of another window is polled
+KEEP_S = 2.0  # how often a growing answer is stored, in case the program ends before the answer
 
 Unsent = dict[int | None, tuple[str, Entry]]  # by conversation, None for a new one
 
@@ -39,13 +39,13 @@ log = logging.getLogger(__name__)
 
 
 class ChatEvents:
-    """The values of each event come in the order of the inputs that `Page` names."""
+    """The parameters of each event are in the order of the inputs with which it is connected."""
 
     def __init__(self, assistant: Assistant, history: History) -> None:
         self._assistant = assistant
         self._history = history
         self._writing = Writing()
-        self._followed: dict[str, int] = {}  # by window, the turn of another one that it sees grow
+        self._followed: dict[str, int] = {}  # by window, the id of the turn of another window that it shows growing
 
     def ask(
         self, request: gr.Request, prompt: str, entry: Entry, view: View, coloured: bool, *values: Any
@@ -70,7 +70,7 @@ class ChatEvents:
     def retry(
         self, request: gr.Request, event: gr.RetryData, view: View, coloured: bool, *values: Any
     ) -> tuple[Any, ...]:
-        """Ask again: with sampling under a new seed, as the one before would give the same text."""
+        """Ask again. With sampling it uses a new seed, since the same one would give the same text."""
         with errors_as_toasts(request):
             view = self._idle(view, request)
             again = _node_of(view, event.index)
@@ -84,11 +84,11 @@ class ChatEvents:
         return *untouched(), *self._begin(turn, view.before(again), coloured, request)
 
     def answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
-        """Draw the answer as it grows, and keep what there is of it, however it ends."""
-        yield gr.skip(), gr.skip(), *untouched(), gr.skip()  # Gradio empties what a generator never fills
+        """Render the answer as it grows, and store what there is of it, however it ends."""
+        yield gr.skip(), gr.skip(), *untouched(), gr.skip()  # Gradio clears outputs if nothing is yielded
         visitor = str(request.session_hash)
         if not view.is_answering or not self._writing.start(view.nodes[-1].id, visitor):
-            return  # stopped before it began
+            return  # withdrawn before it started
         words, asked = words_of(request), view
         redraw, kept = Redraw(), time.monotonic()
         prompt_tokens = 0
@@ -106,14 +106,14 @@ class ChatEvents:
                     used = prompt_tokens + len(view.nodes[-1].turn.token_ids)
                     meter = rendering.meter_html(used, self._assistant.pipeline.max_context, words)
                     yield view, _messages(view, coloured, words, notes), *untouched(), meter
-        except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
+        except Exception as error:  # the page must go on after any error: the prompt is put back into the box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
             gr.Warning(error_html(error, words))
             failed, place = asked.nodes[-1], len(asked.nodes) - 1
             self._history.remove(failed.id)
             view = self._resumed(asked.chat)
-            behind = view.nodes[place].id if len(view.nodes) > place else None  # what was to be retried or edited
+            behind = view.nodes[place].id if len(view.nodes) > place else None  # the turn that was retried or edited
             entry = composed(failed.turn.prompt, Entry(failed.turn.files, behind), words)
             yield view, self.render(view, coloured, request), *entry, gr.skip()
         finally:
@@ -128,7 +128,7 @@ class ChatEvents:
         return _messages(view, coloured, words_of(request), {})
 
     def undo(self, event: gr.UndoData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        """Take the last turn out of view, and its prompt into the box; it is kept as a branch."""
+        """Hide the last turn, which is kept as a branch, and put its prompt into the box."""
         with errors_as_toasts(request):
             view = self._idle(view, request)
             undone, words = _node_of(view, event.index), words_of(request)
@@ -147,7 +147,7 @@ class ChatEvents:
             return *_restored(unsent, view, request), view, *self.render_with_buttons(view, coloured, request), unsent
 
     def follow(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
-        """Draw the answer that another window has asked for, as far as it is kept, until it ends."""
+        """Render the answer that another window asked for, as far as it is stored, until it ends."""
         yield (gr.skip(),) * 4  # see `answer`
         visitor = str(request.session_hash)
         if not view.is_answering or self._writing.visitor(view.nodes[-1].id) in (None, visitor):
@@ -166,11 +166,11 @@ class ChatEvents:
     ) -> tuple[Any, ...]:
         self.leave_chat(request)
         unsent = _stashed(unsent, view, text, entry)
-        nothing_open = gr.Radio(value=None)  # at once with the rest: a marked conversation cannot be picked
+        nothing_open = gr.Radio(value=None)  # together with the rest: a selected item cannot be selected again
         return *_restored(unsent, View(), request), View(), [], *toggled(True, False), unsent, nothing_open
 
     def message_button(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        """What a button within the conversation asks for."""
+        """Handle a button of a message."""
         view = self._idle(view, request)
         with errors_as_toasts(request):
             button, node = event._data["act"], view.find(event._data["turn"])
@@ -191,7 +191,7 @@ class ChatEvents:
     def receipt(
         self, event: gr.EventData, view: View, coloured: bool, request: gr.Request
     ) -> Iterator[tuple[Any, ...]]:
-        """Replay an answer without drafts, and keep what that showed."""
+        """Replay an answer without drafting, and store the result."""
         view = self._idle(view, request)
         words, redraw = words_of(request), Redraw()
         buttons = toggled(False, True)
@@ -202,7 +202,7 @@ class ChatEvents:
             for seen in self._assistant.replay(path, str(request.session_hash)):
                 if isinstance(seen, Receipt):
                     time_saved = node.turn.time_saved
-                    if time_saved is not None and seen.plain_ms is not None:  # measured, which is better than reckoned
+                    if time_saved is not None and seen.plain_ms is not None:  # measured, instead of estimated
                         time_saved = time_saved.at(seen.plain_ms)
                     turn = replace(node.turn, receipt=seen, time_saved=time_saved)
                     self._history.update(node.id, turn)
@@ -217,9 +217,9 @@ class ChatEvents:
                     yield view, chat, *buttons
 
     def stop(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        """End the answer that is shown, whichever window asked for it; what there is of it is kept."""
+        """Stop the shown answer, even if another window asked for it, and keep what there is of it."""
         if self._assistant.stop(str(request.session_hash)):
-            return (gr.skip(),) * 4  # what is stopped draws its own end
+            return (gr.skip(),) * 4  # the event of that answer renders its end
         with errors_as_toasts(request):
             if view.is_answering:
                 node, patience = view.nodes[-1].id, time.monotonic() + STOP_S
@@ -231,14 +231,14 @@ class ChatEvents:
             return view, *self.render_with_buttons(view, coloured, request)
 
     def leave_chat(self, request: gr.Request) -> None:
-        """End the answer that is being written; what there is of it is kept."""
+        """Stop the answer that this window is writing, and keep what there is of it."""
         self._followed.pop(str(request.session_hash), None)
         self._writing.withdraw_all(str(request.session_hash))
         self._assistant.drop(str(request.session_hash), patience_s=STOP_S)
 
-    def leave_deleted(self, view: View, doomed: int | None, request: gr.Request) -> None:
-        """End the answer that is being written in the conversation that is to be deleted, where that is shown."""
-        if view.chat == doomed:
+    def leave_deleted(self, view: View, pending: int | None, request: gr.Request) -> None:
+        """Stop the answer that is being written if the shown conversation is about to be deleted."""
+        if view.chat == pending:
             self.leave_chat(request)
 
     def close(self, request: gr.Request) -> None:
@@ -255,7 +255,7 @@ class ChatEvents:
         return view, self.render(view, coloured, request), *toggled(False, True)
 
     def _current(self, view: View) -> View:
-        """The view with what has become of its last answer. One that nobody writes any more ends as it is."""
+        """The view with the stored state of its last answer, which is cancelled if no window is writing it any more."""
         if not view.is_answering or self._writing.visitor(view.nodes[-1].id):
             return view
         turn = self._kept(view)
@@ -266,7 +266,7 @@ class ChatEvents:
         return view
 
     def _kept(self, view: View) -> Turn:
-        """What is kept of the last turn. Raises NoSuchChat."""
+        """The last turn as it is stored. Raises NoSuchChat."""
         assert view.chat is not None
         kept = {node.id: node.turn for node in self._history.tree(view.chat)}
         if (turn := kept.get(view.nodes[-1].id)) is None:
@@ -274,7 +274,7 @@ class ChatEvents:
         return turn
 
     def _idle(self, view: View, request: gr.Request) -> View:
-        """The view as it is now, in which no answer is being written."""
+        """The current view. Raises gr.Error while an answer is being written."""
         with errors_as_toasts(request):
             view = self._current(view)
             require_idle(view, request)
@@ -293,13 +293,13 @@ def _messages(view: View, coloured: bool, words: Words, notes: dict[int, str]) -
 
 
 def _stashed(unsent: Unsent, view: View, text: str | None, entry: Entry) -> Unsent:
-    """With what was typed in the conversation that is left."""
+    """`unsent` with what was typed in the conversation that the window leaves."""
     others = {chat: draft for chat, draft in (unsent or {}).items() if chat != view.chat}
     return {**others, view.chat: (text or "", entry)} if text or entry.files else others
 
 
 def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...]:
-    """The box as it was left in this conversation."""
+    """Updates of the composer, with what was typed earlier in this conversation."""
     text, entry = unsent.get(view.chat, ("", Entry()))
     if entry.editing not in {node.id for node in view.nodes}:
         entry = replace(entry, editing=None)
@@ -307,7 +307,7 @@ def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...
 
 
 def _deciding(settings: Settings) -> Settings:
-    """What of the settings a greedy text depends on."""
+    """The settings without those that greedy decoding does not depend on."""
     return replace(settings, mode=AUTO, draft_tokens=0, seed=0)
 
 

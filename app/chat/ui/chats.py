@@ -1,4 +1,4 @@
-"""The list of kept conversations, at the left."""
+"""The list of conversations in the left side bar."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WIDE = 1100  # pixels of a window that has room for the list of conversations
 class ChatList:
     """Lays itself out where it is made.
 
-    outputs: the components that `listed` gives updates of.
+    outputs: the components that `listed` updates.
     """
 
     def __init__(self, history: History) -> None:
@@ -79,22 +79,22 @@ class ChatList:
         followed.success(**wiring.refresh)
         for event in (anew, opened):
             event.then(**wiring.refresh)
-            event.then(deletion.spared, None, deletion.outputs, **QUEUED)  # it was about the conversation before
+            event.then(deletion.reset, None, deletion.outputs, **QUEUED)  # it asked about the previous one
 
     def _connect_delete_and_import(self, wiring: Wiring) -> None:
         events, view, deletion = wiring.events, wiring.view, self.deletion
-        doomed = [view, deletion.doomed]
+        pending = [view, deletion.pending]
         deletion.connect(_open_chat, view)
-        deleted = deletion.sure.click(events.leave_deleted, doomed, None, **QUEUED)
-        deleted = deleted.then(self.delete_doomed, doomed, view, **QUEUED)
-        deleted.then(deletion.spared, None, deletion.outputs, **QUEUED)
+        deleted = deletion.sure.click(events.leave_deleted, pending, None, **QUEUED)
+        deleted = deleted.then(self.delete_pending, pending, view, **QUEUED)
+        deleted.then(deletion.reset, None, deletion.outputs, **QUEUED)
         imported = self.upload.upload(events.leave_chat, None, None, **QUEUED)
         imported = imported.then(self.imported, self.upload, view, **QUEUED)
         for event in (deleted, imported):
             wiring.render_on(event.success)
 
     def listed(self, view: View, search: str) -> tuple[Any, ...]:
-        """For `outputs`: the list, the shown conversation marked in it, its title, and whether it can be acted upon."""
+        """Updates of `outputs`: the list with the shown conversation selected, its title, and the buttons."""
         chats = self._history.chats(search or "")
         shown = view.chat if view.chat in {chat.id for chat in chats} else None
         title = self._history.title(view.chat) if view.chat is not None and self._history.has(view.chat) else ""
@@ -103,10 +103,10 @@ class ChatList:
         usable = (gr.Button(interactive=is_open) for _ in self._acts)
         return gr.Radio(choices=choices, value=shown), gr.Textbox(value=title, interactive=is_open), *usable
 
-    def delete_doomed(self, view: View, doomed: int | None) -> View:
-        if doomed is not None:
-            self._history.delete(doomed)
-        return View() if view.chat == doomed else view
+    def delete_pending(self, view: View, pending: int | None) -> View:
+        if pending is not None:
+            self._history.delete(pending)
+        return View() if view.chat == pending else view
 
     def imported(self, content: bytes, request: gr.Request) -> View:
         with errors_as_toasts(request):

@@ -12,9 +12,9 @@ from .event_options import ANSWERING, QUEUED
 if TYPE_CHECKING:
     from .wiring import Wiring
 
-LONGEST_NAME = 80  # of a file, which is at most 255 bytes wherever files are kept
+LONGEST_NAME = 80  # characters of a file name, which file systems limit to 255 bytes
 
-# The chat lets classes through and no other attribute, so they say what a button does and to which turn.
+# Gradio's chatbot strips all attributes but classes, so they say what a button does and to which turn.
 LISTENER = """
 document.addEventListener("click", (event) => {
   const button = event.target.closest("#chat button.act");
@@ -25,7 +25,7 @@ document.addEventListener("click", (event) => {
 });
 """
 
-# A page that comes over plain HTTP from another machine has no clipboard of its own.
+# navigator.clipboard is missing in a page that comes from another machine over plain HTTP.
 DELIVER = """
 (parcel) => {
   if (!parcel) return;
@@ -75,11 +75,12 @@ class MessageButtons:
 
 
 def to_clipboard(text: str) -> str:
+    """A text that the browser copies to the clipboard."""
     return json.dumps({"name": None, "text": text})
 
 
 def to_file(name: str, text: str) -> str:
-    """A file that the browser saves, under a name that every system takes."""
+    """A file that the browser saves, under a name that is valid on every system."""
     stem, dot, ending = name.rpartition(".")
     clean = "".join(c if c.isalnum() or c in " -_" else " " for c in stem)
     stem = " ".join(clean.split())[:LONGEST_NAME].strip() or "conversation"

@@ -1,4 +1,4 @@
-"""Choosing another pair and device, without a restart."""
+"""Loading another pair, or on another device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ModelChoice:
         return self._load.click(self._switch, [self._pair, self._device], None, **QUEUED)
 
     def listed(self, request: gr.Request) -> tuple[gr.Dropdown, str]:
-        """The pairs that can be chosen, and below them those that cannot, with the reason."""
+        """Updates of `outputs`: the pairs that can be chosen, and below them those that cannot, with the reason."""
         with errors_as_toasts(request):
             choices = self._assistant.choices()
             usable = [choice.name for choice in choices if choice.reason is None]

@@ -30,7 +30,7 @@ class SettingsPanel:
     def __init__(self, assistant: Assistant, history: History) -> None:
         self._assistant = assistant
         self._history = history
-        # Encrypted by Gradio under a key that has to outlive the program; what is kept is no secret from its browser.
+        # Gradio encrypts it with a secret that must not change between starts. It is not confidential in the browser.
         self._browser = gr.BrowserState(None, storage_key="outrider-settings", secret="outrider-settings")
         default, context = Settings(), assistant.pipeline.max_context
         drafts = len(assistant.pipeline.modes) > 1
@@ -86,8 +86,8 @@ class SettingsPanel:
         self._keep.click(self._kept, [presets, *kept], presets, preprocess=False, **QUEUED)
         deletion.connect(self._existing, presets, preprocess=False)
         dropped = [presets, *deletion.outputs]
-        deletion.sure.click(self._dropped, deletion.doomed, dropped, preprocess=False, **QUEUED)
-        presets.change(deletion.spared, None, deletion.outputs, **QUEUED)
+        deletion.sure.click(self._dropped, deletion.pending, dropped, preprocess=False, **QUEUED)
+        presets.change(deletion.reset, None, deletion.outputs, **QUEUED)
 
     def _ranged(self, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider]:
         """Updates of the dependent sliders for the current model."""
@@ -96,15 +96,15 @@ class SettingsPanel:
         return gr.Slider(maximum=context, value=min(tokens, context)), gr.Slider(visible=drafts)
 
     def _restored(self, browser: Any, *now: Any) -> tuple[Any, ...]:
-        """What this browser was last left with; what the model of now cannot do, or nobody could, stays as it is."""
+        """The settings that the browser stored last. Invalid ones leave the controls as they are."""
         try:
             settings = Settings.of(*browser)
-        except (InvalidOption, TypeError):  # nothing is kept yet, or by another release
+        except (InvalidOption, TypeError):  # nothing was stored yet, or by another release
             return (gr.skip(),) * len(now)
         return self._shown(settings, now[0])
 
     def _shown(self, settings: Settings, mode: Any) -> tuple[Any, ...]:
-        """The values of the controls for these; a mode that this model lacks leaves the one of now."""
+        """The values of the controls for these settings. A mode that the model lacks leaves the current one."""
         pipeline = self._assistant.pipeline
         tokens = min(settings.max_new_tokens, pipeline.max_context)
         offered = settings.mode if settings.mode in pipeline.modes else mode
@@ -133,7 +133,7 @@ class SettingsPanel:
     def _dropped(self, name: str, request: gr.Request) -> tuple[Any, ...]:
         with errors_as_toasts(request):
             self._history.drop_preset(name)
-            return self._dropdown(None, request), *self._deletion.spared()
+            return self._dropdown(None, request), *self._deletion.reset()
 
     def _dropdown(self, name: str | None, request: gr.Request) -> gr.Dropdown:
         with errors_as_toasts(request):

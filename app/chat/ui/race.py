@@ -1,4 +1,4 @@
-"""The race: one prompt answered plainly and with drafts, side by side."""
+"""The race: the same prompt answered without and with drafting, side by side."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..core.settings import Settings
 from ..core.values import text_of
 from ..i18n.translations import Words, translate, words_of
 from . import rendering
-from .buttons import AWAY, toggled
+from .buttons import HIDDEN, toggled
 from .error_toast import errors_as_toasts, toast
 from .event_options import ANSWERING, QUEUED
 from .examples import EXAMPLES
@@ -37,7 +37,7 @@ class Race:
             )
             self._start = gr.Button(translate("race_start"), variant="primary", scale=0, min_width=90, elem_id="start")
             self._stop = gr.Button(
-                translate("stop"), variant="stop", scale=0, min_width=90, visible=AWAY, elem_id="race-stop"
+                translate("stop"), variant="stop", scale=0, min_width=90, visible=HIDDEN, elem_id="race-stop"
             )
         self._lanes = gr.HTML(elem_id="lanes")
 
@@ -67,12 +67,12 @@ class Race:
             for state in self._assistant.race(asked, settings, str(request.session_hash)):
                 plain, drafted = state.plain, state.drafted
                 if redraw.is_due(drafted.complete or (plain.complete and not drafted.token_ids)):
-                    start = gr.Button(translate("race_again" if state.disturbed else "race_start"), visible=AWAY)
+                    start = gr.Button(translate("race_again" if state.disturbed else "race_start"), visible=HIDDEN)
                     yield lanes_html(state, mode, words), start, gr.skip()
 
 
 def lanes_html(state: RaceState, mode: str, words: Words) -> str:
-    """Both answers, and who won by how much once both are there and nothing disturbed them."""
+    """Both answers, and the comparison of their times once both are complete."""
     plain, drafted, prefill = state.plain, state.drafted, state.prefill
     lanes = _lane_html(plain, words("mode_off"), None if plain.complete else prefill, words)
     lanes += _lane_html(drafted, words(f"mode_{mode}"), prefill if plain.complete else None, words)

@@ -245,5 +245,5 @@ def test_over_http_no_control_leaves_a_conversation_that_cannot_be_used(served) 
         assert wire("ChatEvents.open", chat.id, True, "", None, None, None)
         assert wire("ChatEvents.stop", None, True)
         assert wire("Deletion.connect.<locals>.ask", None)
-        assert wire("ChatList.delete_doomed", None, None)
+        assert wire("ChatList.delete_pending", None, None)
     assert page.history.chats() == []
