@@ -11,7 +11,7 @@ from . import rendering
 
 
 class AnswerControls:
-    """Lays itself out where it is made."""
+    """Adds its components to the current block."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant

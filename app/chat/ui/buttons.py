@@ -20,7 +20,7 @@ def toggled(*flags: bool) -> tuple[gr.Button, ...]:
 
 
 class Deletion:
-    """A button that asks for confirmation before it deletes. Lays itself out where it is made.
+    """A button that asks for confirmation before it deletes. Adds its components to the current block.
 
     pending: what the question is about, even if something else is selected when it is answered.
     sure: the button that confirms.

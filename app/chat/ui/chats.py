@@ -22,7 +22,7 @@ WIDE = 1100  # pixels of a window that has room for the list of conversations
 
 
 class ChatList:
-    """Lays itself out where it is made.
+    """Adds its components to the current block.
 
     outputs: the components that `listed` updates.
     """

@@ -36,7 +36,7 @@ class Entry:
 
 
 class Composer:
-    """Lays itself out where it is made. `outputs` are the components that `composed` updates."""
+    """Adds its components to the current block. `outputs` are the components that `composed` updates."""
 
     def __init__(self) -> None:
         self.entry = gr.State(Entry())

@@ -18,7 +18,7 @@ from .wiring import Wiring
 
 
 class ConversationPanel:
-    """Lays itself out where it is made."""
+    """Adds its components to the current block."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant

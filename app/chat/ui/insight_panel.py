@@ -17,7 +17,7 @@ LIVE_S = 0.5  # the interval of updates while the tab is open
 
 
 class InsightPanel:
-    """Lays itself out where it is made. Includes answers that are being written while its tab is open."""
+    """Adds its components to the current block. Includes answers that are being written while its tab is open."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant

@@ -17,7 +17,7 @@ BUSY_S, IDLE_S = 0.5, 4  # how often the state of the model is polled
 
 
 class Masthead:
-    """Lays itself out where it is made. `switches` changes when a model was loaded, or could not be."""
+    """Adds its components to the current block. `switches` changes when a model was loaded, or could not be."""
 
     def __init__(self, assistant: Assistant, history: History) -> None:
         self._assistant = assistant

@@ -61,7 +61,7 @@ class Outbox:
 
 
 class MessageButtons:
-    """Listens to the buttons that `rendering` draws under messages. Lays itself out where it is made."""
+    """Listens to the buttons that `rendering` draws under messages. Adds its components to the current block."""
 
     def __init__(self) -> None:
         self._listener = gr.HTML(elem_id="acts", js_on_load=LISTENER)

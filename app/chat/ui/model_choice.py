@@ -15,7 +15,7 @@ from .event_options import QUEUED
 
 
 class ModelChoice:
-    """Lays itself out where it is made."""
+    """Adds its components to the current block."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant

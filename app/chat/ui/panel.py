@@ -25,7 +25,7 @@ LONGEST_NAME = 100
 
 
 class SettingsPanel:
-    """Lays itself out where it is made. `values` are the components of the fields of `Settings` behind its mode."""
+    """Adds its components to the current block. `values` are those of the fields of `Settings` after `mode`."""
 
     def __init__(self, assistant: Assistant, history: History) -> None:
         self._assistant = assistant

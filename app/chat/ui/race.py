@@ -26,7 +26,7 @@ START = Turn(EXAMPLES[1].prompt)
 
 
 class Race:
-    """Lays itself out where it is made."""
+    """Adds its components to the current block."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant
