@@ -1,4 +1,4 @@
-"""The model behind the page: it warms up in the background, answers, and stops when told."""
+"""The model of the page: loading it in the background, answering, replaying, racing, and stopping."""
 
 from __future__ import annotations
 
@@ -17,29 +17,30 @@ from outrider.pipelines.model.pair import name_of
 from .core.conversation import CANCELLED, Conversation, Turn, messages
 from .core.insight import Insight, insight_of
 from .core.pairs import Choice, pairs_in
-from .core.reading import Reading
-from .core.reason import Reason
+from .core.prefill_progress import PrefillProgress
+from .core.race_state import RaceState
 from .core.receipt import Receipt, first_difference
-from .core.saving import Saving, saving_of
 from .core.settings import Settings
-from .core.standing import Standing
+from .core.time_saved import TimeSaved, time_saved_in
+from .core.user_message import UserMessage
 
 log = logging.getLogger(__name__)
 
 
 class StillLoading(OutriderError):
-    """A pair asked for while another one is being loaded."""
+    """A request to load a pair while another one is being loaded."""
 
 
 class NotComparable(OutriderError):
-    """An answer that this model did not write."""
+    """An answer that cannot be replayed, such as one of another model."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far the model is: `name` is "warming", "ready", "refused" or "failed"; `line` and `values` are words for it.
+    """The state of the model.
 
-    `began` is of `time.monotonic`.
+    name: "warming", "ready", "refused" (the last pair could not be loaded, the one before is ready) or "failed".
+    line, values: the key and the fields of a phrase that describes it. began: by `time.monotonic`.
     """
 
     name: str
@@ -50,7 +51,7 @@ class State:
 
 @dataclass(eq=False, slots=True)
 class _Answering:
-    """An answer that is being written, and what was asked of it meanwhile; `stream` is None where nobody may draft."""
+    """An answer that is being written, and the requests to end it. `stream` is None in plain mode."""
 
     visitor: str
     pipeline: LLMPipeline
@@ -63,7 +64,7 @@ class _Answering:
 class Assistant:
     """One pipeline at a time, shared by all visitors of the page.
 
-    switches: how often another pipeline has taken the place of the first.
+    switches: how many times the pipeline has been replaced.
     """
 
     def __init__(
@@ -74,29 +75,29 @@ class Assistant:
         folder: Path | None = None,
         others: tuple[Path, ...] = (),
     ) -> None:
-        """`folder` holds the pairs that can be chosen, beside `others` and the embedded one."""
+        """The pairs that can be chosen are those in `folder`, `others`, and the embedded one."""
         self.pipeline = pipeline
         self.name = name
         self.switches = 0
         self._open_pair = open_pair
         self._folder = folder or pairs_folder()
         self._others = others
-        self._refused: dict[tuple[Path, str], Reason] = {}  # why a pair could not be loaded on a device
+        self._refused: dict[tuple[Path, str], UserMessage] = {}  # why a pair could not be loaded on a device
         self.state = State("warming", "state_warming")
         self._insight = Insight()  # of the answers of this pipeline that have ended
         self._answering: set[_Answering] = set()
         self._num_begun = 0  # answers
-        self._lock = threading.Lock()  # of all that answers change
+        self._lock = threading.Lock()  # of _answering, _insight, _num_begun, and of switching
         self._warm_up_thread = threading.Thread(target=self._warm_up, args=(pipeline,), name="warm-up", daemon=True)
 
     @property
     def model(self) -> str:
-        """What a turn says about who wrote it."""
+        """The value of `Turn.model` in the answers of this pipeline."""
         return self.name if self.pipeline.device == "CPU" else f"{self.name} on {self.pipeline.device}"
 
     @property
     def insight(self) -> Insight:
-        """Of all answers of this pipeline but the plain ones, as far as they are written at this moment."""
+        """Of all answers of this pipeline except plain ones, including those that are being written."""
         with self._lock:
             open_now = [answering for answering in self._answering if answering.pipeline is self.pipeline]
             ended = self._insight
@@ -106,19 +107,19 @@ class Assistant:
         self._warm_up_thread.start()
 
     def choices(self) -> list[Choice]:
-        """The pairs that can be chosen, and those that cannot work, with the reason."""
+        """The pairs that can be chosen, and those that cannot be loaded, with the reason."""
         return pairs_in(self._folder, *self._others)
 
     @property
-    def refusals(self) -> list[tuple[str, str, Reason]]:
-        """Pair, device and reason of each attempt to load one that failed, and has not succeeded since."""
+    def refusals(self) -> list[tuple[str, str, UserMessage]]:
+        """Pair, device and reason of each failed attempt to load one that has not succeeded since."""
         return [(name_of(path), device, reason) for (path, device), reason in self._refused.items()]
 
     def switch(self, choice: Choice, device: str) -> None:
-        """Load and warm up another pair in the background, and answer with it from then on.
+        """Load and warm up another pair in the background, and then answer with it.
 
-        Until it is ready the one before answers, so both are in memory for a while; where it cannot be loaded, the one
-        before stays. Raises StillLoading.
+        The previous pair answers until then, so both are in memory for a while, and stays if the other one cannot be
+        loaded. Raises StillLoading.
         """
         with self._lock:
             if self._is_loading:
@@ -128,16 +129,16 @@ class Assistant:
         self._warm_up_thread.start()
 
     def close(self) -> None:
-        """Drop every answer and let a warm-up come to its end: a process must not exit in the middle of a pass."""
+        """Drop all answers and wait for a warm-up to end: the process must not exit in the middle of a pass."""
         for visitor in {answering.visitor for answering in self._of()}:
             self.drop(visitor, patience_s=5)
         if self._warm_up_thread.is_alive():
             self._warm_up_thread.join()
 
-    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[Reading | Turn]:
-        """How far its prompt is read, and then the last turn, again and again with more of its answer until complete.
+    def answer(self, conversation: Conversation, settings: Settings, visitor: str) -> Iterator[PrefillProgress | Turn]:
+        """Yield the progress of the prefill, then the last turn each time its answer has grown, until it is complete.
 
-        `visitor` names whom `stop` and `drop` mean. Raises OutriderError for a request that cannot be served.
+        `visitor` is the one to pass to `stop` and `drop`. Raises OutriderError for a request that cannot be served.
         """
         pipeline = self.pipeline
         turn = replace(conversation[-1], settings=settings, model=self.model)
@@ -147,7 +148,7 @@ class Assistant:
             pipeline.stream(said, **settings.options()) as pieces,
         ):
             answering.stream = None if settings.mode == "off" else pieces
-            yield Reading(0, pieces.prompt_tokens)
+            yield PrefillProgress(0, pieces.prompt_tokens)
             while not pieces.ended:
                 piece = pieces.advance()
                 if answering.dropped:
@@ -155,32 +156,32 @@ class Assistant:
                 if piece is not None:
                     turn = turn.extended(piece)
                     if turn.complete:
-                        turn = replace(turn, saving=_saving(pipeline, pieces.finish(), settings))
+                        turn = replace(turn, time_saved=_time_saved(pipeline, pieces.finish(), settings))
                     yield turn
                 elif not turn.token_ids:
-                    yield Reading(pieces.read_tokens, pieces.prompt_tokens)
+                    yield PrefillProgress(pieces.read_tokens, pieces.prompt_tokens)
                 if answering.stopped:
                     pieces.cancel()
 
-    def replay(self, conversation: Conversation, visitor: str) -> Iterator[Reading | int | Receipt]:
-        """Answer the last turn again without drafts: how far its prompt is read, the tokens so far, again and again,
-        and at the end the receipt.
+    def replay(self, conversation: Conversation, visitor: str) -> Iterator[PrefillProgress | int | Receipt]:
+        """Answer the last turn again without drafting. Yields the progress of the prefill, the number of tokens so far
+        each time it has grown, and at the end the receipt, unless it was stopped.
 
-        Ends without one when it was stopped. Raises OutriderError, such as NotComparable.
+        Raises OutriderError, such as NotComparable.
         """
         turn = conversation[-1]
         if turn.model != self.model:
             raise NotComparable(
-                f"{turn.model or 'Another model'} wrote this answer and {self.model} is loaded: load that pair first."
+                f"{turn.model or 'Another model'} wrote this answer, but {self.model} is loaded: load that pair first."
             )
         if turn.stats is None or turn.stats.ttft_s is None:
-            raise NotComparable("This answer has no tokens with times to compare: ask again first.")
+            raise NotComparable("This answer has no token times to compare with: ask again first.")
         settings = replace(turn.settings, mode="off")
-        if turn.finish_reason == CANCELLED:  # it would have gone on
+        if turn.finish_reason == CANCELLED:  # the replay would write more
             settings = replace(settings, max_new_tokens=len(turn.token_ids))
-        asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, saving=None, receipt=None)
+        asked = replace(turn, spans=(), token_ids=(), finish_reason=None, stats=None, time_saved=None, receipt=None)
         for again in self.answer((*conversation[:-1], asked), settings, visitor):
-            if isinstance(again, Reading):
+            if isinstance(again, PrefillProgress):
                 yield again
             elif again.stats is None or again.stats.ttft_s is None:
                 yield len(again.token_ids)
@@ -192,10 +193,10 @@ class Assistant:
                     drafted_s=turn.stats.total_s - turn.stats.ttft_s,
                 )
 
-    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[Standing]:
-        """The turn answered plainly, and then as `settings` say, each with an empty cache and, undisturbed, alone.
+    def race(self, turn: Turn, settings: Settings, visitor: str) -> Iterator[RaceState]:
+        """Answer the turn first in plain mode and then with `settings`, each time with an empty prompt cache.
 
-        Ends after the first where that was stopped. Raises OutriderError.
+        Ends early if it is stopped. Raises OutriderError.
         """
         lanes, disturbed = [turn, turn], False
         for lane, mode in enumerate(("off", settings.mode)):
@@ -203,16 +204,16 @@ class Assistant:
                 self.pipeline.speculation.forget_prompts()
             num_begun = self._num_begun
             for seen in self.answer((turn,), replace(settings, mode=mode), visitor):
-                beside = len(self._of()) > 1 or self._num_begun - num_begun > 1  # the second tells of those that ended
+                beside = len(self._of()) > 1 or self._num_begun - num_begun > 1  # and those that ended
                 disturbed |= beside or self._is_loading
                 if isinstance(seen, Turn):
                     lanes[lane] = seen if lane == 0 else _measured_against(lanes[0], seen)
-                yield Standing(lanes[0], lanes[1], seen if isinstance(seen, Reading) else None, disturbed)
+                yield RaceState(lanes[0], lanes[1], seen if isinstance(seen, PrefillProgress) else None, disturbed)
             if lanes[lane].finish_reason in (None, CANCELLED):
                 return
 
     def count(self, conversation: Conversation) -> int | None:
-        """Tokens of a conversation as the model's chat template makes them; None for a model without one."""
+        """The number of tokens of a conversation with the chat template; None for a model without a template."""
         tokenizer, said = self.pipeline.tokenizer, messages(conversation)
         if not said:
             return 0
@@ -221,13 +222,13 @@ class Assistant:
         return len(tokenizer.encode(tokenizer.apply_chat_template(said, False), add_special_tokens=False))
 
     def stop(self, visitor: str) -> bool:
-        """Complete the visitor's answers with what there is of them. False where none is being written."""
+        """Complete the visitor's answers as they are. Returns whether any were being written."""
         for answering in (now := self._of(visitor)):
             answering.stopped = True
         return bool(now)
 
     def drop(self, visitor: str, patience_s: float = 0) -> None:
-        """End the visitor's answers without completing them, and wait so long for that to have happened."""
+        """Abort the visitor's answers, and wait up to `patience_s` seconds for the end of each."""
         for answering in self._of(visitor):
             answering.dropped = True
             answering.ended.wait(patience_s)
@@ -259,9 +260,9 @@ class Assistant:
     def _warm_up(self, pipeline: LLMPipeline) -> None:
         try:
             pipeline.warm_up()
-        except Exception as error:  # whatever it was, the page has to show it
+        except Exception as error:  # the page shows any error
             log.exception("The model failed to start")
-            self.state = State("failed", "state_failed", {"reason": Reason.of(error)})
+            self.state = State("failed", "state_failed", {"reason": UserMessage.of(error)})
             return
         self.state = _ready(pipeline)
 
@@ -270,12 +271,12 @@ class Assistant:
             pipeline = self._open_pair(choice.path, device)
             self.state = State("warming", "state_warming_other", {"pair": choice.name, "device": device})
             pipeline.warm_up()
-        except Exception as error:  # whatever it was, the page has to show it, and the pair before goes on
+        except Exception as error:  # the page shows any error, and the previous pair stays
             if isinstance(error, OutriderError):
                 log.warning("%s could not be loaded on %s: %s", choice.path, device, error)  # the page hides paths
             else:
                 log.exception("%s could not be loaded on %s", choice.path, device)
-            self._refused[choice.path, device] = reason = Reason.of(error)
+            self._refused[choice.path, device] = reason = UserMessage.of(error)
             values = {"pair": choice.name, "device": device, "reason": reason}
             self.state = State("refused", "state_refused", values)
             return
@@ -286,23 +287,23 @@ class Assistant:
             self.state = _ready(pipeline)
 
 
-def _saving(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> Saving | None:
-    """What the drafts of an answer saved, where somebody could draft and passes have known costs."""
+def _time_saved(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> TimeSaved | None:
+    """The time that drafting saved; None in plain mode, or if the time of a plain pass is unknown."""
     cost = pipeline.speculation.cost if settings.mode != "off" and pipeline.device == "CPU" else None
     if cost is None:
         return None
     middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2
-    return saving_of(generation.trace, cost.pass_ms([(1, middle)]))
+    return time_saved_in(generation.trace, cost.pass_ms([(1, middle)]))
 
 
 def _measured_against(plain: Turn, drafted: Turn) -> Turn:
-    """What drafts saved in a race is told by the plain passes of the same race."""
-    if drafted.saving is None or plain.stats is None or not plain.stats.tokens_per_s:
+    """The drafted turn, with its time saved based on the plain passes of the same race."""
+    if drafted.time_saved is None or plain.stats is None or not plain.stats.tokens_per_s:
         return drafted
-    return replace(drafted, saving=drafted.saving.at(1e3 / plain.stats.tokens_per_s))
+    return replace(drafted, time_saved=drafted.time_saved.at(1e3 / plain.stats.tokens_per_s))
 
 
 def _ready(pipeline: LLMPipeline) -> State:
-    if pipeline.device != "CPU":  # the page says what that means
+    if pipeline.device != "CPU":  # the page explains what that means
         return State("ready", "state_device", {"device": pipeline.device})
     return State("ready", "state_ready" if pipeline.exact else "state_inexact")

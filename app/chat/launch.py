@@ -15,8 +15,9 @@ from ..server.access import Access
 from ..server.address import url_of
 from ..server.tls import Certificate
 from .assistant import Assistant
-from .i18n.wording import TRANSLATIONS
-from .store.history import History, history_path
+from .i18n.translations import TRANSLATIONS
+from .store.database import history_path
+from .store.history import History
 from .ui import Page
 from .ui.served import GatedApp
 from .ui.theme import HEAD, STYLE_SHEET, theme
@@ -24,7 +25,7 @@ from .ui.uploads import UploadLimits, Uploads, upload_folder
 
 
 class AddressTaken(OutriderError):
-    """The page cannot listen where it was told to."""
+    """The page cannot listen on its host and port."""
 
 
 def serve(
@@ -40,14 +41,14 @@ def serve(
     names: tuple[str, ...] = (),
     certificate: Certificate | None = None,
 ) -> None:
-    """Load the pair and serve its page until interrupted; the page offers the pairs in the folder `pairs`, too.
+    """Load the pair and serve its page until interrupted. The pairs in the folder `pairs` can be chosen on the page.
 
-    Raises AddressTaken, UnsafeServer, InvalidOption for a folder of pairs that is none, and what LLMPipeline raises.
+    Raises AddressTaken, UnsafeServer, InvalidOption if `pairs` is not a folder, and the errors of LLMPipeline.
     """
     access = _access(host, keys, names, certificate)
     _check_address(host, port)
     if pairs is not None and not pairs.is_dir():
-        raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that holds pairs.")
+        raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that contains pairs.")
 
     def load(path: Path, device: str) -> LLMPipeline:
         return LLMPipeline(path, device, reference=reference if device == CPU else None, exact=exact)
@@ -58,7 +59,7 @@ def serve(
     print(f"Outrider is at {url_of(host, port, access.scheme)} (Ctrl-C ends it)", flush=True)
     try:
         while True:
-            time.sleep(3600)  # Gradio's own way to wait comments on the interrupt
+            time.sleep(3600)  # Gradio's own way to wait prints a message on the interrupt
     except KeyboardInterrupt:
         print()
     finally:
@@ -78,10 +79,10 @@ def open_page(
     certificate: Certificate | None = None,
     limits: UploadLimits | None = None,
 ) -> Page:
-    """Start serving an assistant's page in the background, and warm the model up meanwhile.
+    """Start to serve an assistant's page in the background, and warm up the model in parallel.
 
-    keys, names: see `Access`. With a key, the page asks for it.
-    Raises UnsafeServer where `host` lets other machines in and there is no key.
+    keys, names: see `Access`. With keys, the page asks for one.
+    Raises UnsafeServer if `host` admits other machines and there is no key.
     """
     access = _access(host, keys, names, certificate)
     uploads = Uploads(upload_folder(), limits or UploadLimits())
@@ -92,9 +93,9 @@ def open_page(
         server_port=port,
         ssl_certfile=None if certificate is None else str(certificate.chain),
         ssl_keyfile=None if certificate is None else str(certificate.key),
-        ssl_verify=False,  # Gradio's own look at its start; the certificate need not name this address
+        ssl_verify=False,  # of the request that Gradio sends to itself: the certificate need not name this address
         max_file_size=uploads.limits.one,
-        num_workers=0,  # they would listen on ports of their own, without the gate
+        num_workers=0,  # they would listen on their own ports, without the gate
         inbrowser=open_browser,
         prevent_thread_lock=True,
         quiet=True,
@@ -119,7 +120,7 @@ def _access(host: str, keys: tuple[str, ...], names: tuple[str, ...], certificat
 
 
 def _check_address(host: str, port: int) -> None:
-    """Gradio finds out only after the model is loaded, and says it in other words."""
+    """Raises AddressTaken before the model is loaded; Gradio would notice only afterwards."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

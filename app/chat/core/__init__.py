@@ -1,1 +1,1 @@
-"""What a conversation consists of, and what is shown of it."""
+"""Conversations, settings, and what was measured of an answer; nothing here knows of the page or of storage."""

@@ -1,4 +1,4 @@
-"""Text files that a prompt brings along."""
+"""Text files that are attached to a prompt."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from outrider.pipelines import OutriderError
 
 from .conversation import File
 
-LARGEST_TOGETHER = 256_000  # bytes
+LARGEST_TOGETHER = 256_000  # bytes of all files of one prompt
 
 
 class BadAttachment(OutriderError):
-    """A file that cannot go into a prompt."""
+    """A file that cannot be attached."""
 
 
 def read_attachments(paths: Iterable[str | Path], others: Iterable[File] = ()) -> tuple[File, ...]:
-    """The files at `paths` behind `others`, which were read already. Raises BadAttachment."""
+    """`others`, which were read earlier, and then the files at `paths`. Raises BadAttachment."""
     files = list(others)
     room = LARGEST_TOGETHER - sum(len(file.text.encode("utf-8", "replace")) for file in files)
     for path in map(Path, paths):
@@ -25,8 +25,8 @@ def read_attachments(paths: Iterable[str | Path], others: Iterable[File] = ()) -
             size = path.stat().st_size
             if size > room:
                 raise BadAttachment(
-                    f"{path.name} has {size:,} bytes, and of the {LARGEST_TOGETHER:,} that files can have together "
-                    f"{room:,} are left: attach less, or paste the part that matters."
+                    f"{path.name} has {size:,} bytes, but only {room:,} of the {LARGEST_TOGETHER:,} for all files "
+                    "are left: attach less, or paste the part that matters."
                 )
             content = path.read_bytes()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Code: where a text is Python rather than prose."""
+"""Telling Python code from prose."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _START = re.compile(
 
 
 def is_python(text: str) -> bool:
-    """Whether a text is Python code rather than prose. One that breaks off counts by how it begins."""
+    """Whether a text is Python code rather than prose. If it is cut off, its beginning decides."""
     if _START.match(text.lstrip()):
         return True
     try:
         body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for brackets in brackets
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for deeply nested brackets
         return False
     return any(not isinstance(node, ast.Expr) for node in body)
 
 
 def code_start(text: str) -> int | None:
-    """Where the code of a text begins: at its first line that starts like a definition, if further lines follow."""
+    """The index at which code begins: the first line that starts like a definition, if more lines follow it."""
     found = _START.search(text)
     return found.start() if found and "\n" in text[found.start() :] else None

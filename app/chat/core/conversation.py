@@ -1,4 +1,4 @@
-"""A conversation as the page keeps it: what was asked, what was answered, and where each token came from."""
+"""A conversation: its prompts, its answers, and where each token came from."""
 
 from __future__ import annotations
 
@@ -7,60 +7,60 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from outrider.pipelines import Piece, Span, Statistics
 
 from .receipt import Receipt
-from .saving import Saving
 from .settings import Settings
+from .time_saved import TimeSaved
 from .values import NAME, Name
 
-LONGEST_LOOP, LOOPS, LEAST_LOOPING = 64, 4, 48  # tokens that come back, how often, and tokens of all rounds
-CANCELLED = "cancelled"  # how an answer ended that was stopped, or that the program did not live to finish
+LONGEST_LOOP, LOOPS, LEAST_LOOPING = 64, 4, 48  # most tokens in a period, least periods, least tokens in all
+CANCELLED = "cancelled"  # finish_reason of an answer that was stopped, or cut off by the end of the program
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A text file that a prompt brings along."""
+    """A text file that is attached to a prompt."""
 
     name: str
     text: str
 
 
-def _from_a_source(span: Span) -> Span:
+def _named_source(span: Span) -> Span:
     if not re.fullmatch(NAME, span.source):
-        raise ValueError("the source of a part of the answer is no name")
+        raise ValueError("the source of a span is not the name of a drafter")
     return span
 
 
-def _of_the_same(saving: Saving) -> Saving:
-    if saving.plain_passes.keys() != saving.took_ms.keys():
-        raise ValueError("plain_passes and took_ms are of other drafters")
-    return saving
+def _same_drafters(time_saved: TimeSaved) -> TimeSaved:
+    if time_saved.plain_passes.keys() != time_saved.took_ms.keys():
+        raise ValueError("plain_passes and took_ms name different drafters")
+    return time_saved
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One prompt and its answer, written under `settings` by `model`. A complete one has a `finish_reason` and `stats`.
+    """A prompt and its answer, which `model` wrote with `settings`. A complete one has a `finish_reason`.
 
-    saving: what drafting saved, where that could be told. receipt: how its replay without drafts went, once asked for.
+    time_saved: by drafting, where it could be measured. receipt: the result of a replay without drafts, once requested.
     """
 
     prompt: str
     settings: Settings = field(default_factory=Settings)
     files: tuple[File, ...] = ()
     model: str = ""
-    spans: tuple[Annotated[Span, AfterValidator(_from_a_source)], ...] = ()
+    spans: tuple[Annotated[Span, AfterValidator(_named_source)], ...] = ()
     token_ids: tuple[int, ...] = ()
     finish_reason: Name | None = None
     stats: Statistics | None = None
-    saving: Annotated[Saving, AfterValidator(_of_the_same)] | None = None
+    time_saved: Annotated[Annotated[TimeSaved, AfterValidator(_same_drafters)] | None, Field(alias="saving")] = None
     receipt: Receipt | None = None
 
     @property
     def text(self) -> str:
-        """The answer so far."""
+        """The text of the answer so far."""
         return "".join(span.text for span in self.spans)
 
     @property
@@ -69,7 +69,7 @@ class Turn:
 
     @property
     def is_looping(self) -> bool:
-        """Whether the answer ends in the same few tokens again and again."""
+        """Whether the answer ends in a repeated sequence of tokens."""
         ids = self.token_ids
         for period in range(1, LONGEST_LOOP + 1):
             span = max(LOOPS * period, LEAST_LOOPING)
@@ -79,11 +79,11 @@ class Turn:
 
     @property
     def content(self) -> str:
-        """What the model is asked: the prompt, and behind it the files, each fenced under its name."""
+        """What the model sees: the prompt, then each file in a fenced block under its name."""
         return "\n\n".join([self.prompt, *(f"{file.name}:\n{_fenced(file.text)}" for file in self.files)])
 
     def extended(self, piece: Piece) -> Turn:
-        """This turn with the next piece of its answer; spans of one source that meet become one."""
+        """This turn with the next piece of its answer. Adjacent spans of the same source are merged."""
         spans = list(self.spans)
         for span in piece.spans:
             if spans and spans[-1].source == span.source:
@@ -105,8 +105,7 @@ Conversation = tuple[Turn, ...]
 def messages(conversation: Iterable[Turn]) -> list[dict[str, str]]:
     """The chat messages that the model sees: the system prompt of the last turn, where it has one, then every turn.
 
-    The last turn is without its answer when it has none; an earlier one that was stopped before its first word is left
-    out.
+    The last turn may have no answer yet. Earlier turns that were stopped before their first token are left out.
     """
     turns = list(conversation)
     result = []

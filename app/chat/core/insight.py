@@ -1,4 +1,4 @@
-"""Insight: how drafts fared by depth, and how many tokens were drafted for each pass."""
+"""Statistics of drafting: acceptance by depth, tokens drafted per pass, and tokens by drafter."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from outrider.pipelines.engine.trace import TARGET, PassRecord
 
 @dataclass(frozen=True, slots=True)
 class Insight:
-    """Counts over passes that wrote tokens.
+    """Counts over the passes that wrote tokens.
 
-    tested, accepted: by depth, counted from 1, the drafted tokens that the target got to, and those it kept. What lies
-    behind a rejected token, or behind the end of the answer, was never tested.
-    lengths: passes by the number of drafted tokens. drafted: tokens by drafter.
+    tested, accepted: by depth from 1, the drafted tokens that the target tested, and those it accepted. Tokens after a
+    rejected one, or after the end of the answer, are not tested.
+    lengths: passes by number of drafted tokens. drafted: drafted tokens by drafter.
     """
 
     tested: Counter[int] = field(default_factory=Counter)
@@ -33,10 +33,10 @@ class Insight:
 
 
 def insight_of(trace: Iterable[PassRecord]) -> Insight:
-    """What the passes of one answer show."""
+    """The counts of the passes of one answer."""
     insight = Insight()
     for record in trace:
-        if not record.sources:  # only read a part of the prompt
+        if not record.sources:  # a pass of the prefill
             continue
         rejected = TARGET in record.sources and record.num_accepted < len(record.drafted)
         insight.accepted.update(range(1, record.num_accepted + 1))

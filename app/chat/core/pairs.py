@@ -1,4 +1,4 @@
-"""The pairs that the page offers: those in a folder, and the one that comes with Outrider."""
+"""The pairs that can be chosen on the page: those in a folder, and the one that comes with Outrider."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from outrider.models import embedded_pair
 from outrider.pipelines import OutriderError, Pair
 from outrider.pipelines.model.pair import name_of
 
-from .reason import Reason
+from .user_message import UserMessage
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A pair by name; `reason` says why it cannot work, where that shows without loading it."""
+    """A pair. `reason` says why it cannot be loaded, if its files are enough to tell."""
 
     name: str
     path: Path
-    reason: Reason | None = None
+    reason: UserMessage | None = None
 
 
 def pairs_in(folder: Path, *others: Path) -> list[Choice]:
-    """The embedded pair, `others`, and each folder in `folder`, by name; a folder that is missing holds none."""
+    """The embedded pair, `others`, and the folders in `folder`, sorted by name. `folder` need not exist."""
     paths = [embedded_pair(), *others]
     if folder.is_dir():
         paths += sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -36,10 +36,10 @@ def _choice(path: Path) -> Choice:
     try:
         check_files(Pair.open(path))
     except OutriderError as error:
-        return Choice(name_of(path), path, Reason.of(error))
+        return Choice(name_of(path), path, UserMessage.of(error))
     return Choice(name_of(path), path)
 
 
 def check_files(pair: Pair) -> None:
-    """Raises BrokenPair where what a pair's files say of it cannot be read."""
+    """Raises BrokenPair where the configuration of a pair cannot be read."""
     _ = pair.max_context, pair.properties

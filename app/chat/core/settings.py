@@ -1,4 +1,4 @@
-"""The sampling settings of the page, and the generation options that they stand for."""
+"""The settings of the page, and the generation options that they stand for."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from outrider.pipelines import AUTO, MODES, InvalidOption
 
 from .values import LARGEST_WHOLE, Number, Whole, sound
 
-NEW_SEEDS = 2**31  # every device takes these, and so does a number field
+NEW_SEEDS = 2**31  # random seeds are below this, which every device and number field accepts
 
 
 def _known(mode: str) -> str:
     if mode not in MODES:
-        raise ValueError
+        raise ValueError(f"give one of {', '.join(MODES)}")
     return mode
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the controls show, and the system prompt.
+    """The values of the controls, and the system prompt.
 
-    A top-k of 0 is no limit, a temperature of 0 takes the likeliest token every time, 0 draft tokens as many as pay. No
-    seed is a new one for every answer. The constraints are those of `Settings.read`.
+    top_k: 0 for no limit. temperature: 0 for greedy decoding. draft_tokens: 0 for an automatic draft length. seed: None
+    for a new one with every answer. `read` checks the constraints below; the constructor does not.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -61,9 +61,9 @@ class Settings:
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Settings:
-        """Settings by name, from wherever they come; what is not named keeps its default. Raises InvalidOption."""
+        """Settings from untrusted values by name; missing ones have their default. Raises InvalidOption."""
         if not isinstance(record, Mapping):
-            raise InvalidOption("These are no settings: give an object.")
+            raise InvalidOption("Settings must be an object with names and values.")
         values = {}
         for name, value in record.items():
             try:
@@ -81,7 +81,7 @@ class Settings:
         """Settings from the values of all fields, in their order. Raises InvalidOption."""
         names = [field.name for field in fields(cls)]
         if len(values) != len(names):
-            raise InvalidOption("These are no settings: a value is missing.")
+            raise InvalidOption(f"There must be {len(names)} settings, not {len(values)}.")
         return cls.read(dict(zip(names, values, strict=True)))
 
     @property
@@ -89,11 +89,11 @@ class Settings:
         return self.temperature > 0
 
     def seeded(self, anew: bool = False) -> Settings:
-        """These with a seed, which is a new one where there was none or `anew` asks for it."""
+        """The settings with a seed: a new random one if there was none or with `anew`."""
         return replace(self, seed=secrets.randbelow(NEW_SEEDS)) if anew or self.seed is None else self
 
     def options(self) -> dict[str, Any]:
-        """The same as options of `LLMPipeline.stream`. Raises InvalidOption."""
+        """The keyword arguments of `LLMPipeline.stream`. Raises InvalidOption if there is no seed."""
         if self.seed is None:
             raise InvalidOption("The seed is empty: give a whole number from 0 up.")
         return {
@@ -116,7 +116,7 @@ def _adapter() -> TypeAdapter[Settings]:
 
 
 def _refusal(name: str) -> str:
-    """What the value of this name has to be."""
+    """An error message that says which values are allowed."""
     properties = _adapter().json_schema()["properties"]
     if name not in properties:
         return f"There is no setting {name[:40]!r}."

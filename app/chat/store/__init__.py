@@ -1,1 +1,1 @@
-"""Where conversations are kept, and how they come and go as files."""
+"""Storage of conversations, and their import and export."""

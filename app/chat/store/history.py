@@ -1,59 +1,37 @@
-"""History: the conversations and presets that a user keeps, in one SQLite file."""
+"""The conversations and presets of a user, in one SQLite file."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import sqlite3
-import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from platformdirs import user_data_path
 
 from outrider.pipelines import OutriderError
 
 from ..core.conversation import CANCELLED, Turn
-from ..core.reason import Reason
 from ..core.settings import Settings
 from ..core.values import sound, storable
+from .database import open_or_replace
 from .record import BadRecord, settings_of, settings_record, turn_of, turn_record
 
-FORMAT = 1
-TITLE_LENGTH = 60  # of a title that comes from a prompt
+TITLE_LENGTH = 60  # characters of a title that is taken from a prompt
 LONGEST_TITLE = 200
-SCHEMA = """
-CREATE TABLE chats (
-    id INTEGER PRIMARY KEY AUTOINCREMENT, title TEXT NOT NULL, changed REAL NOT NULL, tip INTEGER
-);
-CREATE TABLE turns (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    chat INTEGER NOT NULL REFERENCES chats ON DELETE CASCADE,
-    parent INTEGER REFERENCES turns ON DELETE CASCADE,
-    finish_reason TEXT,
-    text TEXT NOT NULL,
-    record TEXT NOT NULL CHECK (json_valid(record))
-);
-CREATE INDEX turns_by_chat ON turns (chat, parent);
-CREATE TABLE presets (name TEXT PRIMARY KEY, record TEXT NOT NULL CHECK (json_valid(record)));
-"""
-
 log = logging.getLogger(__name__)
 
 
 class NoSuchChat(OutriderError):
-    """A conversation, or a turn of one, that has been deleted meanwhile."""
+    """A conversation, or a turn of one, that has been deleted in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """One line of the list of conversations."""
+    """An entry of the list of conversations."""
 
     id: int
     title: str
@@ -61,9 +39,9 @@ class Chat:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A turn in its conversation's tree; `siblings` are the ids of all turns behind its parent, its own included.
+    """A turn in the tree of its conversation. `siblings` are the ids of its parent's children, including its own.
 
-    unreadable: whether its record was no longer to be read, so that `turn` holds only what its text was.
+    unreadable: whether the record of the turn could not be read, so that `turn` has only its text, in the prompt.
     """
 
     id: int
@@ -73,61 +51,30 @@ class Node:
     unreadable: bool = False
 
 
-class _Newer(Exception):
-    """A file that a later release wrote."""
-
-
-def history_path() -> Path:
-    """Where this system keeps what a user made."""
-    return user_data_path("outrider", appauthor=False) / "history.sqlite"
-
-
 def title_of(prompt: str) -> str:
-    """The first line of a prompt, and where that only announces the next also this one, cut to what a list can show."""
+    """The first line of a prompt, with the next one if it ends in a colon, cut to TITLE_LENGTH."""
     lines = [line.strip() for line in prompt.splitlines() if line.strip()] or ["..."]
     line = " ".join(lines[:2]) if lines[0].endswith((":", "：")) else lines[0]
     return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
 
 
 class History:
-    """Conversations as trees of turns: an edited or repeated prompt is a sibling of the first. Calls are thread-safe.
+    """Conversations as trees of turns: an edited or retried prompt is a sibling of the original. Thread-safe.
 
-    A conversation's tip is the turn that it was last shown up to. `notice` says what was wrong with the file, where
-    something was: a damaged one is set aside under another name and a new one begun; one that a newer Outrider wrote is
-    left as it is; where none can be kept, what is said is lost when the program ends. No other user can read the file.
+    A conversation's tip is the turn that it was last shown up to. `notice` says what was wrong with the file, if
+    anything was: see `open_or_replace`.
     """
 
     def __init__(self, path: Path) -> None:
-        self.notice: Reason | None = None
         self._lock = threading.RLock()
-        try:
-            _make_private(path)
-            self._db = _opened(path)
-        except _Newer as error:
-            message = (
-                f"A newer Outrider wrote the history ({error}), so it is left as it is: update Outrider to see its "
-                "conversations. What is said now is lost when Outrider ends."
-            )
-            self.notice = Reason(message, "HistoryNewer")
-            self._db = _opened(":memory:")
-        except (sqlite3.OperationalError, OSError) as error:
-            message = f"Conversations cannot be kept in {path} ({error}). They are lost when Outrider ends."
-            self.notice = Reason(message, "HistoryNotKept")
-            self._db = _opened(":memory:")
-        except (sqlite3.DatabaseError, ValueError) as error:
-            aside = _set_aside(path)
-            message = f"The history file was damaged ({error}). It is kept as {aside}, and a new one was begun."
-            self.notice = Reason(message, "HistoryDamaged")
-            self._db = _opened(path)
-        if self.notice:
-            log.warning("%s", self.notice)
+        self._db, self.notice = open_or_replace(path)
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
 
     def chats(self, search: str = "") -> list[Chat]:
-        """The conversations whose title, prompts, files or answers hold `search`, in any case; the latest first."""
+        """The conversations whose title, prompts, files or answers contain `search`, ignoring case; latest first."""
         with self._lock:
             rows = self._db.execute(
                 "SELECT id, title FROM chats WHERE holds(title, :search) OR EXISTS "
@@ -145,7 +92,7 @@ class History:
         with self._lock:
             row = self._db.execute("SELECT title FROM chats WHERE id = ?", (chat,)).fetchone()
         if row is None:
-            raise NoSuchChat("This conversation has been deleted: begin a new one.")
+            raise NoSuchChat("This conversation has been deleted: start a new one.")
         return str(row[0])
 
     def has(self, chat: int | None) -> bool:
@@ -158,12 +105,12 @@ class History:
             self._changed("UPDATE chats SET title = ? WHERE id = ?", _shown(title), chat)
 
     def delete(self, chat: int) -> None:
-        """Delete a conversation and its turns, where it is still there."""
+        """Delete a conversation and its turns, if it still exists."""
         with self._writing():
             self._db.execute("DELETE FROM chats WHERE id = ?", (chat,))
 
     def add_turn(self, chat: int, parent: int | None, turn: Turn) -> int:
-        """Put a turn behind another, or at the beginning, and the tip on it. Raises NoSuchChat."""
+        """Add a turn after `parent`, or as a first one, and move the tip to it. Raises NoSuchChat."""
         with self._writing():
             self._changed("UPDATE chats SET changed = ? WHERE id = ?", time.time(), chat)
             if parent is not None:
@@ -176,13 +123,13 @@ class History:
         return added
 
     def update(self, node: int, turn: Turn) -> None:
-        """Keep what has become of a turn. Raises NoSuchChat."""
+        """Replace the stored turn. Raises NoSuchChat."""
         with self._writing():
             row = (turn.finish_reason, _searched(turn), _dumped(turn), node)
             self._changed("UPDATE turns SET finish_reason = ?, text = ?, record = ? WHERE id = ?", *row)
 
     def remove(self, node: int) -> None:
-        """Take a turn back, and what follows it; the tip goes to its parent, and a conversation without turns goes."""
+        """Delete a turn and its descendants, and move the tip to its parent. An empty conversation is deleted too."""
         with self._writing():
             row = self._db.execute("SELECT chat, parent FROM turns WHERE id = ?", (node,)).fetchone()
             if row is None:
@@ -195,7 +142,7 @@ class History:
             )
 
     def tree(self, chat: int) -> list[Node]:
-        """All turns of a conversation, in the order in which they were asked. Raises NoSuchChat."""
+        """All turns of a conversation, in the order in which they were added. Raises NoSuchChat."""
         with self._lock:
             self.title(chat)
             rows = self._db.execute(
@@ -218,13 +165,13 @@ class History:
         return tuple(reversed(path))
 
     def resume(self, chat: int) -> tuple[Node, ...]:
-        """The path through the tip, and on to the end of what was asked last behind it. Raises NoSuchChat."""
+        """`show_branch` for the tip. Raises NoSuchChat."""
         with self._writing():
             self.title(chat)
             return self.show_branch(chat, self._tip(chat))
 
     def show(self, chat: int, node: int | None) -> tuple[Node, ...]:
-        """Put the tip on a turn, or before the first, and give the path to it. Raises NoSuchChat."""
+        """Move the tip to a turn, or before the first, and return the path to it. Raises NoSuchChat."""
         with self._writing():
             if node is not None:
                 self._belongs(chat, node)
@@ -232,7 +179,7 @@ class History:
             return self.path(chat)
 
     def show_branch(self, chat: int, node: int | None) -> tuple[Node, ...]:
-        """The path through a turn, and on to the end of what was asked last behind it. Raises NoSuchChat."""
+        """Move the tip from a turn along its latest descendants to the last, and return the path. Raises NoSuchChat."""
         with self._writing():
             last = {parent: child for child, parent in self._db.execute(
                 "SELECT id, parent FROM turns WHERE chat = ? ORDER BY id", (chat,)
@@ -243,18 +190,18 @@ class History:
             return self.show(chat, at)
 
     def insert(self, title: str, turns: Sequence[tuple[int | None, Turn]], tip: int | None) -> int:
-        """A new conversation of turns, each with the place in the list of its parent; `tip` is a place, too."""
+        """Add a conversation. Each turn has the index of its parent in `turns`, and `tip` is an index too."""
         with self._writing():
             chat = self.add_chat(title)
             nodes: list[int] = []
             for parent, turn in turns:
-                kept = turn if turn.complete else turn_of(turn_record(turn) | {"finish_reason": CANCELLED})
+                kept = turn if turn.complete else replace(turn, finish_reason=CANCELLED)
                 nodes.append(self.add_turn(chat, None if parent is None else nodes[parent], kept))
             self._db.execute("UPDATE chats SET tip = ? WHERE id = ?", (None if tip is None else nodes[tip], chat))
         return chat
 
     def presets(self) -> dict[str, Settings]:
-        """The kept settings that can be read, by name."""
+        """The readable presets by name."""
         kept = {}
         for name in self.preset_names():
             try:
@@ -264,24 +211,24 @@ class History:
         return kept
 
     def preset_names(self) -> list[str]:
-        """In alphabetical order, those included that cannot be read."""
+        """In alphabetical order, including those that cannot be read."""
         with self._lock:
             rows = self._db.execute("SELECT name FROM presets ORDER BY name").fetchall()
         return [str(name) for (name,) in rows]
 
     def preset(self, name: str) -> Settings:
-        """Raises BadRecord, also where nothing is kept under the name."""
+        """Raises BadRecord if there is no such preset, or if it cannot be read."""
         with self._lock:
             row = self._db.execute("SELECT record FROM presets WHERE name = ?", (storable(name),)).fetchone()
         if row is None:
-            raise BadRecord("This preset is gone: choose another one.")
+            raise BadRecord("This preset has been deleted: choose another one.")
         try:
             return settings_of(_loaded(row[0]))
         except BadRecord as error:
             raise BadRecord(f"This preset cannot be read ({error}) Delete it, or save it again.") from error
 
     def keep_preset(self, name: str, settings: Settings) -> None:
-        """Keep settings under a name, in the place of what had it."""
+        """Save settings under a name, replacing the preset that has it."""
         with self._writing():
             record = json.dumps(settings_record(settings))
             self._db.execute("REPLACE INTO presets VALUES (?, ?)", (storable(name), record))
@@ -292,7 +239,7 @@ class History:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """All that is written within is kept, or none of it."""
+        """A transaction, or a part of the one that is already open."""
         with self._lock:
             if self._db.in_transaction:
                 yield
@@ -308,7 +255,7 @@ class History:
 
     def _changed(self, statement: str, *values: object) -> None:
         if self._db.execute(statement, values).rowcount == 0:
-            raise NoSuchChat("This conversation has been deleted: begin a new one.")
+            raise NoSuchChat("This conversation has been deleted: start a new one.")
 
     def _tip(self, chat: int) -> int | None:
         tip: int | None = self._db.execute("SELECT tip FROM chats WHERE id = ?", (chat,)).fetchone()[0]
@@ -319,54 +266,14 @@ class History:
             raise NoSuchChat("This part of the conversation has been deleted: open it again.")
 
 
-def _opened(path: Path | str) -> sqlite3.Connection:
-    """Raises sqlite3.DatabaseError or ValueError for a damaged file, OperationalError for one that cannot be used."""
-    db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    try:
-        db.create_function("holds", 2, lambda text, search: search in text.casefold(), deterministic=True)
-        (version,) = db.execute("PRAGMA user_version").fetchone()
-        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if version > FORMAT:
-            raise _Newer(f"its format is {version}, and this Outrider knows {FORMAT}")
-        if version not in (0, FORMAT):
-            raise ValueError(f"its format is {version}, and this Outrider knows {FORMAT}")
-        if (version == 0 and tables) or (version == FORMAT and not tables.issuperset({"chats", "turns", "presets"})):
-            raise ValueError("it holds other tables than a history")
-        for (fault,) in db.execute("PRAGMA quick_check(1)"):
-            if fault != "ok":
-                raise ValueError(fault)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA foreign_keys = ON")
-        if version == 0:
-            db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version = {FORMAT}; COMMIT;")
-        # What another process left unfinished ends here.
-        db.execute("UPDATE turns SET finish_reason = ? WHERE finish_reason IS NULL", (CANCELLED,))
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _set_aside(path: Path) -> Path:
-    """Rename a file, and what SQLite keeps beside it, to names that are free."""
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = (f"{path.stem}.damaged-{stamp}{extra}{path.suffix}" for extra in ("", *(f"-{i}" for i in range(1, 1000))))
-    aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
-    for ending in ("-wal", "-shm", ""):
-        part = path.with_name(path.name + ending)
-        if part.exists():
-            part.rename(aside.with_name(aside.name + ending))
-    return aside
-
-
 def _searched(turn: Turn) -> str:
-    """What a search looks through."""
+    """The text that searches look through."""
     files = (text for file in turn.files for text in (file.name, file.text))
     return storable("\n".join([turn.prompt, turn.text, *files]))
 
 
 def _shown(title: str) -> str:
-    """A title as long as a list can show."""
+    """The title, cut to LONGEST_TITLE."""
     title = storable(title)
     return title if len(title) <= LONGEST_TITLE else f"{title[: LONGEST_TITLE - 1]}…"
 
@@ -379,7 +286,7 @@ def _loaded(record: str) -> Any:
     try:
         return json.loads(record)
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadRecord("It is no JSON.") from error
+        raise BadRecord("It is not JSON.") from error
 
 
 def _node(row: tuple[Any, ...], siblings: tuple[int, ...]) -> Node:
@@ -392,24 +299,3 @@ def _node(row: tuple[Any, ...], siblings: tuple[int, ...]) -> Node:
     except BadRecord as error:
         log.warning("Turn %s of the history cannot be read: %s", node, error)
         return Node(node, parent, Turn(storable(str(text)), finish_reason=CANCELLED), siblings, unreadable=True)
-
-
-def _make_private(path: Path) -> None:
-    """An empty file in a folder, if there are none yet, that only this user can read; and those that are there too."""
-    if path.name == ":memory:":
-        return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _close_to_others(path.parent, 0o700)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-    for ending in ("", "-wal", "-shm"):  # SQLite makes new ones with the rights of the first
-        _close_to_others(path.with_name(path.name + ending), 0o600)
-
-
-def _close_to_others(path: Path, mode: int) -> None:
-    """Where the path is this user's own: a folder that others share, such as the temporary one, stays as it is."""
-    if os.name == "nt" or not path.exists():
-        return  # under Windows a user's data folder is that user's
-    status = path.stat()
-    shared = status.st_mode & stat.S_ISVTX and path.is_dir()
-    if status.st_uid == os.getuid() and not shared and stat.S_IMODE(status.st_mode) & ~mode & 0o777:
-        path.chmod(mode)

@@ -1,12 +1,10 @@
-"""Turns and settings as plain values, for the history file and for export, and back."""
+"""Conversion of turns and settings to and from JSON values, for the history file and for exports."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -16,49 +14,47 @@ from ..core.conversation import Turn
 from ..core.settings import Settings
 from ..core.values import sound
 
+T = TypeVar("T")
+_TURN = TypeAdapter(Turn)
+
 
 class BadRecord(OutriderError):
-    """A stored or imported turn that does not have the form of one."""
+    """A stored or imported value of the wrong form."""
 
 
 def turn_record(turn: Turn) -> dict[str, Any]:
-    """All of a turn, as plain values."""
-    return asdict(turn)
+    """The turn as JSON values, but with tuples."""
+    record: dict[str, Any] = _TURN.dump_python(turn, by_alias=True)
+    return record
+
+
+def turn_of(record: Any) -> Turn:
+    """The turn that `turn_record` described. Raises BadRecord."""
+    return validated(_TURN, record)
 
 
 def settings_record(settings: Settings) -> dict[str, Any]:
     return asdict(settings)
 
 
-def turn_of(record: Any) -> Turn:
-    """The turn that `turn_record` described. Raises BadRecord."""
-    if not isinstance(record, Mapping):
-        raise BadRecord(f"{_short(record)} is no turn: give an object with a prompt.")
-    try:
-        return _turns().validate_json(json.dumps(sound(record)), strict=True)
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise BadRecord(
-            f"A turn lacks a value or has one of the wrong kind: {_short(place)} ({first['msg']})."
-        ) from error
-    except ValueError as error:
-        raise BadRecord(f"A turn holds what cannot be kept: {error}.") from error
-
-
 def settings_of(record: Any) -> Settings:
-    """The settings that `settings_record` described; what is not named keeps its default. Raises BadRecord."""
+    """The settings that `settings_record` described; what is missing has its default. Raises BadRecord."""
     try:
         return Settings.read(record)
     except InvalidOption as error:
         raise BadRecord(str(error)) from error
 
 
-@cache
-def _turns() -> TypeAdapter[Turn]:
-    return TypeAdapter(Turn)
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else f"A {type(value).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def validated(adapter: TypeAdapter[T], record: Any) -> T:
+    """JSON values, read with the adapter. Raises BadRecord, which names the field that is wrong."""
+    try:
+        # As JSON, since strict mode refuses Python lists for tuples. `sound` refuses what pydantic accepts and UTF-8,
+        # JSON or the page do not: lone surrogates, infinity, huge numbers, deep nesting.
+        return adapter.validate_json(json.dumps(sound(record)), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))[:80]
+        fault = ": ".join(filter(None, [place, first["msg"].removeprefix("Value error, ")]))
+        raise BadRecord(f"A value is missing or wrong: {fault}.") from error
+    except ValueError as error:
+        raise BadRecord(f"A value cannot be stored: {error}.") from error

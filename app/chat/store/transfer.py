@@ -1,4 +1,4 @@
-"""Conversations as JSON, which keeps everything, and as Markdown, which keeps what the shown branch says; and back."""
+"""Export and import of conversations: as JSON with everything, or as Markdown with the text of the shown branch."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
 
 from outrider.pipelines import OutriderError, Span
 from outrider.pipelines.engine.trace import TARGET
 
 from ..core.code import code_start, is_python
 from ..core.conversation import File, Turn
-from ..core.values import sound
 from .history import Node, title_of
-from .record import turn_of, turn_record
+from .record import turn_record, validated
 
 FORMAT = "outrider-chat"
 VERSION = 1
@@ -23,25 +24,54 @@ LARGEST_IMPORT = 64_000_000  # bytes
 MOST_TURNS = 10_000
 MOST_FILES = 1_000  # of one prompt
 
+_Index = Annotated[int, Field(ge=0)]
 _FENCE = "```"
 _MARK = re.compile(r"^(\\*)(#{1,2} .*<!-- (title|prompt|file|answer)(?: code (\d{1,9}))? -->)[ \t]*$")
 
 
 class BadImport(OutriderError):
-    """A file that holds no conversation."""
+    """A file that is not an exported conversation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A conversation on its way: the arguments of `History.insert`."""
+    """An exported or imported conversation: the arguments of `History.insert`."""
 
     title: str
     turns: tuple[tuple[int | None, Turn], ...]
     tip: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The values of an imported turn that `Turn` does not check."""
+
+    parent: _Index | None = None
+    files: Annotated[tuple[Any, ...], Field(max_length=MOST_FILES)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Import:
+    """The values of an imported JSON file. `places` and `turns` are both read from its list of turns."""
+
+    title: str
+    places: Annotated[tuple[_Place, ...], Field(alias="turns", max_length=MOST_TURNS)]
+    turns: tuple[Turn, ...]
+    tip: _Index | None = None
+
+    def __post_init__(self) -> None:
+        for index, place in enumerate(self.places):
+            if place.parent is not None and place.parent >= index:
+                raise ValueError(f"the parent of turn {index} does not come before it")
+        if self.tip is not None and self.tip >= len(self.turns):
+            raise ValueError("the tip is not in the list of turns")
+
+
+_IMPORT = TypeAdapter(_Import)
+
+
 def exchange_of(title: str, tree: Sequence[Node], tip: int | None) -> Exchange:
-    """A conversation as it is kept; `tip` is the id of the turn that it is shown up to."""
+    """A stored conversation, with the ids of its turns replaced by their indices. `tip` is the id of a turn."""
     places = {node.id: place for place, node in enumerate(tree)}
     turns = tuple((None if node.parent is None else places[node.parent], node.turn) for node in tree)
     return Exchange(title, turns, None if tip is None else places[tip])
@@ -54,9 +84,10 @@ def to_json(exchange: Exchange) -> str:
 
 
 def to_markdown(title: str, path: Sequence[Turn]) -> str:
-    """The headings carry marks that do not show; a line of a text that looks like one gets a backslash.
+    """Markdown in which a hidden mark after each heading says what follows. Lines of text that look like a heading with
+    a mark are escaped with a backslash.
 
-    Code that no fence surrounds gets one; the mark then says at which line of the text it begins.
+    Code without a fence gets one, and the mark then has the number of the line at which it begins.
     """
     parts = [f"# {' '.join(title.split())} <!-- title -->\n"]
     for turn in path:
@@ -68,9 +99,9 @@ def to_markdown(title: str, path: Sequence[Turn]) -> str:
 
 
 def read_exchange(content: bytes) -> Exchange:
-    """What `to_json` or `to_markdown` wrote. Raises BadImport and BadRecord."""
+    """Read the output of `to_json` or `to_markdown`. Raises BadImport and BadRecord."""
     if len(content) > LARGEST_IMPORT:
-        raise BadImport(f"The file has {len(content):,} bytes, and {LARGEST_IMPORT:,} can be imported.")
+        raise BadImport(f"The file has {len(content):,} bytes, but at most {LARGEST_IMPORT:,} can be imported.")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -82,41 +113,22 @@ def read_exchange(content: bytes) -> Exchange:
 
 def _from_json(text: str) -> Exchange:
     try:
-        whole: Any = sound(json.loads(text))
+        whole: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadImport(
-            f"This is not a valid JSON file ({_reason(error)}): choose one that Outrider exported."
-        ) from error
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise BadImport(f"This is not a valid JSON file ({reason}): choose one that Outrider exported.") from error
     if whole.get("format") != FORMAT or whole.get("version") != VERSION:
         raise BadImport(
             f"This is not a conversation that Outrider exported (format {FORMAT!r}, version {VERSION}): choose "
             "another one, or update Outrider."
         )
-    title, tip, records = whole.get("title"), whole.get("tip"), whole.get("turns")
-    if not isinstance(title, str) or not isinstance(records, list) or not all(isinstance(r, dict) for r in records):
-        raise BadImport("The file lacks the title or the turns: choose one that Outrider exported.")
-    _check_count(len(records))
-    turns = []
-    for place, record in enumerate(records):
-        parent = record.pop("parent", None)
-        if parent is not None and not (type(parent) is int and 0 <= parent < place):
-            raise BadImport(f"Turn {place} has a parent that is none: give the place of an earlier turn, or null.")
-        files = record.get("files")
-        if isinstance(files, list) and len(files) > MOST_FILES:
-            raise BadImport(f"Turn {place} has {len(files):,} files, and {MOST_FILES:,} can be imported.")
-        turns.append((parent, turn_of(record)))
-    if tip is not None and not (type(tip) is int and 0 <= tip < len(turns)):
-        raise BadImport("The tip is no turn: give a place in the list, or null.")
-    return Exchange(title, tuple(turns), tip)
-
-
-def _reason(error: Exception) -> str:
-    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+    read = validated(_IMPORT, whole)
+    return Exchange(read.title, tuple(zip((place.parent for place in read.places), read.turns, strict=True)), read.tip)
 
 
 def _check_count(count: int) -> None:
     if count > MOST_TURNS:
-        raise BadImport(f"The conversation has {count:,} turns, and {MOST_TURNS:,} can be imported.")
+        raise BadImport(f"The conversation has {count:,} turns, but at most {MOST_TURNS:,} can be imported.")
 
 
 def _from_markdown(text: str) -> Exchange:
@@ -129,20 +141,20 @@ def _from_markdown(text: str) -> Exchange:
         elif kind == "prompt":
             turns.append(Turn(body, finish_reason="stop"))
         elif not turns:
-            raise BadImport(f"The file has an {kind} before the first prompt: put a prompt before it.")
+            raise BadImport(f"The file has a section of kind {kind!r} before the first prompt: put a prompt before it.")
         else:
             last = turns[-1]
             files = (*last.files, File(heading, body)) if kind == "file" else last.files
             spans = (Span(body, TARGET),) if kind == "answer" and body else last.spans
             turns[-1] = Turn(last.prompt, files=files, spans=spans, finish_reason="stop")
     if not turns:
-        raise BadImport("The file holds no prompt: choose one that Outrider exported, as JSON or Markdown.")
+        raise BadImport("The file has no prompt: choose one that Outrider exported as JSON or Markdown.")
     line = tuple((place - 1 if place else None, turn) for place, turn in enumerate(turns))
     return Exchange(title or title_of(turns[0].prompt), line, len(turns) - 1)
 
 
 def _sections(text: str) -> list[tuple[str, str, str]]:
-    """Kind, heading and body of each marked part."""
+    """Kind, heading and body of each section."""
     sections: list[tuple[str, str, int | None, list[str]]] = []
     for line in text.split("\n"):
         if (mark := _MARK.match(line)) and not mark[1]:
@@ -154,7 +166,7 @@ def _sections(text: str) -> list[tuple[str, str, str]]:
 
 
 def _section(heading: str, kind: str, text: str, code: int | None, language: str = "python") -> list[str]:
-    """Heading and text of a part, the code from this character on in a fence."""
+    """A heading and a text, fenced from the character with index `code` on."""
     lines = ["\\" + line if _MARK.match(line) else line for line in text.split("\n")]
     mark = kind
     if code is not None and text.strip() and _FENCE not in text:
@@ -165,7 +177,7 @@ def _section(heading: str, kind: str, text: str, code: int | None, language: str
 
 
 def _unfenced(text: str, at: int | None) -> str:
-    """The text without the fence that `to_markdown` put before this line and behind the last."""
+    """The text without the fence that `to_markdown` put before line `at` and after the last one."""
     lines = text.split("\n")
     if at is None or len(lines) < at + 2 or not lines[at].startswith(_FENCE) or lines[-1] != _FENCE:
         return text

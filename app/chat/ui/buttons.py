@@ -1,4 +1,4 @@
-"""Buttons that come and go, and one that asks before it deletes."""
+"""Buttons that are hidden at times, and a delete button that asks for confirmation."""
 
 from __future__ import annotations
 
@@ -7,40 +7,43 @@ from typing import Any, Literal
 
 import gradio as gr
 
-from ..i18n.wording import translate
+from ..i18n.translations import translate
+from .event_options import QUEUED
 
-AWAY: Literal["hidden"] = "hidden"  # mounted, unlike False: a slow browser has lost the update that was to mount one
+# Unlike False, it keeps the button mounted: a slow browser can miss the update that would mount it.
+HIDDEN: Literal["hidden"] = "hidden"
 
 
 def toggled(*flags: bool) -> tuple[gr.Button, ...]:
-    """Updates of as many buttons: True shows one, False takes it away."""
-    return tuple(gr.Button(visible=flag or AWAY) for flag in flags)
+    """Updates of as many buttons: True shows one, False hides it."""
+    return tuple(gr.Button(visible=flag or HIDDEN) for flag in flags)
 
 
 class Deletion:
-    """A button that asks before it deletes. Lays itself out where it is made.
+    """A button that asks for confirmation before it deletes. Adds its components to the current block.
 
-    doomed: what is asked about, whatever is chosen by the answer. sure: the button that deletes it.
+    pending: what the question is about, even if something else is selected when it is answered.
+    sure: the button that confirms.
     """
 
     def __init__(self, label: str, name: str = "") -> None:
-        """`label` is the word on the button; `name` tells its elements from those of another one."""
-        self.doomed = gr.State(None)
+        """`label` is the key of a phrase; `name` is a prefix of the element ids."""
+        self.pending = gr.State(None)
         self.delete = gr.Button(translate(label), size="sm", min_width=80, elem_id=f"{name}delete")
-        self.keep = gr.Button(translate("keep"), size="sm", visible=AWAY, min_width=80, elem_id=f"{name}keep")
+        self.keep = gr.Button(translate("keep"), size="sm", visible=HIDDEN, min_width=80, elem_id=f"{name}keep")
         self.sure = gr.Button(
-            translate("delete_sure"), variant="stop", size="sm", visible=AWAY, min_width=80, elem_id=f"{name}sure"
+            translate("delete_sure"), variant="stop", size="sm", visible=HIDDEN, min_width=80, elem_id=f"{name}sure"
         )
-        self.outputs = [self.doomed, self.delete, self.sure, self.keep]
+        self.outputs = [self.pending, self.delete, self.sure, self.keep]
 
-    def connect(self, chosen: Callable[..., Any], inputs: Any, queued: dict[str, Any]) -> None:
-        """`chosen` gives what is to be deleted, and raises gr.Error where that is nothing."""
+    def connect(self, chosen: Callable[..., Any], inputs: Any, **options: Any) -> None:
+        """`chosen` returns what is to be deleted, and raises gr.Error if nothing is selected."""
 
         def ask(request: gr.Request, *values: Any) -> tuple[Any, ...]:
             return chosen(request, *values), *toggled(False, True, True)
 
-        self.delete.click(ask, inputs, self.outputs, **queued)
-        self.keep.click(self.spared, None, self.outputs, **queued)
+        self.delete.click(ask, inputs, self.outputs, **QUEUED, **options)
+        self.keep.click(self.reset, None, self.outputs, **QUEUED, **options)
 
-    def spared(self) -> tuple[Any, ...]:
+    def reset(self) -> tuple[Any, ...]:
         return None, *toggled(True, False, False)

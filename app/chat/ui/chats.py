@@ -1,4 +1,4 @@
-"""The list of kept conversations, at the left."""
+"""The list of conversations in the left side bar."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from typing import Any
 
 import gradio as gr
 
-from ..i18n.wording import translate, words_of
+from ..i18n.translations import translate, words_of
 from ..store.history import History
 from ..store.transfer import exchange_of, read_exchange, to_json, to_markdown
-from .acts import Outbox, saved
 from .buttons import Deletion
-from .guard import refused, told
+from .error_toast import errors_as_toasts, toast
+from .event_options import QUEUED, QUICK
+from .message_buttons import Outbox, to_file
 from .view import View
+from .wiring import Wiring
+
+FOLLOWING = 32  # windows that can watch an answer of another window grow at the same time
+WIDE = 1100  # pixels of a window that has room for the list of conversations
 
 
 class ChatList:
-    """Lays itself out where it is made; `Page` connects what changes the shown conversation.
+    """Adds its components to the current block.
 
-    outputs: the components that `listed` gives updates of.
+    outputs: the components that `listed` updates.
     """
 
     def __init__(self, history: History) -> None:
         self._history = history
-        with gr.Sidebar(position="left", width=290, open=False, elem_id="chats") as self.sidebar:
-            self.heading = gr.HTML(elem_id="chats-heading")
+        with gr.Sidebar(position="left", width=290, open=False, elem_id="chats") as self._sidebar:
+            self._heading = gr.HTML(elem_id="chats-heading")
             self.new = gr.Button(translate("new"), variant="primary", elem_id="new", size="sm")
             self.search = gr.Textbox(
                 label=translate("search"), placeholder=translate("search"), elem_id="search", max_lines=1
@@ -45,25 +50,51 @@ class ChatList:
                     min_width=80,
                     elem_id="import",
                 )
+        self._unsent = gr.State({})
+        self._width = gr.Number(visible=False)  # of the window, which the browser tells
         self._acts = [self.rename, self.deletion.delete, self.json, self.markdown]
         self.outputs = [self.listing, self.title, *self._acts]
 
-    def connect(self, view: gr.State, outbox: Outbox, queued: dict[str, Any]) -> None:
-        """What needs nothing but the list and the shown conversation."""
+    def connect(self, wiring: Wiring, outbox: Outbox, blocks: gr.Blocks) -> None:
+        view = wiring.view
+        self._connect_open(wiring)
+        self._connect_delete_and_import(wiring)
         asked = [view, self.search]
-        self.search.change(self.listed, asked, self.outputs, **queued)
-        gr.on([self.rename.click, self.title.submit], self._rename, [*asked, self.title], self.outputs, **queued)
-        self.deletion.connect(_open_chat, view, queued)
-        outbox.deliver(self.json.click(self._to_json, view, outbox.box, **queued))
-        outbox.deliver(self.markdown.click(self._to_markdown, view, outbox.box, **queued))
+        self.search.change(self.listed, asked, self.outputs, **QUEUED)
+        gr.on([self.rename.click, self.title.submit], self._rename, [*asked, self.title], self.outputs, **QUEUED)
+        outbox.deliver(self.json.click(self._to_json, view, outbox.box, **QUEUED))
+        outbox.deliver(self.markdown.click(self._to_markdown, view, outbox.box, **QUEUED))
+        blocks.load(self._headed, None, self._heading, **QUICK)
+        blocks.load(self._fit, self._width, self._sidebar, js="() => [window.innerWidth]", **QUICK)
 
-    def spare_on(self, events: list[gr.events.Dependency], queued: dict[str, Any]) -> None:
-        """Who turns to another conversation does not mean that one."""
-        for event in events:
-            event.then(self.deletion.spared, None, self.deletion.outputs, **queued)
+    def _connect_open(self, wiring: Wiring) -> None:
+        events, composer, deletion = wiring.events, wiring.composer, self.deletion
+        left = [composer.box, composer.entry, wiring.view, self._unsent]
+        restored = [*composer.outputs, *wiring.shown, self._unsent]
+        anew = self.new.click(events.new_chat, left, [*restored, self.listing], **QUICK)
+        opened = self.listing.input(events.open, [self.listing, wiring.coloured, *left], restored, **QUEUED)
+        followed = opened.success(
+            events.follow, wiring.seen, wiring.shown, concurrency_id="follow", concurrency_limit=FOLLOWING, **QUEUED
+        )
+        followed.success(**wiring.refresh)
+        for event in (anew, opened):
+            event.then(**wiring.refresh)
+            event.then(deletion.reset, None, deletion.outputs, **QUEUED)  # it asked about the previous one
+
+    def _connect_delete_and_import(self, wiring: Wiring) -> None:
+        events, view, deletion = wiring.events, wiring.view, self.deletion
+        pending = [view, deletion.pending]
+        deletion.connect(_open_chat, view)
+        deleted = deletion.sure.click(events.leave_deleted, pending, None, **QUEUED)
+        deleted = deleted.then(self.delete_pending, pending, view, **QUEUED)
+        deleted.then(deletion.reset, None, deletion.outputs, **QUEUED)
+        imported = self.upload.upload(events.leave_chat, None, None, **QUEUED)
+        imported = imported.then(self.imported, self.upload, view, **QUEUED)
+        for event in (deleted, imported):
+            wiring.render_on(event.success)
 
     def listed(self, view: View, search: str) -> tuple[Any, ...]:
-        """For `outputs`: the list, the shown conversation marked in it, its title, and whether it can be acted upon."""
+        """Updates of `outputs`: the list with the shown conversation selected, its title, and the buttons."""
         chats = self._history.chats(search or "")
         shown = view.chat if view.chat in {chat.id for chat in chats} else None
         title = self._history.title(view.chat) if view.chat is not None and self._history.has(view.chat) else ""
@@ -72,39 +103,45 @@ class ChatList:
         usable = (gr.Button(interactive=is_open) for _ in self._acts)
         return gr.Radio(choices=choices, value=shown), gr.Textbox(value=title, interactive=is_open), *usable
 
-    def delete_doomed(self, view: View, doomed: int | None) -> View:
-        if doomed is not None:
-            self._history.delete(doomed)
-        return View() if view.chat == doomed else view
+    def delete_pending(self, view: View, pending: int | None) -> View:
+        if pending is not None:
+            self._history.delete(pending)
+        return View() if view.chat == pending else view
 
     def imported(self, content: bytes, request: gr.Request) -> View:
-        with told(request):
+        with errors_as_toasts(request):
             exchange = read_exchange(content)
             chat = self._history.insert(exchange.title, exchange.turns, exchange.tip)
             gr.Info(escape(words_of(request)("imported", title=self._history.title(chat)), quote=False))
             return View(chat, self._history.resume(chat))
 
+    def _headed(self, request: gr.Request) -> str:
+        return f"<h2>{words_of(request)('chats')}</h2>"
+
+    def _fit(self, width: float) -> gr.Sidebar:
+        return gr.Sidebar(open=width >= WIDE)
+
     def _rename(self, view: View, search: str, title: str, request: gr.Request) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             chat = _open_chat(request, view)
             if not title.strip():
-                raise refused("no_title", request)
+                raise toast("no_title", request)
             self._history.rename(chat, title.strip())
             return self.listed(view, search)
 
     def _to_json(self, view: View, request: gr.Request) -> str:
-        with told(request):
+        with errors_as_toasts(request):
             chat = _open_chat(request, view)
             title = self._history.title(chat)
-            return saved(f"{title}.json", to_json(exchange_of(title, self._history.tree(chat), view.tip)))
+            return to_file(f"{title}.json", to_json(exchange_of(title, self._history.tree(chat), view.tip)))
 
     def _to_markdown(self, view: View, request: gr.Request) -> str:
-        with told(request):
+        with errors_as_toasts(request):
             title = self._history.title(_open_chat(request, view))
-            return saved(f"{title}.md", to_markdown(title, view.conversation))
+            return to_file(f"{title}.md", to_markdown(title, view.conversation))
 
 
 def _open_chat(request: gr.Request, view: View) -> int:
     if view.chat is None:
-        raise refused("nothing_open", request)
+        raise toast("nothing_open", request)
     return view.chat

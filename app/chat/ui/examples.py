@@ -1,14 +1,14 @@
-"""Prompts to begin with, chosen for the pair that comes with Outrider: an assistant that edits Python functions."""
+"""Example prompts for the pair that comes with Outrider, which edits Python functions."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..i18n.wording import IN_ENGLISH, Words
+from ..i18n.translations import IN_ENGLISH, Words
 
 
 class Example(NamedTuple):
-    """The word for what the card says, and the prompt that it sends."""
+    """The key of a card's title, and the prompt that it sends."""
 
     key: str
     prompt: str
@@ -55,5 +55,5 @@ EXAMPLES = (
 
 
 def example_cards(words: Words = IN_ENGLISH) -> list[dict[str, str]]:
-    """What `gr.Chatbot` shows of them."""
+    """The value of `gr.Chatbot.examples`."""
     return [{"text": example.prompt, "display_text": words(example.key)} for example in EXAMPLES]

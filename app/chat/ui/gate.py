@@ -1,4 +1,4 @@
-"""The gate of the page: every request passes it before Gradio sees it, and every response on its way out."""
+"""ASGI middleware that checks every request before Gradio sees it, and adds headers to every response."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .login import Login
 from .uploads import MIB, TooMuch, Uploads
 
 LARGEST_EVENT = 8 * MIB
-BODY_S = 120.0  # for a body to arrive
-ANOTHER_PAGE = "Another web page may not use this one."
+BODY_S = 120.0  # within which a body must arrive
+ANOTHER_PAGE = "Other web pages may not use this one."
 READING = ("GET", "HEAD")
 API = "/gradio_api"
 UPLOAD = f"{API}/upload"
-# What the page sends. Gradio has more, which runs programs on recordings or edits the app's own code.
+# Paths that the page posts to. Gradio has others, which process recordings or edit the app's own code.
 SENDING = (*(f"{API}/{name}" for name in ("queue/join", "run/", "cancel", "reset", "component_server")), UPLOAD, LOGIN)
-OPEN = (f"{API}/startup-events",)  # asked by Gradio itself while it starts; says whether it has
+OPEN = (f"{API}/startup-events",)  # requested by Gradio itself while it starts; tells only whether it has
 
-# Gradio has scripts and styles in the page itself, and compiles the listeners that a page brings along.
+# Gradio has inline scripts and styles, and compiles the listeners of a page with eval.
 POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -102,10 +102,10 @@ class PageGate:
         if method in READING:
             return None
         if method != "POST" or not path.startswith(SENDING):
-            return PlainTextResponse("There is nothing at this address that takes this method.", 405)
+            return PlainTextResponse("This address does not accept this method.", 405)
         length = headers.get("content-length", "")
         if not (length.isascii() and length.isdecimal()) or "transfer-encoding" in headers:
-            return PlainTextResponse("The length of the body is missing.", 411)
+            return PlainTextResponse("The Content-Length is missing.", 411)
         if path != UPLOAD and int(length) > LARGEST_EVENT:
             return PlainTextResponse(f"The body is larger than {LARGEST_EVENT / MIB:g} MiB.", 413)
         return None
@@ -119,9 +119,10 @@ class PageGate:
 
 
 def _is_own(headers: Headers, method: str) -> bool:
-    """Whether the browser says that the page itself asks, or a person who follows a link to it.
+    """Whether a request comes from the page itself, or from a person who follows a link to it.
 
-    Browsers before 2023 do not say, nor do other programs; what those ask in a web page's name has an Origin.
+    Browsers before 2023 and other programs do not send Sec-Fetch-Site; their cross-site requests have an Origin, which
+    `Access` checks.
     """
     if headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
         return True
@@ -133,12 +134,12 @@ def _is_own(headers: Headers, method: str) -> bool:
 
 
 def _is_relayed(name: bytes) -> bool:
-    """Headers of relays, of which this server knows none; Gradio would build its addresses from them."""
+    """Whether it is a header of a reverse proxy. There is none, and Gradio would build its URLs from them."""
     return name.lower().startswith(b"x-forwarded-") or name.lower() == b"forwarded"
 
 
 def _in_time(receive: Receive) -> Receive:
-    """A body that does not arrive in time counts as given up."""
+    """Treat a body that does not arrive within BODY_S as a disconnect."""
     until, is_whole = time.monotonic() + BODY_S, False
 
     async def receive_some() -> Message:

@@ -1,4 +1,4 @@
-"""The panel that shows how drafts fare by depth, and what the planner chose."""
+"""The statistics of drafting: acceptance by depth, draft lengths, and tokens by drafter."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import gradio as gr
 
 from ..assistant import Assistant
 from ..core.insight import Insight
-from ..i18n.wording import IN_ENGLISH, Words, words_of
+from ..i18n.translations import IN_ENGLISH, Words, words_of
+from .event_options import QUICK
 from .rendering import SOURCES
 
-LIVE_S = 0.5  # how often the panel is drawn while it is open
+LIVE_S = 0.5  # the interval of updates while the tab is open
 
 
 class InsightPanel:
-    """Lays itself out where it is made. It follows the answers that are being written as long as its tab is open."""
+    """Adds its components to the current block. Includes answers that are being written while its tab is open."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant
         self.tables = gr.HTML(elem_id="insight")
         self._clock = gr.Timer(LIVE_S, active=False)
 
-    def connect(self, tab: gr.Tab, others: Iterable[gr.Tab], quick: dict[str, Any]) -> None:
-        tab.select(lambda: gr.Timer(active=True), None, self._clock, **quick)
-        gr.on([other.select for other in others], lambda: gr.Timer(active=False), None, self._clock, **quick)
-        gr.on([tab.select, self._clock.tick], self._followed, self.tables, self.tables, **quick)
+    def connect(self, tab: gr.Tab, others: Iterable[gr.Tab]) -> None:
+        tab.select(lambda: gr.Timer(active=True), None, self._clock, **QUICK)
+        gr.on([other.select for other in others], lambda: gr.Timer(active=False), None, self._clock, **QUICK)
+        gr.on([tab.select, self._clock.tick], self._followed, self.tables, self.tables, **QUICK)
 
     def drawn(self, request: gr.Request) -> str:
         return insight_html(self._assistant.insight, words_of(request))
@@ -61,7 +62,7 @@ def insight_html(insight: Insight, words: Words = IN_ENGLISH) -> str:
 
 
 def _table_html(caption: str, first: str, last: str, rows: Iterable[tuple[str, float, str]]) -> str:
-    """`rows` have a name, a share from 0 to 1 and what it is of."""
+    """`rows` have a name, a share from 0 to 1, and a count."""
     lines = "".join(
         f'<tr><th scope="row">{name}</th><td class="bar"><i style="width: {100 * share:.0f}%"></i></td>'
         f"<td>{share:.0%}</td><td>{count}</td></tr>"

@@ -1,4 +1,4 @@
-"""Login: a page opened from another machine asks for a key, and the browser keeps a cookie instead of it."""
+"""The login with an API key, after which the browser has a session cookie."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from ...server.access import Access
-from ..i18n.wording import Words, language_of
+from ..i18n.translations import Words, language_of
 
 PATH = "/login"
-MOST_BROWSERS = 200  # that are let in at a time; with one more the first has to log in again
+MOST_BROWSERS = 200  # logged in at the same time; one more logs out the first
 MOST_BYTES = 4096  # of the form
 STYLE = """
 body { font: 16px system-ui, sans-serif; max-width: 22rem; margin: 20vh auto; padding: 0 1rem }
@@ -24,7 +24,7 @@ input, button { font: inherit; width: 100%; box-sizing: border-box; margin-top: 
 
 
 class Login:
-    """Knows which browsers have shown a key. The cookie says nothing about the key and ends with the server."""
+    """Keeps the sessions in memory. The cookie is a random token, valid until the server ends."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -34,11 +34,12 @@ class Login:
         if self._access.admits(request.headers):
             return True
         sent = request.cookies.get(_cookie(request), "").encode()
-        matches = [secrets.compare_digest(sent, token.encode()) for token in self._tokens]  # the time tells nothing
+        # All of them are compared, so that the time reveals nothing.
+        matches = [secrets.compare_digest(sent, token.encode()) for token in self._tokens]
         return any(matches)
 
     async def answer(self, request: Request) -> Response:
-        """To a request without a key: the form where a person looks, its result, or a refusal."""
+        """The response to a request without a session: the form for a browser, its result, or status 401."""
         if request.scope["path"] == PATH and request.method == "POST":
             return await self._log_in(request)
         if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", ""):
@@ -64,7 +65,7 @@ class Login:
 
 
 def _cookie(request: Request) -> str:
-    """Browsers do not keep the cookies of two ports of one machine apart."""
+    """With the port in its name, since browsers share cookies between the ports of a host."""
     server = request.scope.get("server")
     return f"outrider-{server[1] if server else ''}"
 
@@ -84,5 +85,5 @@ def _form(request: Request, is_wrong: bool = False) -> Response:
 <button>{escape(words("login"))}</button>
 </form></main></body></html>
 """
-    # With "no-referrer" browsers send a form with the origin "null", as if it came from another page.
+    # With "no-referrer", browsers send the form with the Origin "null", as if it came from another page.
     return HTMLResponse(page, 401, {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"})

@@ -1,4 +1,4 @@
-"""An answer's Markdown as HTML that holds nothing but text, its form, and links that say where they lead."""
+"""An answer's Markdown as HTML with text, formatting, and links whose address is visible, but nothing else."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 SCHEMES = ("http", "https", "mailto")
-LARGEST = 100_000  # characters; in longer texts some Markdown takes minutes
-LARGEST_COLOURED = 50_000  # characters of code, the same
-# Those that answers hold. Any other is shown without colours: each lexer is a lot of patterns to run on foreign text.
+LARGEST = 100_000  # characters; longer texts can take minutes to parse
+LARGEST_COLOURED = 50_000  # characters of code, for the same reason
+# Code in other languages is not highlighted: each lexer has many patterns that would run on untrusted text.
 LANGUAGES = frozenset(
     """
     bash c cpp cs css diff go html java javascript js json kotlin php py python r ruby rust sh sql swift toml ts
@@ -28,7 +28,7 @@ LANGUAGES = frozenset(
 
 
 class _Renderer(RendererHTML):
-    """No class, style or other attribute comes from the text, and no blank line is in what is rendered."""
+    """Renders no class, style or other attribute from the text, and no blank lines."""
 
     def fence(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
         return code_html(tokens[index].content, tokens[index].info.strip().partition(" ")[0].lower())
@@ -53,7 +53,7 @@ class _Renderer(RendererHTML):
         return "</a>" + ("" if said == address else _address_html(address))
 
     def image(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
-        """What it shows and where it is: loading it would tell another machine that it was seen."""
+        """Its description and its address: loading it would tell its server that it was seen."""
         return verbatim(tokens[index].content) + _address_html(str(tokens[index].attrs["src"]))
 
 
@@ -71,15 +71,15 @@ _MARKDOWN.validateLink = _leads_out  # type: ignore[method-assign]
 _FORMATTER = HtmlFormatter(nowrap=True, classprefix="hl-")
 
 
-@lru_cache(maxsize=256)  # a chat is drawn anew for every piece of its last answer
+@lru_cache(maxsize=256)  # the whole chat is rendered for every piece of its last answer
 def markdown_html(text: str) -> str:
-    """In one line, as Gradio takes HTML for Markdown after a blank one."""
+    """On one line, since Gradio would parse HTML after a blank line as Markdown."""
     body = code_html(text) if len(text) > LARGEST else _MARKDOWN.render(text).replace("\n", "")
     return f'<div class="answer-text">{body}</div>'
 
 
 def code_html(code: str, language: str = "") -> str:
-    """A block of code, highlighted where its language is one of ours."""
+    """A block of code, highlighted if its language is in LANGUAGES."""
     code = code.rstrip("\n")
     if language in LANGUAGES and len(code) <= LARGEST_COLOURED:
         lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
@@ -89,7 +89,7 @@ def code_html(code: str, language: str = "") -> str:
 
 
 def verbatim(text: str) -> str:
-    """Escaped for HTML inside Markdown: a blank line would end the HTML block, so line ends are spelled out."""
+    """Escaped for HTML inside Markdown, line ends included, since a blank line would end the HTML block."""
     return escape(text).replace("\r", "&#13;").replace("\n", "&#10;")
 
 

@@ -1,21 +1,21 @@
-"""Choosing another pair and device, without a restart."""
+"""Loading another pair, or on another device."""
 
 from __future__ import annotations
 
 from html import escape
-from typing import Any
 
 import gradio as gr
 
 from outrider.pipelines.devices.devices import device_names
 
 from ..assistant import Assistant
-from ..i18n.wording import translate, words_of
-from .guard import refused, told
+from ..i18n.translations import translate, words_of
+from .error_toast import errors_as_toasts, toast
+from .event_options import QUEUED
 
 
 class ModelChoice:
-    """Lays itself out where it is made."""
+    """Adds its components to the current block."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant
@@ -32,29 +32,29 @@ class ModelChoice:
         self._unusable = gr.HTML(elem_id="unusable")
         self.outputs = [self._pair, self._unusable]
 
-    def connect(self, blocks: gr.Blocks, queued: dict[str, Any]) -> gr.events.Dependency:
-        """What happens behind the result shows how far the loading is."""
-        blocks.load(self.listed, None, self.outputs, **queued)
-        return self._load.click(self._switch, [self._pair, self._device], None, **queued)
+    def connect(self, blocks: gr.Blocks) -> gr.events.Dependency:
+        """Returns the event that begins to load a model."""
+        blocks.load(self.listed, None, self.outputs, **QUEUED)
+        return self._load.click(self._switch, [self._pair, self._device], None, **QUEUED)
 
     def listed(self, request: gr.Request) -> tuple[gr.Dropdown, str]:
-        """The pairs that can be chosen, and below them those that cannot, with the reason."""
-        with told(request):
+        """Updates of `outputs`: the pairs that can be chosen, and below them those that cannot, with the reason."""
+        with errors_as_toasts(request):
             choices = self._assistant.choices()
             usable = [choice.name for choice in choices if choice.reason is None]
             refused = [(choice.name, choice.reason) for choice in choices if choice.reason]
             refused += [(f"{name} ({device})", reason) for name, device, reason in self._assistant.refusals]
             words = words_of(request)
-            items = (f"<li><b>{escape(name)}</b>: {escape(words.reason(reason))}</li>" for name, reason in refused)
+            items = (f"<li><b>{escape(name)}</b>: {escape(words.error(reason))}</li>" for name, reason in refused)
             reasons = "".join(items)
             said = f"<p>{words('unusable')}</p><ul>{reasons}</ul>" if reasons else ""
             shown = self._assistant.name if self._assistant.name in usable else None
             return gr.Dropdown(choices=usable, value=shown), said
 
     def _switch(self, name: str | None, device: str, request: gr.Request) -> None:
-        with told(request):
+        with errors_as_toasts(request):
             usable = (choice for choice in self._assistant.choices() if choice.reason is None)
             choice = next((choice for choice in usable if choice.name == name), None)
             if choice is None:
-                raise refused("choose_pair", request)
+                raise toast("choose_pair", request)
             self._assistant.switch(choice, device)

@@ -1,5 +1,5 @@
-/* What Gradio's markup leaves open: names, focus, groups, and where a growing conversation is scrolled to. */
-const PHONE = 768;  // pixels of a window that an open side bar covers whole
+/* Accessible names, groups, focus and scrolling, which Gradio's markup lacks. */
+const PHONE = 768;  // pixels; in a window up to this width, an open side bar covers the whole page
 const all = (selector) => [...document.querySelectorAll(selector)];
 const words = () => document.querySelector("#words [data-chats]")?.dataset ?? {};
 const set = (part, name, value) => {
@@ -21,7 +21,7 @@ const name = () => {
     set(content, "role", "region");
     set(content, "aria-label", said[side]);
   }
-  for (const group of all("#listing, #mode")) {  // radios of one name are one stop, and arrows go through them
+  for (const group of all("#listing, #mode")) {  // radios with the same name are one tab stop
     for (const radio of group.querySelectorAll("input[type=radio]")) radio.name = group.id;
   }
   for (const list of all("#chat .examples")) {
@@ -47,7 +47,7 @@ const name = () => {
   for (const icon of all("#chat .message-buttons button, #chat .icon-button")) set(icon, "title", icon.ariaLabel ?? undefined);
 };
 
-// Focus: what vanishes hands it on, or the next Tab begins at the top of the page.
+// When the focused element disappears, focus another one: otherwise the next Tab starts at the top of the page.
 let focused = null;
 const usable = (part) => part?.isConnected && part.getClientRects().length && !part.disabled;
 const hand_on = () => {
@@ -66,10 +66,10 @@ document.addEventListener("focusin", (event) => {
   if (side) focused.dataset.side = side.id;
 });
 document.addEventListener("pointerdown", (event) => {
-  if (!event.target.closest("button, input, textarea, label, a, [tabindex]")) focused = null;  // meant to be left
+  if (!event.target.closest("button, input, textarea, label, a, [tabindex]")) focused = null;  // the user meant to leave it
 });
 
-// What was copied is said where it was asked for; an edit goes on in the box.
+// Show that a text was copied on the button that was clicked, and focus the composer for an edit.
 const COPIED_MS = 1500;
 let copying = null, editing = false;
 document.addEventListener("click", (event) => {
@@ -95,7 +95,7 @@ const edit = () => {
   document.querySelector("#prompt textarea").focus();
 };
 
-// A growing conversation is followed, until someone scrolls up in it, and again from its end.
+// Scroll along with a growing conversation, until the user scrolls up, and again after scrolling to its end.
 let follows = true, rows = 0, log = null;
 const rest = () => log.scrollHeight - log.clientHeight - log.scrollTop;
 const follow = () => {
@@ -116,13 +116,13 @@ const follow = () => {
   if (follows && count && rest() > 0) log.scrollTop = log.scrollHeight;
 };
 
-// A window too low for the composer and a conversation scrolls as a whole.
+// A window that is too low for the composer and the conversation scrolls as a whole.
 const low = matchMedia("(max-height: 660px)");
 const measure = () => document.documentElement.toggleAttribute("data-low", low.matches);
 low.addEventListener("change", measure);
 measure();
 
-// On a phone, the side bar covers what was chosen in it.
+// On a phone, close the side bar after a choice, since it covers the conversation.
 const shut = () => {
   if (innerWidth <= PHONE) document.querySelector("#chats.open .toggle-button")?.click();
 };

@@ -13,22 +13,24 @@ from outrider.pipelines import InvalidOption
 from ..assistant import Assistant
 from ..core.settings import Settings
 from ..core.values import storable
-from ..i18n.wording import translate, words_of
+from ..i18n.translations import translate, words_of
 from ..store.history import History
+from .answer_controls import AnswerControls
 from .buttons import Deletion
-from .guard import refused, told
+from .error_toast import errors_as_toasts, toast
+from .event_options import QUEUED
 from .model_choice import ModelChoice
 
 LONGEST_NAME = 100
 
 
 class SettingsPanel:
-    """Lays itself out where it is made. `values` are the components of the fields of `Settings` behind its mode."""
+    """Adds its components to the current block. `values` are those of the fields of `Settings` after `mode`."""
 
     def __init__(self, assistant: Assistant, history: History) -> None:
         self._assistant = assistant
         self._history = history
-        # Encrypted by Gradio under a key that has to outlive the program; what is kept is no secret from its browser.
+        # Gradio encrypts it with a secret that must not change between starts. It is not confidential in the browser.
         self._browser = gr.BrowserState(None, storage_key="outrider-settings", secret="outrider-settings")
         default, context = Settings(), assistant.pipeline.max_context
         drafts = len(assistant.pipeline.modes) > 1
@@ -55,40 +57,54 @@ class SettingsPanel:
                 gr.Slider(0, 16, default.draft_tokens, step=1, label=translate("draft_tokens"), visible=drafts),
                 self.system,
             ]
-        self.dependent = self.values[-3:-1]  # those whose range the model decides
+        self._dependent = self.values[-3:-1]  # their ranges depend on the model
 
-    def ranged(self, assistant: Assistant, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider]:
-        """The dependent ones, as the model of now has them."""
-        drafts, context = len(assistant.pipeline.modes) > 1, assistant.pipeline.max_context
+    def connect(self, blocks: gr.Blocks, mode: gr.Radio) -> None:
+        self._connect_browser(blocks, [mode, *self.values])
+        self._connect_presets(blocks, [mode, *self.values])
+
+    def connect_switch(self, switches: gr.State, controls: AnswerControls) -> gr.events.Dependency:
+        """Update what depends on the model when another one was loaded."""
+
+        def switched(mode: str, max_new_tokens: Any, request: gr.Request) -> tuple[Any, ...]:
+            return controls.offered(mode), *self._ranged(max_new_tokens), *self.model.listed(request)
+
+        inputs, outputs = [controls.mode, self._dependent[0]], [controls.mode, *self._dependent, *self.model.outputs]
+        return switches.change(switched, inputs, outputs, preprocess=False, **QUEUED)
+
+    def _connect_browser(self, blocks: gr.Blocks, kept: list[Any]) -> None:
+        """The browser reads its local storage before the page is loaded, and writes it when a setting changes."""
+        keep: dict[str, Any] = {"fn": None, "inputs": kept, "outputs": self._browser, "js": "(...values) => [values]"}
+        loaded = blocks.load(self._restored, [self._browser, *kept], kept, preprocess=False, **QUEUED)
+        loaded.then(**keep, **QUEUED)
+        gr.on([value.change for value in kept], **keep, **QUEUED)
+
+    def _connect_presets(self, blocks: gr.Blocks, kept: list[Any]) -> None:
+        presets, deletion = self._presets, self._deletion
+        blocks.load(self._listed, None, [presets, self._heading], **QUEUED)
+        presets.select(self._apply, [presets, kept[0]], kept, preprocess=False, **QUEUED)
+        self._keep.click(self._kept, [presets, *kept], presets, preprocess=False, **QUEUED)
+        deletion.connect(self._existing, presets, preprocess=False)
+        dropped = [presets, *deletion.outputs]
+        deletion.sure.click(self._dropped, deletion.pending, dropped, preprocess=False, **QUEUED)
+        presets.change(deletion.reset, None, deletion.outputs, **QUEUED)
+
+    def _ranged(self, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider]:
+        """Updates of the dependent sliders for the current model."""
+        drafts, context = len(self._assistant.pipeline.modes) > 1, self._assistant.pipeline.max_context
         tokens = max_new_tokens if isinstance(max_new_tokens, (int, float)) else context
         return gr.Slider(maximum=context, value=min(tokens, context)), gr.Slider(visible=drafts)
 
-    def connect(self, blocks: gr.Blocks, mode: gr.Radio, queued: dict[str, Any]) -> None:
-        kept = [mode, *self.values]
-        # The browser has read what it keeps before the page is loaded, and keeps it again whenever something changes.
-        loaded = blocks.load(self._restored, [self._browser, *kept], kept, preprocess=False, **queued)
-        keep: dict[str, Any] = {"fn": None, "inputs": kept, "outputs": self._browser, "js": "(...values) => [values]"}
-        loaded.then(**keep, show_progress="hidden", api_visibility="private")
-        gr.on([value.change for value in kept], **keep, show_progress="hidden", api_visibility="private")
-        blocks.load(self._listed, None, [self._presets, self._heading], **queued)
-        self._presets.select(self._apply, [self._presets, mode], kept, preprocess=False, **queued)
-        self._keep.click(self._kept, [self._presets, *kept], self._presets, preprocess=False, **queued)
-        deletion = self._deletion
-        deletion.connect(self._existing, self._presets, queued | {"preprocess": False})
-        dropped = [self._presets, *deletion.outputs]
-        deletion.sure.click(self._dropped, deletion.doomed, dropped, preprocess=False, **queued)
-        self._presets.change(deletion.spared, None, deletion.outputs, **queued)
-
     def _restored(self, browser: Any, *now: Any) -> tuple[Any, ...]:
-        """What this browser was last left with; what the model of now cannot do, or nobody could, stays as it is."""
+        """The settings that the browser stored last. Invalid ones leave the controls as they are."""
         try:
             settings = Settings.of(*browser)
-        except (InvalidOption, TypeError):  # nothing is kept yet, or by another release
+        except (InvalidOption, TypeError):  # nothing was stored yet, or by another release
             return (gr.skip(),) * len(now)
         return self._shown(settings, now[0])
 
     def _shown(self, settings: Settings, mode: Any) -> tuple[Any, ...]:
-        """The values of the controls for these; a mode that this model lacks leaves the one of now."""
+        """The values of the controls for these settings. A mode that the model lacks leaves the current one."""
         pipeline = self._assistant.pipeline
         tokens = min(settings.max_new_tokens, pipeline.max_context)
         offered = settings.mode if settings.mode in pipeline.modes else mode
@@ -98,33 +114,33 @@ class SettingsPanel:
         return self._dropdown(None, request), f"<h2>{words_of(request)('sampling')}</h2>"
 
     def _apply(self, name: Any, mode: Any, request: gr.Request) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             return self._shown(self._history.preset(_named(name, request)), mode)
 
     def _kept(self, request: gr.Request, name: Any, *values: Any) -> gr.Dropdown:
-        with told(request):
+        with errors_as_toasts(request):
             named = _named(name, request)[:LONGEST_NAME]
             self._history.keep_preset(named, Settings.of(*values))
             gr.Info(escape(words_of(request)("preset_kept", name=named), quote=False))
             return self._dropdown(named, request)
 
     def _existing(self, request: gr.Request, name: Any) -> str:
-        with told(request):
+        with errors_as_toasts(request):
             if (named := _named(name, request)) not in self._history.preset_names():
-                raise refused("no_such_preset", request)
+                raise toast("no_such_preset", request)
             return named
 
     def _dropped(self, name: str, request: gr.Request) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             self._history.drop_preset(name)
-            return self._dropdown(None, request), *self._deletion.spared()
+            return self._dropdown(None, request), *self._deletion.reset()
 
     def _dropdown(self, name: str | None, request: gr.Request) -> gr.Dropdown:
-        with told(request):
+        with errors_as_toasts(request):
             return gr.Dropdown(choices=list(self._history.preset_names()), value=name)
 
 
 def _named(name: Any, request: gr.Request) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise refused("no_preset_name", request)
+        raise toast("no_preset_name", request)
     return storable(name)

@@ -1,4 +1,4 @@
-"""The race: one prompt answered plainly and with drafts, side by side."""
+"""The race: the same prompt answered without and with drafting, side by side."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ import gradio as gr
 
 from ..assistant import Assistant
 from ..core.conversation import Turn
-from ..core.reading import Reading
+from ..core.prefill_progress import PrefillProgress
+from ..core.race_state import RaceState
 from ..core.receipt import first_difference
 from ..core.settings import Settings
-from ..core.standing import Standing
 from ..core.values import text_of
-from ..i18n.wording import Words, translate, words_of
+from ..i18n.translations import Words, translate, words_of
 from . import rendering
-from .buttons import AWAY, toggled
+from .buttons import HIDDEN, toggled
+from .error_toast import errors_as_toasts, toast
+from .event_options import ANSWERING, QUEUED
 from .examples import EXAMPLES
-from .guard import refused, told
 from .redraw import Redraw
 
 START = Turn(EXAMPLES[1].prompt)
 
 
 class Race:
-    """Lays itself out where it is made."""
+    """Adds its components to the current block."""
 
     def __init__(self, assistant: Assistant) -> None:
         self._assistant = assistant
@@ -36,26 +37,21 @@ class Race:
             )
             self._start = gr.Button(translate("race_start"), variant="primary", scale=0, min_width=90, elem_id="start")
             self._stop = gr.Button(
-                translate("stop"), variant="stop", scale=0, min_width=90, visible=AWAY, elem_id="race-stop"
+                translate("stop"), variant="stop", scale=0, min_width=90, visible=HIDDEN, elem_id="race-stop"
             )
         self._lanes = gr.HTML(elem_id="lanes")
 
-    def connect(self, blocks: gr.Blocks, mode: gr.Radio, settings: list[Any], queued: dict[str, Any]) -> None:
-        blocks.load(self._told, None, self._about, **queued)
+    def connect(self, blocks: gr.Blocks, settings: list[Any]) -> None:
+        """`settings` are the components of all fields of `Settings`, in their order."""
+        blocks.load(self._described, None, self._about, **QUEUED)
         buttons = [self._start, self._stop]
         raced = self._start.click(
-            self._run,
-            [self._prompt, mode, *settings],
-            [self._lanes, *buttons],
-            concurrency_id="answer",
-            concurrency_limit=8,
-            preprocess=False,
-            **queued,
+            self._run, [self._prompt, *settings], [self._lanes, *buttons], preprocess=False, **ANSWERING
         )
-        raced.then(lambda: toggled(True, False), None, buttons, **queued)
-        self._stop.click(self._end, None, None, **queued)
+        raced.then(lambda: toggled(True, False), None, buttons, **QUEUED)
+        self._stop.click(self._end, None, None, **QUEUED)
 
-    def _told(self, request: gr.Request) -> str:
+    def _described(self, request: gr.Request) -> str:
         return f"<p>{words_of(request)('race_about')}</p>"
 
     def _end(self, request: gr.Request) -> None:
@@ -63,47 +59,47 @@ class Race:
 
     def _run(self, request: gr.Request, prompt: str, mode: str, *values: Any) -> Iterator[tuple[Any, ...]]:
         words, redraw = words_of(request), Redraw()
-        with told(request):
+        with errors_as_toasts(request):
             if mode == "off":
-                raise refused("race_plain", request)
+                raise toast("race_plain", request)
             asked, settings = Turn(text_of(prompt)), Settings.of(mode, *values).seeded()
-            yield lanes_html(Standing(asked, asked), mode, words), *toggled(False, True)
-            for standing in self._assistant.race(asked, settings, str(request.session_hash)):
-                plain, drafted = standing.plain, standing.drafted
+            yield lanes_html(RaceState(asked, asked), mode, words), *toggled(False, True)
+            for state in self._assistant.race(asked, settings, str(request.session_hash)):
+                plain, drafted = state.plain, state.drafted
                 if redraw.is_due(drafted.complete or (plain.complete and not drafted.token_ids)):
-                    start = gr.Button(translate("race_again" if standing.disturbed else "race_start"), visible=AWAY)
-                    yield lanes_html(standing, mode, words), start, gr.skip()
+                    start = gr.Button(translate("race_again" if state.disturbed else "race_start"), visible=HIDDEN)
+                    yield lanes_html(state, mode, words), start, gr.skip()
 
 
-def lanes_html(standing: Standing, mode: str, words: Words) -> str:
-    """Both answers, and who won by how much once both are there and nothing disturbed them."""
-    plain, drafted, reading = standing.plain, standing.drafted, standing.reading
-    lanes = _lane_html(plain, words("mode_off"), None if plain.complete else reading, words)
-    lanes += _lane_html(drafted, words(f"mode_{mode}"), reading if plain.complete else None, words)
-    note = f'<p class="disturbed" role="alert">{words("race_disturbed")}</p>' if standing.disturbed else ""
-    return f'<div class="lanes">{lanes}</div>{_verdict_html(standing, words)}{note}'
+def lanes_html(state: RaceState, mode: str, words: Words) -> str:
+    """Both answers, and the comparison of their times once both are complete."""
+    plain, drafted, prefill = state.plain, state.drafted, state.prefill
+    lanes = _lane_html(plain, words("mode_off"), None if plain.complete else prefill, words)
+    lanes += _lane_html(drafted, words(f"mode_{mode}"), prefill if plain.complete else None, words)
+    note = f'<p class="disturbed" role="alert">{words("race_disturbed")}</p>' if state.disturbed else ""
+    return f'<div class="lanes">{lanes}</div>{_verdict_html(state, words)}{note}'
 
 
-def _lane_html(turn: Turn, name: str, reading: Reading | None, words: Words) -> str:
+def _lane_html(turn: Turn, name: str, prefill: PrefillProgress | None, words: Words) -> str:
     if turn.complete:
         line = rendering.figures_html(turn, words)
     else:
         count = len(turn.token_ids)
         said = words.count(count, "token", "tokens") if count else words("race_waits")
-        said = rendering.reading_html(reading, words) if reading else said
+        said = rendering.prefill_html(prefill, words) if prefill else said
         line = f'<div class="figures"><span>{said}</span></div>'
     return f"<section><h3>{name}</h3>{rendering.coloured_html(turn.spans)}{line}</section>"
 
 
-def _verdict_html(standing: Standing, words: Words) -> str:
-    plain, drafted = standing.plain, standing.drafted
+def _verdict_html(state: RaceState, words: Words) -> str:
+    plain, drafted = state.plain, state.drafted
     if plain.stats is None or drafted.stats is None:
         return ""
     differs_at = first_difference(plain.token_ids, drafted.token_ids)
     times = {"plain": rendering.duration(plain.stats.total_s), "drafted": rendering.duration(drafted.stats.total_s)}
     if differs_at is not None:
         line = words("race_other", place=f"{differs_at + 1:,}", **times)
-    elif standing.disturbed:
+    elif state.disturbed:
         line = words("race_same_tokens", count=f"{len(plain.token_ids):,}", **times)
     else:
         ratio = plain.stats.total_s / drafted.stats.total_s if drafted.stats.total_s else 1.0

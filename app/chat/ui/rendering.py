@@ -1,4 +1,4 @@
-"""Turns as the HTML that the chat shows. Everything a person or a model wrote is escaped, or rendered by `markdown`."""
+"""Turns as HTML. All text of a person or a model is escaped, or rendered by `markdown`."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from outrider.pipelines import Span
 from ..assistant import State
 from ..core.code import code_start, is_python
 from ..core.conversation import CANCELLED, File, Turn
-from ..core.reading import Reading
-from ..core.reason import Reason
+from ..core.prefill_progress import PrefillProgress
 from ..core.receipt import Receipt
-from ..i18n.wording import IN_ENGLISH, Words
+from ..core.user_message import UserMessage
+from ..i18n.translations import IN_ENGLISH, Words
 from ..store.history import Node
 from .markdown import code_html, markdown_html, verbatim
 
 SOURCES = ("target", "prompt_lookup", "suffix", "earlier_turn", "reference", "draft_model", "grammar")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model"}
-LEAST_TOLD_MS = 0.5  # less would read as nothing saved
+LEAST_TOLD_MS = 0.5  # less would be shown as 0 ms
 MODES = ("auto", "off", "lookup", "suffix", "draft", "chained")
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
@@ -31,20 +31,20 @@ _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | r
 def chat_messages(
     nodes: Iterable[Node], coloured: bool, words: Words = IN_ENGLISH, notes: Mapping[int, str] = MappingProxyType({})
 ) -> list[dict[str, str]]:
-    """What `gr.Chatbot` shows: a message for each prompt and one for each answer with its figures.
+    """The value of `gr.Chatbot`: a message for each prompt, and one for each answer with its figures.
 
-    `notes` are lines of HTML to stand under the answers of some nodes.
+    `notes` are lines of HTML to show under answers, by the ids of their nodes.
     """
     result = []
     for node in nodes:
         prompt = prompt_html(node.turn.prompt) + files_html(node.turn.files, words)
-        result.append({"role": "user", "content": prompt + prompt_acts_html(node, words)})
+        result.append({"role": "user", "content": prompt + prompt_buttons_html(node, words)})
         result.append({"role": "assistant", "content": answer_content(node, coloured, words, notes.get(node.id))})
     return result
 
 
 def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: str | None = None) -> str:
-    """An answer, coloured by where its tokens came from or as Markdown, and the lines under it."""
+    """An answer, coloured by the sources of its tokens or as Markdown, and the lines under it."""
     turn = node.turn
     if not turn.complete and not turn.spans:
         dots = "<span>.</span><span>.</span><span>.</span>"
@@ -53,36 +53,36 @@ def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: 
     if not turn.complete:
         return body
     line = f'<p class="receipt" role="status">{note}</p>' if note else receipt_html(turn.receipt, words)
-    return f"{body}{figures_html(turn, words)}{line}{answer_acts_html(node, words)}"
+    return f"{body}{figures_html(turn, words)}{line}{answer_buttons_html(node, words)}"
 
 
-def prompt_acts_html(node: Node, words: Words) -> str:
-    """The buttons under a prompt: its branches, where it has several, edit and copy."""
+def prompt_buttons_html(node: Node, words: Words) -> str:
+    """The buttons under a prompt: to change between its branches if there are several, edit and copy."""
     if not node.turn.complete:
         return ""
     place, count = node.siblings.index(node.id) + 1 if node.siblings else 1, len(node.siblings)
     branches = ""
     if count > 1:
-        back, on = act_html("back", node, words), act_html("on", node, words)
+        back, on = button_html("back", node, words), button_html("on", node, words)
         branches = f'<span class="branches">{back}<span>{place}/{count}</span>{on}</span>'
-    acts = branches + act_html("edit", node, words) + act_html("copy", node, words, "copy_prompt")
+    acts = branches + button_html("edit", node, words) + button_html("copy", node, words, "copy_prompt")
     return f'<div class="acts">{acts}</div>'
 
 
-def answer_acts_html(node: Node, words: Words) -> str:
-    receipt = act_html("receipt", node, words) if node.turn.token_ids else ""
-    return f'<div class="acts">{act_html("copy", node, words, "copy_answer")}{receipt}</div>'
+def answer_buttons_html(node: Node, words: Words) -> str:
+    receipt = button_html("receipt", node, words) if node.turn.token_ids else ""
+    return f'<div class="acts">{button_html("copy", node, words, "copy_answer")}{receipt}</div>'
 
 
-def act_html(label: str, node: Node, words: Words, act: str | None = None) -> str:
-    """A button that the page's listener knows by its classes, which are all that the chat lets through."""
+def button_html(label: str, node: Node, words: Words, act: str | None = None) -> str:
+    """A button that `message_buttons` recognizes by its classes, since the chatbot strips other attributes."""
     act = act or label
     hint = escape(words(f"{act}_hint"))
     return f'<button type="button" class="act act-{act} turn-{node.id}" title="{hint}">{words(label)}</button>'
 
 
 def coloured_html(spans: Iterable[Span]) -> str:
-    """The answer's text, white space kept, each span marked with its source; line ends and indents stay unmarked."""
+    """The text with each span marked by its source. White space is kept; line ends and indents are not marked."""
     html = []
     in_indent = True
     for span in spans:
@@ -96,14 +96,14 @@ def coloured_html(spans: Iterable[Span]) -> str:
 
 
 def answer_html(text: str) -> str:
-    """The answer as its Markdown says; bare Python becomes a code block, so that it is highlighted."""
+    """The answer as Markdown. Python code without a fence becomes a highlighted code block."""
     if "```" in text or not is_python(text):
         return markdown_html(text)
     return f'<div class="answer-text">{code_html(text.strip(chr(10)), "python")}</div>'
 
 
 def prompt_html(prompt: str) -> str:
-    """A prompt as it was typed, its code (fenced, or from the first line that starts like a definition) set apart."""
+    """A prompt as it was typed. Fenced code, or else code from `code_start` on, is in blocks."""
     parts = _FENCE.split(prompt)
     if len(parts) == 1 and (start := code_start(prompt)) is not None:
         parts = [prompt[:start], prompt[start:]]
@@ -118,16 +118,16 @@ def prompt_html(prompt: str) -> str:
 
 
 def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
-    """The line under an answer: tokens, speed, passes, and how many of the drafted tokens stood."""
+    """The line under an answer: tokens, speed, passes, accepted tokens, and time saved."""
     figures = [f"<span>{figure}</span>" for figure in figures_of(turn, words)]
-    if turn.saving is not None and turn.saving.took_ms and turn.saving.is_certain:
+    if turn.time_saved is not None and turn.time_saved.took_ms and turn.time_saved.is_certain:
         parts = ", ".join(
             f"{words(f'from_{source}')} {saved_phrase(ms, words)}"
-            for source, ms in turn.saving.by_drafter.items()
+            for source, ms in turn.time_saved.by_drafter.items()
             if source in SOURCES
         )
-        hint = words("saved_hint", plain=duration(turn.saving.plain_ms / 1e3), parts=parts)
-        figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.saving.total_ms, words)}</span>')
+        hint = words("saved_hint", plain=duration(turn.time_saved.plain_ms / 1e3), parts=parts)
+        figures.append(f'<span class="saved" title="{hint}">{saved_phrase(turn.time_saved.total_ms, words)}</span>')
     if turn.finish_reason == "length":
         figures.append(f'<span class="note">{words("looped" if turn.is_looping else "cut")}</span>')
     if turn.finish_reason == CANCELLED:
@@ -136,7 +136,7 @@ def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
 
 
 def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
-    """The settings that matter and the figures of one answer, as phrases."""
+    """The mode, the seed of a sampled answer, and the statistics, as phrases."""
     figures = [words(f"mode_{turn.settings.mode}")]
     if turn.settings.temperature > 0:
         figures.append(words("seed", seed=turn.settings.seed))
@@ -153,14 +153,14 @@ def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
 
 
 def legend_html(modes: Iterable[str], words: Words = IN_ENGLISH, turns: Iterable[Turn] = ()) -> str:
-    """What the colours mean, for the sources that these modes can have, and what each saved in these turns."""
-    savings = [turn.saving for turn in turns if turn.saving is not None]
+    """The colours of the sources that these modes can have, and the time that each saved in these turns."""
+    times_saved = [turn.time_saved for turn in turns if turn.time_saved is not None]
     saved: dict[str, float] = {}
-    for saving in savings:
-        for source, ms in saving.by_drafter.items() if saving.is_certain else ():
+    for time_saved in times_saved:
+        for source, ms in time_saved.by_drafter.items() if time_saved.is_certain else ():
             saved[source] = saved.get(source, 0.0) + ms
     sources = ["target", *(source for mode, source in DRAFTERS.items() if mode in modes)]
-    drafted = {source for saving in savings for source in saving.took_ms}
+    drafted = {source for time_saved in times_saved for source in time_saved.took_ms}
     sources += sorted(source for source in drafted if source in SOURCES and source not in sources)
     marks = []
     for source in sources:
@@ -176,19 +176,19 @@ def saved_phrase(ms: float, words: Words) -> str:
 
 
 def speedup(ratio: float, words: Words) -> str:
-    """How much faster, for how many times as long the other one took; a twentieth is nothing."""
+    """A phrase for `ratio`, the plain time divided by the drafted time. Differences below 5% are not shown."""
     if 0.95 < ratio < 1.05:
         return words("as_fast")
     return words("faster", ratio=f"{ratio:.1f}") if ratio > 1 else words("slower", ratio=f"{1 / ratio:.1f}")
 
 
 def duration(seconds: float) -> str:
-    """In the unit that it is read in."""
+    """In milliseconds below one second, else in seconds."""
     return f"{1e3 * seconds:,.0f} ms" if seconds < 0.9995 else f"{seconds:,.{2 if seconds < 2 else 1}f} s"
 
 
 def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
-    """What the replay of an answer showed."""
+    """The result of the replay of an answer."""
     if receipt is None:
         return ""
     if receipt.differs_at is None:
@@ -202,13 +202,13 @@ def receipt_html(receipt: Receipt | None, words: Words = IN_ENGLISH) -> str:
     return f'<p class="receipt {sort}">{line}</p>'
 
 
-def reading_html(reading: Reading, words: Words = IN_ENGLISH) -> str:
-    """How much of the prompt is read; a bar as soon as there is something to show, which short prompts never have."""
-    total = f"{reading.total:,}"
-    if not reading.read:
-        return words("reading", count=total)
-    line = words("reading_on", read=f"{reading.read:,}", count=total, share=f"{reading.read / reading.total:.0%}")
-    return f'<progress class="reading" max="{reading.total}" value="{reading.read}"></progress>{line}'
+def prefill_html(prefill: PrefillProgress, words: Words = IN_ENGLISH) -> str:
+    """The progress of the prefill, with a bar once it is above zero."""
+    total = f"{prefill.total:,}"
+    if not prefill.read:
+        return words("prefill", count=total)
+    line = words("prefill_progress", read=f"{prefill.read:,}", count=total, share=f"{prefill.read / prefill.total:.0%}")
+    return f'<progress class="reading" max="{prefill.total}" value="{prefill.read}"></progress>{line}'
 
 
 def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:
@@ -218,7 +218,7 @@ def files_html(files: Sequence[File], words: Words = IN_ENGLISH) -> str:
 
 
 def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str:
-    """How much of the context a conversation takes; `used` is None where that cannot be told."""
+    """How much of the context a conversation takes. `used` is None if it is unknown."""
     if used is None:
         return f"<span>{words('context_unknown', all=f'{context:,}')}</span>"
     line = words("context", used=f"{used:,}", all=f"{context:,}")
@@ -226,21 +226,21 @@ def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str
 
 
 def words_html(words: Words) -> str:
-    """For the page's script: the language, and names of what only screen readers name."""
+    """For page.js: the language, and labels for screen readers."""
     names = {"chats": "chats", "settings": "settings", "examples": "examples", "log": "tab_chat", "copied": "copied"}
     names |= {"user": "prompt", "bot": "answer"}
     said = "".join(f' data-{name}="{escape(words(key))}"' for name, key in names.items())
     return f'<p hidden data-lang="{words.language}"{said}></p>'
 
 
-def notice_html(notice: Reason | None, words: Words = IN_ENGLISH) -> str:
-    """What was wrong with the history file, where something was."""
-    return f'<p role="alert">{escape(words.reason(notice))}</p>' if notice else ""
+def notice_html(notice: UserMessage | None, words: Words = IN_ENGLISH) -> str:
+    """What was wrong with the history file, if anything was."""
+    return f'<p role="alert">{escape(words.error(notice))}</p>' if notice else ""
 
 
 def status_html(name: str, state: State, words: Words = IN_ENGLISH) -> str:
     """The model's name and whether it is ready."""
-    values = {n: words.reason(value) if isinstance(value, Reason) else value for n, value in state.values.items()}
+    values = {n: words.error(value) if isinstance(value, UserMessage) else value for n, value in state.values.items()}
     line = escape(words(state.line, **values))
     if state.name == "warming":
         line += " " + words("seconds", seconds=f"{time.monotonic() - state.began:.0f}")

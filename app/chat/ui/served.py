@@ -11,7 +11,7 @@ from .uploads import Uploads
 
 
 class GatedApp(App):
-    """What `launch` serves. Middleware that is only handed to Gradio would stand behind Gradio's own."""
+    """The application that `launch` serves. Middleware that is passed to Gradio would run after Gradio's own."""
 
     def __init__(self, access: Access, uploads: Uploads) -> None:
         super().__init__(default_response_class=ORJSONResponse)

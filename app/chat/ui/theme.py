@@ -1,4 +1,4 @@
-"""The look of the page: fonts that every system has, quiet greys, one accent. Nothing is fetched for it."""
+"""The look of the page: system fonts, greys, and one accent colour. Nothing is downloaded for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STYLE_SHEET = Path(__file__).with_name("page.css")
 SCRIPT = Path(__file__).with_name("page.js")
 TEXT_FONTS = ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica Neue", "Noto Sans", "sans-serif"]
 CODE_FONTS = ["ui-monospace", "SF Mono", "Cascadia Code", "Menlo", "Consolas", "DejaVu Sans Mono", "monospace"]
-FAINT, FAINT_IN_DARK = "#4f5d70", "#a3b1c6"  # still legible, by WCAG's contrast of 4.5
+FAINT, FAINT_IN_DARK = "#4f5d70", "#a3b1c6"  # with the contrast of 4.5 that WCAG requires
 ICON = (
     "data:image/svg+xml,"
     "%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 32 32'%3E"

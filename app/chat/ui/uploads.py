@@ -1,4 +1,4 @@
-"""Where files lie that the browser sends, and how many may."""
+"""The folder of uploaded files, and its limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIB = 1 << 20
 
 
 class TooMuch(OutriderError):
-    """A file that is not taken; the `status` is the one of HTTP."""
+    """An upload that exceeds a limit. `status` is the HTTP status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -29,7 +29,7 @@ class TooMuch(OutriderError):
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """one: bytes of a request that brings files. together, files: of all that lie there. kept_s: how long they do."""
+    """one: bytes of one upload. together, files: bytes and number of all stored files. kept_s: seconds to keep one."""
 
     one: int = 32 * MIB
     together: int = 256 * MIB
@@ -38,30 +38,30 @@ class UploadLimits:
 
 
 class Uploads:
-    """Counts what lies in the folder before anything is added to it. All calls come from one event loop."""
+    """Checks the limits before each upload. All calls must come from one event loop."""
 
     def __init__(self, folder: Path, limits: UploadLimits) -> None:
         self.limits = limits
         self._folder = folder
-        self._coming = 0  # bytes of requests that are being read
+        self._coming = 0  # bytes of the uploads in progress
 
     @asynccontextmanager
     async def room_for(self, num_bytes: int) -> AsyncIterator[None]:
-        """Raises TooMuch where there is none."""
+        """Reserve room for an upload. Raises TooMuch if a limit is exceeded."""
         limits = self.limits
         if num_bytes > limits.one:
-            raise TooMuch(f"The files are larger than {limits.one / MIB:g} MiB, the most that is taken.", 413)
+            raise TooMuch(f"The files are larger than {limits.one / MIB:g} MiB, the limit for one upload.", 413)
         self._coming += num_bytes
         try:
             num_files, stored = await asyncio.to_thread(self._clean)
             if num_files >= limits.files or stored + self._coming > limits.together:
-                raise TooMuch("Too many files were uploaded: try again in an hour, or start Outrider again.", 507)
+                raise TooMuch("Too many files were uploaded: try again in an hour, or restart Outrider.", 507)
             yield
         finally:
             self._coming -= num_bytes
 
     def _clean(self) -> tuple[int, int]:
-        """Remove what is too old, also what a broken upload has left; the number and bytes of the others."""
+        """Remove old files, including those of broken uploads. Returns the number and bytes of the others."""
         num_files = num_bytes = 0
         for path in self._folder.rglob("*"):
             try:
@@ -71,7 +71,7 @@ class Uploads:
                 if time.time() - about.st_mtime > self.limits.kept_s:
                     path.unlink()
                     continue
-            except OSError:  # Gradio cleans too, and moves what is complete
+            except OSError:  # Gradio removes files too, and moves those that are complete
                 continue
             num_files, num_bytes = num_files + 1, num_bytes + about.st_size
         return num_files, num_bytes
@@ -79,10 +79,10 @@ class Uploads:
 
 @functools.cache
 def upload_folder() -> Path:
-    """A folder for this process alone, which other users cannot read and which goes when it ends.
+    """A folder for this process, which other users cannot read and which is removed when the process ends.
 
-    Gradio looks for it in the environment again and again, so one process has one; without this, all programs that
-    use Gradio would share one that every user can look into.
+    Gradio reads its path from the environment, so there is one per process. Otherwise all programs that use Gradio
+    would share a folder that every user can read.
     """
     within = os.environ.get("GRADIO_TEMP_DIR")
     if within is not None:

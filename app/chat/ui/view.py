@@ -1,4 +1,4 @@
-"""View: what one window of the page shows."""
+"""What a window of the page shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..store.history import Node, NoSuchChat
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A branch of a kept conversation; `chat` is None before the first prompt of a new one."""
+    """A branch of a stored conversation. `chat` is its id, None before the first prompt of a new one."""
 
     chat: int | None = None
     nodes: tuple[Node, ...] = ()
@@ -28,11 +28,11 @@ class View:
         return self.nodes[-1].id if self.nodes else None
 
     def before(self, node: Node) -> View:
-        """The turns that come before one of these."""
+        """The view of the turns before one of `nodes`."""
         return View(self.chat, self.nodes[: self.nodes.index(node)])
 
     def find(self, node: int) -> Node:
-        """The shown turn of this id. Raises NoSuchChat."""
+        """The shown turn with this id. Raises NoSuchChat."""
         for shown in self.nodes:
             if shown.id == node:
                 return shown

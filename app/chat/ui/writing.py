@@ -1,4 +1,4 @@
-"""Writing: which answers are to be written, or are being written, and by which window."""
+"""Which answers are pending or being written, and for which window."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 
 
 class Writing:
-    """By turns' ids. An answer is announced when it is asked for, starts later, and may be withdrawn in between."""
+    """Answers by the ids of their turns. Each is announced, then started or withdrawn. Thread-safe."""
 
     def __init__(self) -> None:
         self._visitors: dict[int, str] = {}
@@ -18,7 +18,7 @@ class Writing:
             self._visitors[node] = visitor
 
     def start(self, node: int, visitor: str) -> bool:
-        """Whether it may be written: not if it was withdrawn, or is being written."""
+        """Returns whether it may be written: not if it was withdrawn or has already started."""
         with self._lock:
             may = self._visitors.get(node) == visitor and node not in self._started
             if may:
@@ -31,19 +31,19 @@ class Writing:
             self._started.discard(node)
 
     def withdraw(self, node: int) -> None:
-        """Forget it, unless it has started."""
+        """Remove it, unless it has started."""
         with self._lock:
             if node not in self._started:
                 self._visitors.pop(node, None)
 
     def withdraw_all(self, visitor: str) -> None:
-        """Forget what this visitor asked for and has not started."""
+        """Remove the answers of this visitor that have not started."""
         with self._lock:
             for node in [node for node, other in self._visitors.items() if other == visitor]:
                 if node not in self._started:
                     del self._visitors[node]
 
     def visitor(self, node: int) -> str | None:
-        """Who asked for it; None where it has ended, or nobody of this program did."""
+        """The visitor for whom it is pending or being written; None if it is neither."""
         with self._lock:
             return self._visitors.get(node)

@@ -22,9 +22,9 @@ from outrider.app.chat.core.conversation import File, Turn
 from outrider.app.chat.core.settings import Settings
 from outrider.app.chat.store.history import History
 from outrider.app.chat.ui import Page
+from outrider.app.chat.ui.chat_events import ChatEvents
 from outrider.app.chat.ui.composer import Entry
 from outrider.app.chat.ui.panel import SettingsPanel
-from outrider.app.chat.ui.talk import Talk
 from outrider.app.chat.ui.view import View
 from outrider.pipelines import InvalidOption
 from outrider.pipelines.config import GenerationConfig
@@ -55,8 +55,8 @@ def request_of(visitor: str) -> Any:
 class Window:
     """Events of the page, called as Gradio calls them; an error of the page's own is what someone reads."""
 
-    def __init__(self, talk: Talk) -> None:
-        self.talk, self.request, self.view = talk, request_of(secrets.token_hex(4)), View()
+    def __init__(self, events: ChatEvents) -> None:
+        self.events, self.request, self.view = events, request_of(secrets.token_hex(4)), View()
 
     def does(self, event: Callable[..., Any], *values: Any) -> Any:
         try:
@@ -65,16 +65,16 @@ class Window:
             return None
 
     def ask(self, prompt: Any, *values: Any) -> None:
-        if begun := self.does(self.talk.ask, prompt, Entry(), self.view, True, *values):
+        if begun := self.does(self.events.ask, prompt, Entry(), self.view, True, *values):
             self.view = next(part for part in begun if isinstance(part, View))
             self.answer()
 
     def answer(self) -> None:
-        for drawn in self.talk.answer(self.request, self.view, True):
+        for drawn in self.events.answer(self.request, self.view, True):
             self.view = drawn[0] if isinstance(drawn[0], View) else self.view
 
     def open(self, chat: int) -> None:
-        opened = self.talk.open(self.request, chat, True, "", Entry(), self.view, {})
+        opened = self.events.open(self.request, chat, True, "", Entry(), self.view, {})
         self.view = next(part for part in opened if isinstance(part, View))
 
 
@@ -85,17 +85,17 @@ def assistant() -> Assistant:
     return Assistant(pipeline, "scripted")
 
 
-def all_can_be_used(talk: Talk, history: History) -> None:
+def all_can_be_used(events: ChatEvents, history: History) -> None:
     for chat in history.chats():
-        window = Window(talk)
+        window = Window(events)
         window.open(chat.id)
         assert window.view.nodes
         assert not window.view.is_answering
-        json.dumps(talk.drawn(window.view, True, window.request), ensure_ascii=False).encode()
+        json.dumps(events.render(window.view, True, window.request), ensure_ascii=False).encode()
         window.ask("And now?", *GOOD)
         assert window.view.nodes[-1].turn.prompt == "And now?"
         assert window.view.nodes[-1].turn.finish_reason == "stop"
-        talk.stop(window.view, True, window.request)
+        events.stop(window.view, True, window.request)
         history.delete(chat.id)
     assert history.chats() == []
 
@@ -104,15 +104,15 @@ def all_can_be_used(talk: Talk, history: History) -> None:
 @settings(max_examples=80, deadline=None, print_blob=True)
 def test_no_value_of_any_control_leaves_a_conversation_that_cannot_be_used(assistant, changes, later: bool) -> None:
     history = History(Path(":memory:"))
-    talk, values = Talk(assistant, history), ["Write area.", *GOOD]
-    window = Window(talk)
+    events, values = ChatEvents(assistant, history), ["Write area.", *GOOD]
+    window = Window(events)
     if later:
         window.ask(*values)
     for at, value in changes:
         values[at] = value
     window.ask(*values)
     assert all(node.turn.complete for node in window.view.nodes)
-    all_can_be_used(talk, history)
+    all_can_be_used(events, history)
     history.close()
 
 
@@ -171,15 +171,15 @@ def test_what_the_browser_keeps_is_taken_only_where_it_is_settings(assistant, ke
 
 def test_an_answer_that_never_began_can_be_stopped_and_is_ended_when_opened(assistant) -> None:
     history = History(Path(":memory:"))
-    talk = Talk(assistant, history)
-    window = Window(talk)
-    begun = talk.ask(window.request, "Write area.", Entry(), View(), True, *GOOD)
+    events = ChatEvents(assistant, history)
+    window = Window(events)
+    begun = events.ask(window.request, "Write area.", Entry(), View(), True, *GOOD)
     window.view = next(part for part in begun if isinstance(part, View))
     with pytest.raises(gr.Error):
-        talk.ask(window.request, "Once more.", Entry(), window.view, True, *GOOD)
-    stopped, *_ = talk.stop(window.view, True, window.request)
+        events.ask(window.request, "Once more.", Entry(), window.view, True, *GOOD)
+    stopped, *_ = events.stop(window.view, True, window.request)
     assert stopped.nodes[-1].turn.finish_reason == "cancelled"
-    ((first, *_),) = talk.answer(window.request, window.view, True)
+    ((first, *_),) = events.answer(window.request, window.view, True)
     assert first == gr.skip(), "it comes too late"
     history.add_turn(stopped.chat, stopped.tip, Turn("Whoever asked is gone.", files=(File("a", "b"),)))
     window.open(stopped.chat)
@@ -235,15 +235,15 @@ def test_over_http_no_control_leaves_a_conversation_that_cannot_be_used(served) 
     for at, value in [*refused, *taken]:
         wire, values = Wire(page, address), ["Write area.", *GOOD]
         values[at] = value
-        if wire("Talk.ask", values[0], None, None, True, *values[1:]):
-            assert wire("Talk.answer", None, True)
+        if wire("ChatEvents.ask", values[0], None, None, True, *values[1:]):
+            assert wire("ChatEvents.answer", None, True)
     kept = page.history.chats()
     assert len(kept) == len(taken)
     for chat in kept:
         wire = Wire(page, address)
         assert wire("Page._refresh", None, "")
-        assert wire("Talk.open", chat.id, True, "", None, None, None)
-        assert wire("Talk.stop", None, True)
+        assert wire("ChatEvents.open", chat.id, True, "", None, None, None)
+        assert wire("ChatEvents.stop", None, True)
         assert wire("Deletion.connect.<locals>.ask", None)
-        assert wire("ChatList.delete_doomed", None, None)
+        assert wire("ChatList.delete_pending", None, None)
     assert page.history.chats() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from outrider.app.chat.store.transfer import (
     to_markdown,
 )
 from outrider.app.chat.ui import rendering
-from outrider.app.chat.ui.acts import saved
+from outrider.app.chat.ui.message_buttons import to_file
 
 STATS = {
     "prompt_tokens": 5, "cached_tokens": 0, "new_tokens": 3, "passes": 2, "drafted": 4, "accepted": 1,
@@ -96,6 +97,30 @@ def test_a_poisoned_import_is_refused_in_words(content: bytes) -> None:
     assert len(str(refusal.value)) < 500
 
 
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"prompt": 1}, "turns.1.prompt"),
+        ({"stats": {**STATS, "passes": "2"}}, "turns.1.stats.passes"),
+        ({"receipt": {**RECEIPT, "plain_s": None}}, "turns.1.receipt.plain_s"),
+        ({"settings": {"mode": "fast"}}, "turns.1.settings.mode"),
+        ({"saving": {**SAVING, "plain_passes": 1}}, "turns.1.saving.plain_passes"),
+        ({"parent": "0"}, "turns.1.parent"),
+    ],
+)
+def test_a_refusal_names_the_field(change: dict[str, Any], field: str) -> None:
+    with pytest.raises(BadRecord, match=re.escape(field)):
+        read_exchange(whole(TURN, {**TURN, **change}))
+
+
+def test_an_export_has_the_values_that_the_first_release_wrote() -> None:
+    exchange = read_exchange(whole({"parent": None, **TURN}))
+    (record,) = json.loads(to_json(exchange))["turns"]
+    assert list(record) == ["parent", *TURN]
+    assert {**record, "settings": TURN["settings"]} == {"parent": None, **TURN}
+    assert record["settings"]["temperature"] == 0.5
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_turn_that_cannot_be_kept_keeps_the_others_out(place: int) -> None:
     turns: list[Any] = [dict(TURN), dict(TURN), dict(TURN)]
@@ -145,7 +170,7 @@ def test_whatever_is_changed_in_an_import_it_is_refused_or_can_be_used(data: st.
 
 @pytest.mark.parametrize("name", [*NAMES, "", ".", "..", "...", "\ud800", "x" * 5000, "你" * 5000])
 def test_no_name_from_outside_becomes_a_path(name: str) -> None:
-    parcel = json.loads(saved(f"{name}.json", "x"))
+    parcel = json.loads(to_file(f"{name}.json", "x"))
     stem, _, ending = parcel["name"].rpartition(".")
     assert ending == "json"
     assert stem

@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import expect
 
 from outrider.app.chat.assistant import Choice
-from outrider.app.chat.core.reason import Reason, without_paths
-from outrider.app.chat.i18n.wording import IN_ENGLISH, Words
-from outrider.app.chat.ui.guard import refusal_html
+from outrider.app.chat.core.user_message import UserMessage, without_paths
+from outrider.app.chat.i18n.translations import IN_ENGLISH, Words
+from outrider.app.chat.ui.error_toast import error_html
 from outrider.pipelines import BrokenPair
 
 from ..chat.scripted import Refused, ScriptedPipeline
@@ -47,8 +47,8 @@ def test_what_is_no_path_stays(said: str) -> None:
 
 @pytest.mark.parametrize("words", [IN_ENGLISH, Words("zh")])
 def test_what_nobody_foresaw_says_nothing_of_itself(words: Words) -> None:
-    assert refusal_html(PermissionError(13, "denied", "/home/ada/x"), words) == words("failed")
-    assert "ada" not in words.reason(Reason.of(BrokenPair("/home/ada/pair has no model.")))
+    assert error_html(PermissionError(13, "denied", "/home/ada/x"), words) == words("failed")
+    assert "ada" not in words.error(UserMessage.of(BrokenPair("/home/ada/pair has no model.")))
 
 
 def test_no_message_on_the_page_holds_a_path(
@@ -56,7 +56,7 @@ def test_no_message_on_the_page_holds_a_path(
 ) -> None:
     pipeline.warm.set()
     pipeline.refusal = Refused("/home/ada/pairs/small/target.xml cannot be read (/home/ada/pairs/small/target.bin).")
-    broken = Choice("broken", Path("/home/ada/broken"), Reason("/home/ada/broken/x.xml is missing.", "BrokenPair"))
+    broken = Choice("broken", Path("/home/ada/broken"), UserMessage("/home/ada/broken/x.xml is missing.", "BrokenPair"))
     monkeypatch.setattr("outrider.app.chat.assistant.pairs_in", lambda *folders: [broken])
     page = open_context().new_page()
     page.goto(serve(pipeline))

@@ -23,7 +23,7 @@ def test_text_is_taken_as_it_is_and_line_ends_and_marks_as_python_has_them(tmp_p
     [
         (b"\x89PNG\x00", "isn't a text file"),
         (b"gr\xfcn", "isn't UTF-8 text"),
-        (b"x" * (LARGEST_TOGETHER + 1), "of the 256,000 that files can have together 256,000 are left"),
+        (b"x" * (LARGEST_TOGETHER + 1), "only 256,000 of the 256,000 for all files are left"),
     ],
 )
 def test_what_is_no_text_or_too_much_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:

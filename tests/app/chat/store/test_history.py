@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sqlite3
-import stat
 import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 
-from outrider.app.chat.core.conversation import CANCELLED, File, Turn
-from outrider.app.chat.core.receipt import Receipt
-from outrider.app.chat.core.saving import Saving
+from outrider.app.chat.core.conversation import CANCELLED, Turn
 from outrider.app.chat.core.settings import Settings
 from outrider.app.chat.store.history import Chat, History, NoSuchChat, title_of
-from outrider.app.chat.store.record import BadRecord, settings_of, settings_record, turn_of, turn_record
-from outrider.app.chat.store.transfer import BadImport, exchange_of, read_exchange, to_json, to_markdown
-from outrider.pipelines import Span, Statistics
+from outrider.app.chat.store.record import BadRecord
+from outrider.app.chat.store.transfer import exchange_of, read_exchange, to_json
+from outrider.pipelines import Span
 
-TEXTS = st.text(st.sampled_from("aA bß\n\r`#<!->\\你 %_'\"\ud800")) | st.just("## Prompt <!-- prompt -->\nx")
-STATS = Statistics(5, 0, 3, 2, 4, 1, {"suffix": 4}, {"suffix": 1}, 0.1, None, 0.2, 0.0, 0.3)
-turns = st.builds(
-    Turn,
-    TEXTS,
-    settings=st.builds(Settings, temperature=st.floats(0, 2), seed=st.none() | st.integers(0, 9), system=TEXTS),
-    files=st.lists(st.builds(File, TEXTS, TEXTS), max_size=2).map(tuple),
-    model=TEXTS,
-    spans=st.lists(st.builds(Span, TEXTS, st.sampled_from(["target", "suffix"])), max_size=3).map(tuple),
-    token_ids=st.lists(st.integers(0, 99), max_size=3).map(tuple),
-    finish_reason=st.sampled_from(["stop", "length", CANCELLED]),
-    stats=st.sampled_from([None, STATS]),
-    saving=st.sampled_from([None, Saving(1.5, {"suffix": 2.5}, {"suffix": 1.0}, 0.5)]),
-    receipt=st.sampled_from([None, Receipt(3, 1, 0.5, 0.25), Receipt(3, None, 0.5, 0.25)]),
-)
+from .turns import STATS, TEXTS, altered, kept, stored, turns
 
 
 class Reference(RuleBasedStateMachine):
@@ -172,72 +152,8 @@ def said(turn: Turn) -> str:
     return stored("\n".join([turn.prompt, turn.text, *(t for f in turn.files for t in (f.name, f.text))])).casefold()
 
 
-def stored(text: str) -> str:
-    return text.replace("\ud800", "?")
-
-
-def kept(turn: Turn) -> Turn:
-    """Without lone surrogates."""
-    return turn_of(json.loads(json.dumps(turn_record(turn)).replace("\\ud800", "?")))
-
-
 Reference.TestCase.settings = settings(max_examples=40, stateful_step_count=25)
 TestAnyOrderOfCallsLeavesWhatListsWould = Reference.TestCase
-
-
-@given(turns)
-@settings(max_examples=50)
-def test_a_turn_comes_back_from_its_record(turn: Turn) -> None:
-    assert turn_of(turn_record(turn)) == kept(turn)
-    assert settings_of(settings_record(turn.settings)) == kept(turn).settings
-
-
-@given(st.text("ab #\\<!->\n\r`"), st.lists(turns, min_size=1, max_size=4))
-@settings(max_examples=50)
-def test_markdown_brings_back_what_was_said(title: str, path: list[Turn]) -> None:
-    content = to_markdown(title, path).encode("utf-8", "surrogatepass")
-    if b"\xed\xa0\x80" in content:
-        return
-    back = read_exchange(content)
-    assert [parent for parent, _ in back.turns] == [None, *range(len(path) - 1)]
-    assert [(turn.prompt, turn.text) for _, turn in back.turns] == [(turn.prompt, turn.text) for turn in path]
-    assert [[f.text for f in turn.files] for _, turn in back.turns] == [[f.text for f in turn.files] for turn in path]
-
-
-def test_code_is_fenced_in_markdown_and_prose_is_not() -> None:
-    code = "def f(x):\n    return x"
-    turn = Turn(f"Rename it:\n{code}", files=(File("f.py", "x = 1\n"),), spans=(Span(code, "target"),))
-    text = to_markdown("Title", [turn])
-    assert f"Rename it:\n```python\n{code}\n```\n" in text
-    assert "```\nx = 1\n\n```\n" in text
-    assert text.endswith(f"\n```python\n{code}\n```\n")
-    assert "```" not in to_markdown("Title", [Turn("Hello", spans=(Span("Good day.", "target"),))])
-    own = Turn("Say:\n```\ndef f():\n    pass\n```", spans=(Span("Good day.", "target"),))
-    assert to_markdown("Title", [own]).count("```") == 2
-
-
-def test_a_fence_taken_away_by_hand_takes_no_line_of_the_text_with_it() -> None:
-    text = to_markdown("Title", [Turn("Hello", spans=(Span("def f(x):\n    return x", "target"),))])
-    edited = text.replace("```python\n", "").replace("\n```", "")
-    ((_, turn),) = read_exchange(edited.encode()).turns
-    assert turn.text == "def f(x):\n    return x"
-
-
-@pytest.mark.parametrize(
-    ("token_ids", "looping"),
-    [
-        ([*range(100), *[7] * 48], True),
-        ([*range(100), *[7] * 47], False),
-        ([1, 2, 3] * 16, True),
-        (list(range(20)) * 4, True),
-        (list(range(20)) * 3, False),
-        (list(range(65)) * 8, False),
-        ([*[7] * 48, 8], False),
-        ([], False),
-    ],
-)
-def test_an_answer_loops_that_ends_in_the_same_tokens_again_and_again(token_ids: list[int], looping: bool) -> None:
-    assert Turn("Hello", token_ids=tuple(token_ids)).is_looping == looping
 
 
 def test_a_history_is_there_after_a_restart(tmp_path: Path) -> None:
@@ -258,60 +174,6 @@ def test_a_history_is_there_after_a_restart(tmp_path: Path) -> None:
     again.drop_preset("warm")
     assert again.presets() == {}
     again.close()
-
-
-def damage_head(path: Path) -> None:
-    path.write_bytes(b"no database at all" * 300)
-
-
-def damage_middle(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[4096:] = b"\xff" * (len(content) - 4096)
-    path.write_bytes(content)
-
-
-def damage_tables(path: Path) -> None:
-    path.unlink()
-    db = sqlite3.connect(path)
-    db.execute("CREATE TABLE other (x)")
-    db.close()
-
-
-@pytest.mark.parametrize("damage", [damage_head, damage_middle, damage_tables])
-def test_a_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path: Path, damage) -> None:
-    path = tmp_path / "history.sqlite"
-    history = History(path)
-    history.add_turn(history.add_chat("Lost"), None, Turn("x" * 9000))
-    history.close()
-    damage(path)
-    content = path.read_bytes()
-    fresh = History(path)
-    (aside,) = tmp_path.glob("history.damaged-*.sqlite")
-    assert aside.read_bytes() == content
-    assert str(aside) in fresh.notice
-    assert fresh.notice.kind == "HistoryDamaged"
-    assert fresh.chats() == []
-    fresh.add_chat("Kept")
-    fresh.close()
-    again = History(path)
-    assert again.notice is None
-    assert [chat.title for chat in again.chats()] == ["Kept"]
-    again.close()
-
-
-def test_a_history_of_a_newer_outrider_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "history.sqlite"
-    altered(path, "PRAGMA user_version = 99")
-    content = path.read_bytes()
-    history = History(path)
-    assert history.notice.kind == "HistoryNewer"
-    assert "A newer Outrider wrote the history" in history.notice
-    assert str(tmp_path) not in history.notice
-    chat = history.add_chat("For now")
-    assert history.chats() == [Chat(chat, "For now")]
-    history.close()
-    assert path.read_bytes() == content
-    assert list(tmp_path.glob("*damaged*")) == []
 
 
 @pytest.mark.parametrize("record", ["{}", "3", "[" * 900 + "]" * 900, '{"prompt": {}}', '{"prompt": "x", "stats": 1}'])
@@ -349,11 +211,6 @@ def test_an_unreadable_preset_hides_no_other_and_can_be_deleted(tmp_path: Path) 
     again.close()
 
 
-def test_fractions_that_an_earlier_release_kept_can_be_read(tmp_path: Path) -> None:
-    record = {"prompt": "x", "settings": {"max_new_tokens": 20.5, "draft_tokens": 2.5}}
-    assert turn_of(record).settings == Settings(max_new_tokens=20, draft_tokens=2)
-
-
 def test_a_conversation_never_opens_empty_while_it_has_turns() -> None:
     history = History(Path(":memory:"))
     chat = history.add_chat("Branches")
@@ -367,46 +224,6 @@ def test_a_conversation_never_opens_empty_while_it_has_turns() -> None:
     history.remove(first)
     assert [node.id for node in history.resume(chat)] == [other]
     history.close()
-
-
-def test_nobody_else_can_read_the_history(tmp_path: Path) -> None:
-    folder = tmp_path / "made"
-    folder.mkdir(mode=0o755)
-    path = folder / "history.sqlite"
-    umask = os.umask(0)
-    try:
-        for _ in range(2):
-            history = History(path)
-            history.add_chat("Mine")
-            names = {"history.sqlite", "history.sqlite-wal", "history.sqlite-shm"}
-            assert {part.name for part in folder.iterdir()} == names
-            assert {stat.S_IMODE(part.stat().st_mode) for part in folder.iterdir()} == {0o600}
-            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-            history.close()
-            path.chmod(0o644)
-            folder.chmod(0o755)
-        History(tmp_path / "new" / "history.sqlite").close()
-        assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
-    finally:
-        os.umask(umask)
-
-
-def altered(path: Path, *statements: str) -> None:
-    """As somebody else changes a history, with SQLite alone."""
-    History(path).close()
-    db = sqlite3.connect(path, isolation_level=None)
-    for statement in statements:
-        db.execute(statement)
-    db.close()
-
-
-def test_a_folder_that_cannot_be_written_is_said_and_the_page_goes_on_without(tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("a file where the folder should be")
-    history = History(tmp_path / "data" / "history.sqlite")
-    assert "cannot be kept" in history.notice
-    assert history.notice.kind == "HistoryNotKept"
-    chat = history.add_chat("For now")
-    assert history.chats() == [Chat(chat, "For now")]
 
 
 def test_threads_and_two_programs_share_a_file(tmp_path: Path) -> None:
@@ -426,22 +243,6 @@ def test_threads_and_two_programs_share_a_file(tmp_path: Path) -> None:
     assert len(histories[0].chats()) == len(histories[1].chats("x")) == 80
     for history in histories:
         history.close()
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"", b"\xff\xfe\x00", b"just text", b"{", b"{}", b'{"format": "outrider-chat", "version": 2}',
-        b'{"format": "outrider-chat", "version": 1, "title": "x", "turns": [{"prompt": 1}]}',
-        b'{"format": "outrider-chat", "version": 1, "title": "x", "turns": [{"prompt": "x", "parent": 0}]}',
-        b'{"format": "outrider-chat", "version": 1, "title": "x", "turns": [{"prompt": "x"}], "tip": 1}',
-        b'{"format": "outrider-chat", "version": 1, "title": "x", "turns": [{"prompt": "x", "settings": {"y": 1}}]}',
-        b"## Answer <!-- answer -->\n\nx\n",
-    ],
-)  # fmt: skip
-def test_what_is_no_conversation_is_refused(content: bytes) -> None:
-    with pytest.raises((BadImport, BadRecord)):
-        read_exchange(content)
 
 
 def test_a_title_is_the_first_line_of_the_prompt() -> None:

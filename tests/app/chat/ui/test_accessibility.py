@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from outrider.app.chat.core.conversation import Turn
 from outrider.app.chat.core.receipt import Receipt
-from outrider.app.chat.core.saving import Saving
+from outrider.app.chat.core.time_saved import TimeSaved
 from outrider.app.chat.store.history import History
 from outrider.pipelines import Span
 
@@ -48,9 +48,10 @@ def open_page(
         history = History(tmp_path / "history.sqlite")
         chat = history.add_chat("A conversation")
         spans = tuple(Span(f"some_{source} ", source) for source in SOURCES)
-        saving, kept = Saving(80.0, {"suffix": 2.0}, {"suffix": 100.0}), Receipt(2, None, 0.4, 0.2)
+        time_saved, kept = TimeSaved(80.0, {"suffix": 2.0}, {"suffix": 100.0}), Receipt(2, None, 0.4, 0.2)
         options_of = {"finish_reason": "stop", "token_ids": (1, 2), "stats": STATS}
-        turn = Turn("Rename it:\ndef f(x):\n    return x", spans=spans, saving=saving, receipt=kept, **options_of)
+        prompt = "Rename it:\ndef f(x):\n    return x"
+        turn = Turn(prompt, spans=spans, time_saved=time_saved, receipt=kept, **options_of)
         first = history.add_turn(chat, None, turn)
         cut = {"finish_reason": "length", "token_ids": (1, 2), "stats": STATS, "receipt": Receipt(2, 1, 0.2, 0.2)}
         history.add_turn(chat, first, Turn("And as text?", spans=(Span(ANSWER, "target"),), **cut))

@@ -186,7 +186,7 @@ def test_with_sampling_a_retry_has_a_new_seed_and_an_empty_one_is_new_each_time(
 def test_without_sampling_a_retry_says_that_the_same_comes_back(page) -> None:
     answered(page, "Write area.")
     page.get_by_role("button", name="Retry").click()
-    expect(page.get_by_text("Without sampling the same text comes back").first).to_be_visible()
+    expect(page.get_by_text("Without sampling, the answer is always the same").first).to_be_visible()
     expect(page.locator("#chat .branches")).to_have_text("‹2/2›")
 
 

@@ -12,10 +12,10 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from outrider.app.chat.assistant import State
-from outrider.app.chat.core.reason import Reason
-from outrider.app.chat.i18n.wording import CATALOGUES, REASONS_IN_CHINESE, Words, language_of
+from outrider.app.chat.core.user_message import UserMessage
+from outrider.app.chat.i18n.translations import CATALOGUES, Words
 from outrider.app.chat.ui.rendering import notice_html, status_html
-from outrider.pipelines import BrokenPair, OutriderError, PromptTooLong
+from outrider.pipelines import BrokenPair, PromptTooLong
 
 from ..scripted import Refused, ScriptedPipeline
 from .test_chats import answered
@@ -134,37 +134,12 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
 
 
 def test_words_are_found_for_the_kind_of_a_reason_and_its_own_message_stands_behind_them() -> None:
-    damaged = Reason("The history file was damaged.", "HistoryDamaged")
-    assert Words("zh").reason(damaged).endswith("（The history file was damaged.）")
+    damaged = UserMessage("The history file was damaged.", "HistoryDamaged")
+    assert Words("zh").error(damaged).endswith("（The history file was damaged.）")
     assert "对话记录文件已损坏" in notice_html(damaged, Words("zh"))
-    assert Words("en").reason(damaged) == damaged
-    values = {"pair": "a", "device": "CPU", "reason": Reason.of(BrokenPair("No <x>."))}
+    assert Words("en").error(damaged) == damaged
+    values = {"pair": "a", "device": "CPU", "reason": UserMessage.of(BrokenPair("No <x>."))}
     status = status_html("b", State("refused", "state_refused", values), Words("zh"))
     assert "缺少文件或已损坏：请重新下载或导出。（No &lt;x&gt;.）" in status
-    unknown = Reason.of(ValueError("Nobody foresaw this."))
-    assert Words("zh").reason(unknown) == "Nobody foresaw this."
-
-
-def test_every_kind_that_has_words_exists() -> None:
-    def kinds(error: type[OutriderError]) -> set[str]:
-        return {error.__name__}.union(*map(kinds, error.__subclasses__()))
-
-    assert set(REASONS_IN_CHINESE) <= kinds(OutriderError) | {"HistoryDamaged", "HistoryNewer", "HistoryNotKept"}
-
-
-def test_both_languages_say_the_same_with_the_same_values() -> None:
-    english, chinese = CATALOGUES["en"], CATALOGUES["zh"]
-    assert list(english) == list(chinese)
-    for key, text in english.items():
-        assert sorted(re.findall(r"{\w+}", text)) == sorted(re.findall(r"{\w+}", chinese[key])), key
-
-
-@pytest.mark.parametrize(
-    ("accepted", "language"),
-    [
-        ("", "en"), ("*", "en"), ("zh-CN,zh;q=0.9,en;q=0.8", "zh"), ("en-US,en;q=0.9,zh;q=0.5", "en"),
-        ("fr,de;q=0.8", "en"), ("fr,zh-TW;q=0.8,en;q=0.5", "zh"), ("ZH", "zh"),
-    ],
-)  # fmt: skip
-def test_the_language_is_the_first_of_ours_that_the_browser_names(accepted: str, language: str) -> None:
-    assert language_of(accepted) == language
+    unknown = UserMessage.of(ValueError("Nobody foresaw this."))
+    assert Words("zh").error(unknown) == "Nobody foresaw this."

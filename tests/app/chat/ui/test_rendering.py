@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from outrider.app.bench.labels import LABELS
 from outrider.app.chat.core.conversation import Turn, messages
-from outrider.app.chat.core.reading import Reading
-from outrider.app.chat.core.saving import Saving
+from outrider.app.chat.core.prefill_progress import PrefillProgress
 from outrider.app.chat.core.settings import Settings
-from outrider.app.chat.i18n.wording import CHINESE, ENGLISH, Words
+from outrider.app.chat.core.time_saved import TimeSaved
+from outrider.app.chat.i18n.translations import CATALOGUES, Words
 from outrider.app.chat.store.history import Node
 from outrider.app.chat.ui.rendering import (
     answer_html,
@@ -24,8 +24,8 @@ from outrider.app.chat.ui.rendering import (
     figures_html,
     figures_of,
     legend_html,
+    prefill_html,
     prompt_html,
-    reading_html,
     speedup,
 )
 from outrider.app.chat.ui.theme import STYLE_SHEET
@@ -181,7 +181,7 @@ def test_an_emptied_seed_is_refused() -> None:
 @pytest.mark.parametrize("source", [TARGET, *(each.name for each in DRAFTERS)])
 def test_whoever_proposes_a_token_has_a_name_in_both_languages_and_a_look(source: str) -> None:
     for name in (f"from_{source}", f"from_{source}_hint"):
-        assert ENGLISH[name] != CHINESE[name]
+        assert CATALOGUES["en"][name] != CATALOGUES["zh"][name]
     assert source in LABELS
     for sheet in (STYLE_SHEET, STYLE_SHEET.parents[2] / "bench" / "report.css"):
         look = re.search(rf"^(\.from-\w+, )*\.from-{source}\b", sheet.read_text(encoding="utf-8"), re.MULTILINE)
@@ -189,16 +189,16 @@ def test_whoever_proposes_a_token_has_a_name_in_both_languages_and_a_look(source
 
 
 def test_what_a_form_forced_is_marked_and_named() -> None:
-    saving = Saving(80.0, {"grammar": 2.0}, {"grammar": 100.0})
-    turn = Turn("One?", spans=(Span("{", "grammar"),), finish_reason="stop", saving=saving)
+    time_saved = TimeSaved(80.0, {"grammar": 2.0}, {"grammar": 100.0})
+    turn = Turn("One?", spans=(Span("{", "grammar"),), finish_reason="stop", time_saved=time_saved)
     assert '<span class="from-grammar">{</span>' in coloured_html(turn.spans)
     assert "required format60 ms saved" in text_of(legend_html(("off",), turns=[turn]))
 
 
 @pytest.mark.parametrize(("spread_ms", "is_told"), [(5.0, True), (40.0, False)])
 def test_what_was_saved_is_told_only_where_it_is_outside_the_noise(spread_ms, is_told) -> None:
-    saving = Saving(80.0, {"grammar": 2.0}, {"grammar": 100.0}, spread_ms)
-    turn = Turn("One?", spans=(Span("{", "grammar"),), finish_reason="stop", saving=saving)
+    time_saved = TimeSaved(80.0, {"grammar": 2.0}, {"grammar": 100.0}, spread_ms)
+    turn = Turn("One?", spans=(Span("{", "grammar"),), finish_reason="stop", time_saved=time_saved)
     assert ("60 ms saved" in text_of(figures_html(turn))) is is_told
     legend = text_of(legend_html(("off",), turns=[turn]))
     assert ("60 ms saved" in legend) is is_told
@@ -206,9 +206,9 @@ def test_what_was_saved_is_told_only_where_it_is_outside_the_noise(spread_ms, is
 
 
 def test_the_bar_of_a_prompt_begins_with_what_is_read() -> None:
-    assert reading_html(Reading(0, 3000)) == "Reading 3,000 tokens"
-    assert 'max="3000" value="1500"' in reading_html(Reading(1500, 3000))
-    assert text_of(reading_html(Reading(1500, 3000), Words("zh"))) == "已读取 1,500 / 3,000 个词元（50%）"
+    assert prefill_html(PrefillProgress(0, 3000)) == "Reading 3,000 tokens"
+    assert 'max="3000" value="1500"' in prefill_html(PrefillProgress(1500, 3000))
+    assert text_of(prefill_html(PrefillProgress(1500, 3000), Words("zh"))) == "已读取 1,500 / 3,000 个词元（50%）"
 
 
 @pytest.mark.parametrize(

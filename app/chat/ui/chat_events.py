@@ -1,4 +1,4 @@
-"""Talk: asking, answering and moving about in the shown conversation."""
+"""What the events of the conversation do: ask, answer, edit, open, replay, stop."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from outrider.pipelines import AUTO, OutriderError
 
 from ..assistant import Assistant
 from ..core.conversation import CANCELLED, Turn
-from ..core.reading import Reading
+from ..core.prefill_progress import PrefillProgress
 from ..core.receipt import Receipt
 from ..core.settings import Settings
 from ..core.values import text_of
-from ..i18n.wording import Words, words_of
+from ..i18n.translations import Words, words_of
 from ..store.history import History, Node, NoSuchChat, title_of
 from . import rendering
-from .acts import copied
 from .buttons import toggled
 from .composer import Entry, composed, untouched
-from .guard import refusal_html, refuse_while_answering, told
+from .error_toast import error_html, errors_as_toasts, require_idle
+from .message_buttons import to_clipboard
 from .redraw import Redraw
 from .view import View
 from .writing import Writing
 
-STOP_S = 30  # how long the end of an answer is waited for
-FOLLOW_S = 0.5  # how often an answer of another window is looked at
-KEEP_S = 2.0  # how often a growing answer is kept, should the program not live to its end
+STOP_S = 30  # how long to wait for the end of an answer
+FOLLOW_S = 0.5  # how often an answer of another window is polled
+KEEP_S = 2.0  # how often a growing answer is stored, in case the program ends before the answer
 
 Unsent = dict[int | None, tuple[str, Entry]]  # by conversation, None for a new one
 
 log = logging.getLogger(__name__)
 
 
-class Talk:
-    """The values of each event come in the order of the inputs that `Page` names."""
+class ChatEvents:
+    """The parameters of each event are in the order of the inputs with which it is connected."""
 
     def __init__(self, assistant: Assistant, history: History) -> None:
         self._assistant = assistant
         self._history = history
         self._writing = Writing()
-        self._followed: dict[str, int] = {}  # by window, the turn of another one that it sees grow
+        self._followed: dict[str, int] = {}  # by window, the id of the turn of another window that it shows growing
 
     def ask(
         self, request: gr.Request, prompt: str, entry: Entry, view: View, coloured: bool, *values: Any
     ) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             prompt = text_of(prompt)
             if not prompt.strip():
                 raise gr.Error("", visible=False, print_exception=False)
@@ -63,15 +63,15 @@ class Talk:
     def ask_example(
         self, request: gr.Request, event: gr.SelectData, view: View, coloured: bool, *values: Any
     ) -> tuple[Any, ...]:
-        with told(request):
+        with errors_as_toasts(request):
             turn = Turn(text_of(event.value["text"]), Settings.of(*values).seeded())
         return *untouched(), *self._begin(turn, view, coloured, request)
 
     def retry(
         self, request: gr.Request, event: gr.RetryData, view: View, coloured: bool, *values: Any
     ) -> tuple[Any, ...]:
-        """Ask again: with sampling under a new seed, as the one before would give the same text."""
-        with told(request):
+        """Ask again. With sampling it uses a new seed, since the same one would give the same text."""
+        with errors_as_toasts(request):
             view = self._idle(view, request)
             again = _node_of(view, event.index)
             settings = Settings.of(*values)
@@ -84,11 +84,11 @@ class Talk:
         return *untouched(), *self._begin(turn, view.before(again), coloured, request)
 
     def answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
-        """Draw the answer as it grows, and keep what there is of it, however it ends."""
-        yield gr.skip(), gr.skip(), *untouched(), gr.skip()  # Gradio empties what a generator never fills
+        """Render the answer as it grows, and store what there is of it, however it ends."""
+        yield gr.skip(), gr.skip(), *untouched(), gr.skip()  # Gradio clears outputs if nothing is yielded
         visitor = str(request.session_hash)
         if not view.is_answering or not self._writing.start(view.nodes[-1].id, visitor):
-            return  # stopped before it began
+            return  # withdrawn before it started
         words, asked = words_of(request), view
         redraw, kept = Redraw(), time.monotonic()
         prompt_tokens = 0
@@ -101,53 +101,53 @@ class Talk:
                         kept = time.monotonic()
                         self._keep(view)
                 else:
-                    notes, prompt_tokens = {view.nodes[-1].id: rendering.reading_html(seen, words)}, seen.total
+                    notes, prompt_tokens = {view.nodes[-1].id: rendering.prefill_html(seen, words)}, seen.total
                 if redraw.is_due(begins or not view.is_answering):
                     used = prompt_tokens + len(view.nodes[-1].turn.token_ids)
                     meter = rendering.meter_html(used, self._assistant.pipeline.max_context, words)
                     yield view, _messages(view, coloured, words, notes), *untouched(), meter
-        except Exception as error:  # whatever it was, the page must go on: the prompt goes back into its box
+        except Exception as error:  # the page must go on after any error: the prompt is put back into the box
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
-            gr.Warning(refusal_html(error, words))
+            gr.Warning(error_html(error, words))
             failed, place = asked.nodes[-1], len(asked.nodes) - 1
             self._history.remove(failed.id)
             view = self._resumed(asked.chat)
-            behind = view.nodes[place].id if len(view.nodes) > place else None  # what was to be retried or edited
+            behind = view.nodes[place].id if len(view.nodes) > place else None  # the turn that was retried or edited
             entry = composed(failed.turn.prompt, Entry(failed.turn.files, behind), words)
-            yield view, self.drawn(view, coloured, request), *entry, gr.skip()
+            yield view, self.render(view, coloured, request), *entry, gr.skip()
         finally:
             self._writing.end(asked.nodes[-1].id)
             if view.is_answering and view.tip == asked.tip:
                 self._keep(view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED)))
 
-    def rest(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        return self.drawn(view, coloured, request), *toggled(not view.is_answering, view.is_answering)
+    def render_with_buttons(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        return self.render(view, coloured, request), *toggled(not view.is_answering, view.is_answering)
 
-    def drawn(self, view: View, coloured: bool, request: gr.Request) -> list[dict[str, str]]:
+    def render(self, view: View, coloured: bool, request: gr.Request) -> list[dict[str, str]]:
         return _messages(view, coloured, words_of(request), {})
 
     def undo(self, event: gr.UndoData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        """Take the last turn out of view, and its prompt into the box; it is kept as a branch."""
-        with told(request):
+        """Hide the last turn, which is kept as a branch, and put its prompt into the box."""
+        with errors_as_toasts(request):
             view = self._idle(view, request)
             undone, words = _node_of(view, event.index), words_of(request)
             view = view.before(undone)
             entry = composed(undone.turn.prompt, Entry(undone.turn.files), words)
             gr.Info(words("undone"))
-            return *entry, view, self.drawn(view, coloured, request)
+            return *entry, view, self.render(view, coloured, request)
 
     def open(
         self, request: gr.Request, chat: int, coloured: bool, text: str | None, entry: Entry, view: View, unsent: Unsent
     ) -> tuple[Any, ...]:
         self.leave_chat(request)
-        with told(request):
+        with errors_as_toasts(request):
             unsent = _stashed(unsent, view, text, entry)
             view = self._current(View(chat, self._history.resume(chat)))
-            return *_restored(unsent, view, request), view, *self.rest(view, coloured, request), unsent
+            return *_restored(unsent, view, request), view, *self.render_with_buttons(view, coloured, request), unsent
 
     def follow(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
-        """Draw the answer that another window has asked for, as far as it is kept, until it ends."""
+        """Render the answer that another window asked for, as far as it is stored, until it ends."""
         yield (gr.skip(),) * 4  # see `answer`
         visitor = str(request.session_hash)
         if not view.is_answering or self._writing.visitor(view.nodes[-1].id) in (None, visitor):
@@ -155,72 +155,72 @@ class Talk:
         self._followed[visitor] = view.nodes[-1].id
         while view.is_answering:
             time.sleep(FOLLOW_S)
-            with told(request):
+            with errors_as_toasts(request):
                 view = self._current(view.with_last(self._kept(view)))
             if self._followed.get(visitor) != view.nodes[-1].id:
                 return
-            yield view, *self.rest(view, coloured, request)
+            yield view, *self.render_with_buttons(view, coloured, request)
 
-    def begin_anew(
+    def new_chat(
         self, request: gr.Request, text: str | None, entry: Entry, view: View, unsent: Unsent
     ) -> tuple[Any, ...]:
         self.leave_chat(request)
         unsent = _stashed(unsent, view, text, entry)
-        nothing_open = gr.Radio(value=None)  # at once with the rest: a marked conversation cannot be picked
+        nothing_open = gr.Radio(value=None)  # together with the rest: a selected item cannot be selected again
         return *_restored(unsent, View(), request), View(), [], *toggled(True, False), unsent, nothing_open
 
-    def act(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        """What a button within the conversation asks for."""
+    def message_button(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+        """Handle a button of a message."""
         view = self._idle(view, request)
-        with told(request):
-            act, node = event._data["act"], view.find(event._data["turn"])
-        if act == "copy_prompt":
-            return *untouched(), gr.skip(), gr.skip(), copied(node.turn.prompt)
-        if act == "copy_answer":
-            return *untouched(), gr.skip(), gr.skip(), copied(node.turn.text)
-        if act == "edit":
+        with errors_as_toasts(request):
+            button, node = event._data["act"], view.find(event._data["turn"])
+        if button == "copy_prompt":
+            return *untouched(), gr.skip(), gr.skip(), to_clipboard(node.turn.prompt)
+        if button == "copy_answer":
+            return *untouched(), gr.skip(), gr.skip(), to_clipboard(node.turn.text)
+        if button == "edit":
             entry = composed(node.turn.prompt, Entry(node.turn.files, node.id), words_of(request))
             return *entry, gr.skip(), gr.skip(), None
-        with told(request):
+        with errors_as_toasts(request):
             assert view.chat is not None
-            step = 1 if act == "on" else -1
+            step = 1 if button == "on" else -1
             other = node.siblings[(node.siblings.index(node.id) + step) % len(node.siblings)]
             view = View(view.chat, self._history.show_branch(view.chat, other))
-            return *composed("", Entry(), words_of(request)), view, self.drawn(view, coloured, request), None
+            return *composed("", Entry(), words_of(request)), view, self.render(view, coloured, request), None
 
     def receipt(
         self, event: gr.EventData, view: View, coloured: bool, request: gr.Request
     ) -> Iterator[tuple[Any, ...]]:
-        """Replay an answer without drafts, and keep what that showed."""
+        """Replay an answer without drafting, and store the result."""
         view = self._idle(view, request)
         words, redraw = words_of(request), Redraw()
         buttons = toggled(False, True)
         yield gr.skip(), gr.skip(), *buttons
-        with told(request):
+        with errors_as_toasts(request):
             node = view.find(event._data["turn"])
             path = (*view.before(node).conversation, node.turn)
             for seen in self._assistant.replay(path, str(request.session_hash)):
                 if isinstance(seen, Receipt):
-                    saving = node.turn.saving
-                    if saving is not None and seen.plain_ms is not None:  # measured, which is better than reckoned
-                        saving = saving.at(seen.plain_ms)
-                    turn = replace(node.turn, receipt=seen, saving=saving)
+                    time_saved = node.turn.time_saved
+                    if time_saved is not None and seen.plain_ms is not None:  # measured, instead of estimated
+                        time_saved = time_saved.at(seen.plain_ms)
+                    turn = replace(node.turn, receipt=seen, time_saved=time_saved)
                     self._history.update(node.id, turn)
                     view = View(view.chat, tuple(replace(n, turn=turn) if n == node else n for n in view.nodes))
-                    yield view, self.drawn(view, coloured, request), *buttons
+                    yield view, self.render(view, coloured, request), *buttons
                 elif redraw.is_due():
-                    if isinstance(seen, Reading):
-                        note = rendering.reading_html(seen, words)
+                    if isinstance(seen, PrefillProgress):
+                        note = rendering.prefill_html(seen, words)
                     else:
                         note = words("replaying", count=f"{seen:,}")
                     chat = _messages(view, coloured, words, {node.id: note})
                     yield view, chat, *buttons
 
     def stop(self, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
-        """End the answer that is shown, whichever window asked for it; what there is of it is kept."""
+        """Stop the shown answer, even if another window asked for it, and keep what there is of it."""
         if self._assistant.stop(str(request.session_hash)):
-            return (gr.skip(),) * 4  # what is stopped draws its own end
-        with told(request):
+            return (gr.skip(),) * 4  # the event of that answer renders its end
+        with errors_as_toasts(request):
             if view.is_answering:
                 node, patience = view.nodes[-1].id, time.monotonic() + STOP_S
                 self._writing.withdraw(node)
@@ -228,34 +228,34 @@ class Talk:
                     self._assistant.stop(visitor)
                     time.sleep(0.05)
                 view = self._current(view)
-            return view, *self.rest(view, coloured, request)
+            return view, *self.render_with_buttons(view, coloured, request)
 
     def leave_chat(self, request: gr.Request) -> None:
-        """End the answer that is being written; what there is of it is kept."""
+        """Stop the answer that this window is writing, and keep what there is of it."""
         self._followed.pop(str(request.session_hash), None)
         self._writing.withdraw_all(str(request.session_hash))
         self._assistant.drop(str(request.session_hash), patience_s=STOP_S)
 
-    def leave_doomed(self, view: View, doomed: int | None, request: gr.Request) -> None:
-        """End the answer that is being written in the conversation that is to be deleted, where that is shown."""
-        if view.chat == doomed:
+    def leave_deleted(self, view: View, pending: int | None, request: gr.Request) -> None:
+        """Stop the answer that is being written if the shown conversation is about to be deleted."""
+        if view.chat == pending:
             self.leave_chat(request)
 
-    def leave(self, request: gr.Request) -> None:
+    def close(self, request: gr.Request) -> None:
         self._followed.pop(str(request.session_hash), None)
         self._writing.withdraw_all(str(request.session_hash))
         self._assistant.drop(str(request.session_hash))
 
     def _begin(self, turn: Turn, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         view = self._idle(view, request)
-        with told(request):
+        with errors_as_toasts(request):
             chat = self._history.add_chat(title_of(turn.prompt)) if view.chat is None else view.chat
             self._writing.announce(self._history.add_turn(chat, view.tip, turn), str(request.session_hash))
             view = View(chat, self._history.path(chat))
-        return view, self.drawn(view, coloured, request), *toggled(False, True)
+        return view, self.render(view, coloured, request), *toggled(False, True)
 
     def _current(self, view: View) -> View:
-        """The view with what has become of its last answer. One that nobody writes any more ends as it is."""
+        """The view with the stored state of its last answer, which is cancelled if no window is writing it any more."""
         if not view.is_answering or self._writing.visitor(view.nodes[-1].id):
             return view
         turn = self._kept(view)
@@ -266,7 +266,7 @@ class Talk:
         return view
 
     def _kept(self, view: View) -> Turn:
-        """What is kept of the last turn. Raises NoSuchChat."""
+        """The last turn as it is stored. Raises NoSuchChat."""
         assert view.chat is not None
         kept = {node.id: node.turn for node in self._history.tree(view.chat)}
         if (turn := kept.get(view.nodes[-1].id)) is None:
@@ -274,10 +274,10 @@ class Talk:
         return turn
 
     def _idle(self, view: View, request: gr.Request) -> View:
-        """The view as it is now, in which no answer is being written."""
-        with told(request):
+        """The current view. Raises gr.Error while an answer is being written."""
+        with errors_as_toasts(request):
             view = self._current(view)
-            refuse_while_answering(view, request)
+            require_idle(view, request)
             return view
 
     def _resumed(self, chat: int | None) -> View:
@@ -293,13 +293,13 @@ def _messages(view: View, coloured: bool, words: Words, notes: dict[int, str]) -
 
 
 def _stashed(unsent: Unsent, view: View, text: str | None, entry: Entry) -> Unsent:
-    """With what was typed in the conversation that is left."""
+    """`unsent` with what was typed in the conversation that the window leaves."""
     others = {chat: draft for chat, draft in (unsent or {}).items() if chat != view.chat}
     return {**others, view.chat: (text or "", entry)} if text or entry.files else others
 
 
 def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...]:
-    """The box as it was left in this conversation."""
+    """Updates of the composer, with what was typed earlier in this conversation."""
     text, entry = unsent.get(view.chat, ("", Entry()))
     if entry.editing not in {node.id for node in view.nodes}:
         entry = replace(entry, editing=None)
@@ -307,7 +307,7 @@ def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...
 
 
 def _deciding(settings: Settings) -> Settings:
-    """What of the settings a greedy text depends on."""
+    """The settings without those that greedy decoding does not depend on."""
     return replace(settings, mode=AUTO, draft_tokens=0, seed=0)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from outrider.app.chat.core.insight import insight_of
 from outrider.app.chat.core.receipt import Receipt, first_difference
-from outrider.app.chat.core.saving import saving_of
+from outrider.app.chat.core.time_saved import time_saved_in
 from outrider.pipelines.engine.trace import TARGET, PassRecord
 
 PLAIN_MS = 10.0
@@ -22,36 +22,36 @@ FIRST = record(300, (), (TARGET,))
 
 def test_a_pass_saves_the_plain_passes_that_it_spared_less_its_extra_time() -> None:
     kept_two = record(14, ("suffix",) * 3, ("suffix", "suffix", TARGET))
-    saving = saving_of([PROMPT, FIRST, kept_two], PLAIN_MS)
-    assert saving.by_drafter == pytest.approx({"suffix": 2 * 10 - (14 - 10)})
-    assert saving.total_ms == pytest.approx(16)
+    time_saved = time_saved_in([PROMPT, FIRST, kept_two], PLAIN_MS)
+    assert time_saved.by_drafter == pytest.approx({"suffix": 2 * 10 - (14 - 10)})
+    assert time_saved.total_ms == pytest.approx(16)
 
 
 def test_drafts_that_were_rejected_cost_what_they_made_the_pass_longer() -> None:
-    saving = saving_of([FIRST, record(14, ("draft_model",) * 2, (TARGET,))], PLAIN_MS)
-    assert saving.by_drafter == pytest.approx({"draft_model": -4})
+    time_saved = time_saved_in([FIRST, record(14, ("draft_model",) * 2, (TARGET,))], PLAIN_MS)
+    assert time_saved.by_drafter == pytest.approx({"draft_model": -4})
 
 
 def test_each_drafter_gets_its_own_tokens_and_bears_its_share_of_the_extra_time() -> None:
     mixed = record(18, ("suffix", "draft_model", "draft_model", "draft_model"), ("suffix", "draft_model", TARGET))
-    saving = saving_of([mixed], PLAIN_MS)
-    assert saving.by_drafter == pytest.approx({"suffix": 10 - 2, "draft_model": 10 - 6})
+    time_saved = time_saved_in([mixed], PLAIN_MS)
+    assert time_saved.by_drafter == pytest.approx({"suffix": 10 - 2, "draft_model": 10 - 6})
 
 
 def test_an_answer_that_ends_within_a_draft_saved_one_pass_less() -> None:
-    saving = saving_of([record(14, ("suffix",) * 3, ("suffix", "suffix"))], PLAIN_MS)
-    assert saving.by_drafter == pytest.approx({"suffix": 10 - 4})
+    time_saved = time_saved_in([record(14, ("suffix",) * 3, ("suffix", "suffix"))], PLAIN_MS)
+    assert time_saved.by_drafter == pytest.approx({"suffix": 10 - 4})
 
 
 def test_passes_without_drafts_save_nothing() -> None:
-    assert saving_of([PROMPT, FIRST, FIRST], PLAIN_MS).by_drafter == {}
+    assert time_saved_in([PROMPT, FIRST, FIRST], PLAIN_MS).by_drafter == {}
 
 
 def test_a_saving_is_what_plain_passes_would_have_taken_less_what_the_passes_took() -> None:
     trace = [record(14, ("a", "b"), ("a", "b", TARGET)), record(20, ("b",) * 4, (TARGET,)), record(9, ("a",), ("a",))]
     num_tokens, took_ms = 3 + 1 + 1, 14 + 20 + 9
-    assert saving_of(trace, PLAIN_MS).total_ms == pytest.approx(num_tokens * PLAIN_MS - took_ms)
-    assert saving_of(trace, PLAIN_MS).at(3.0).total_ms == pytest.approx(num_tokens * 3.0 - took_ms)
+    assert time_saved_in(trace, PLAIN_MS).total_ms == pytest.approx(num_tokens * PLAIN_MS - took_ms)
+    assert time_saved_in(trace, PLAIN_MS).at(3.0).total_ms == pytest.approx(num_tokens * 3.0 - took_ms)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_a_saving_is_certain_only_where_it_is_more_than_plain_passes_differ_by(
 ) -> None:
     """By as much as those of the same answer do, or by a tenth where they are few."""
     plain = [record(ms, (), (TARGET,)) for ms in plain_ms]
-    saving = saving_of([FIRST, *plain, record(drafted_ms, ("suffix",), ("suffix", TARGET))], PLAIN_MS)
-    assert saving.is_certain is is_certain
-    assert saving_of([FIRST, *plain, record(40, ("suffix",), (TARGET,))], PLAIN_MS).is_certain
+    time_saved = time_saved_in([FIRST, *plain, record(drafted_ms, ("suffix",), ("suffix", TARGET))], PLAIN_MS)
+    assert time_saved.is_certain is is_certain
+    assert time_saved_in([FIRST, *plain, record(40, ("suffix",), (TARGET,))], PLAIN_MS).is_certain
 
 
 def test_acceptance_by_depth_counts_only_what_was_tested() -> None:

@@ -1,14 +1,20 @@
-"""Buttons within the conversation, and text that leaves the page: to the clipboard or into a file."""
+"""The buttons of messages in the conversation, and text that leaves the page: to the clipboard or into a file."""
 
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import gradio as gr
 
-LONGEST_NAME = 80  # of a file, which is at most 255 bytes wherever files are kept
+from .event_options import ANSWERING, QUEUED
 
-# The chat lets classes through and no other attribute, so they say what a button does and to which turn.
+if TYPE_CHECKING:
+    from .wiring import Wiring
+
+LONGEST_NAME = 80  # characters of a file name, which file systems limit to 255 bytes
+
+# Gradio's chatbot strips all attributes but classes, so they say what a button does and to which turn.
 LISTENER = """
 document.addEventListener("click", (event) => {
   const button = event.target.closest("#chat button.act");
@@ -19,7 +25,7 @@ document.addEventListener("click", (event) => {
 });
 """
 
-# A page that comes over plain HTTP from another machine has no clipboard of its own.
+# navigator.clipboard is missing in a page that comes from another machine over plain HTTP.
 DELIVER = """
 (parcel) => {
   if (!parcel) return;
@@ -45,21 +51,36 @@ DELIVER = """
 
 
 class Outbox:
-    """Where an event puts what `copied` or `saved` gives; `deliver` is then to be called behind it."""
+    """Takes the result of `to_clipboard` or `to_file` as the output `box` of an event; `deliver` comes after it."""
 
     def __init__(self) -> None:
         self.box = gr.Textbox(visible=False)
 
     def deliver(self, event: gr.events.Dependency) -> None:
-        event.success(None, self.box, None, js=DELIVER, show_progress="hidden", api_visibility="private")
+        event.success(None, self.box, None, js=DELIVER, **QUEUED)
 
 
-def copied(text: str) -> str:
+class MessageButtons:
+    """Listens to the buttons that `rendering` draws under messages. Adds its components to the current block."""
+
+    def __init__(self) -> None:
+        self._listener = gr.HTML(elem_id="acts", js_on_load=LISTENER)
+
+    def connect(self, wiring: Wiring, outbox: Outbox) -> None:
+        events, outputs = wiring.events, [*wiring.composer.outputs, wiring.view, wiring.chatbot, outbox.box]
+        clicked = self._listener.select(events.message_button, wiring.seen, outputs, **QUEUED)
+        outbox.deliver(clicked)
+        clicked.then(**wiring.refresh)
+        wiring.render_on(self._listener.submit(events.receipt, wiring.seen, wiring.shown, **ANSWERING).then)
+
+
+def to_clipboard(text: str) -> str:
+    """A text that the browser copies to the clipboard."""
     return json.dumps({"name": None, "text": text})
 
 
-def saved(name: str, text: str) -> str:
-    """A file that the browser saves, under a name that every system takes."""
+def to_file(name: str, text: str) -> str:
+    """A file that the browser saves, under a name that is valid on every system."""
     stem, dot, ending = name.rpartition(".")
     clean = "".join(c if c.isalnum() or c in " -_" else " " for c in stem)
     stem = " ".join(clean.split())[:LONGEST_NAME].strip() or "conversation"
