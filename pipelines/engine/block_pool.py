@@ -12,7 +12,7 @@ class OutOfBlocks(Exception):
 
 
 @dataclass(slots=True)
-class Table:
+class BlockTable:
     """The blocks of one sequence, in order. `tip` and `num_shared` say how far its full blocks are published."""
 
     blocks: list[int] = field(default_factory=list)
@@ -47,7 +47,7 @@ class BlockPool:
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 
-    def open(self, tokens: Sequence[int], num_slots: int) -> tuple[Table, int]:
+    def open(self, tokens: Sequence[int], num_slots: int) -> tuple[BlockTable, int]:
         """A table of at least `num_slots` slots for a sequence that begins with `tokens`.
 
         Returns it with the number of tokens whose keys and values are there already. Raises OutOfBlocks, and takes
@@ -68,14 +68,14 @@ class BlockPool:
         """How many of a sequence's first tokens a table that is opened for it would have keys and values of."""
         return self._shared(tokens).num_shared * self.block_size
 
-    def grow(self, table: Table, num_slots: int) -> None:
+    def grow(self, table: BlockTable, num_slots: int) -> None:
         """Add blocks until the table has `num_slots` slots. Raises OutOfBlocks, and takes nothing."""
         needed = self.blocks_for(num_slots) - len(table.blocks)
         if needed > self.num_free:
             raise OutOfBlocks(f"{needed} blocks needed, {self.num_free} free")
         table.blocks += [self._take() for _ in range(needed)]
 
-    def follow(self, table: Table, tokens: Sequence[int], num_cached: int) -> int:
+    def follow(self, table: BlockTable, tokens: Sequence[int], num_cached: int) -> int:
         """Take over what others published of `tokens` since the table was opened; returns how many are cached now."""
         while (block := self._published.get(self.next_block(table, tokens, num_cached))) is not None:
             own = table.blocks[table.num_shared]
@@ -87,7 +87,7 @@ class BlockPool:
             num_cached += self.block_size
         return num_cached
 
-    def publish(self, table: Table, tokens: Sequence[int], num_cached: int) -> None:
+    def publish(self, table: BlockTable, tokens: Sequence[int], num_cached: int) -> None:
         """Offer the table's full blocks to others: its first `num_cached` tokens are computed and will not change."""
         while (table.num_shared + 1) * self.block_size <= num_cached:
             key = self._key_of(tokens, table)
@@ -98,13 +98,13 @@ class BlockPool:
                 self._serial[block], self._next_serial = self._next_serial, self._next_serial + 1
             table.tip, table.num_shared = self._serial[block], table.num_shared + 1
 
-    def close(self, table: Table) -> None:
+    def close(self, table: BlockTable) -> None:
         """Give the table's blocks back; the last go first, so that beginnings stay shareable the longest."""
         for block in reversed(table.blocks):
             self._give_back(block)
         table.blocks = []
 
-    def next_block(self, table: Table, tokens: Sequence[int], num_cached: int) -> Hashable | None:
+    def next_block(self, table: BlockTable, tokens: Sequence[int], num_cached: int) -> Hashable | None:
         """What the block that comes next will be known by, so that two who compute the same one can tell.
 
         None where it is begun already or `tokens` do not fill it.
@@ -119,13 +119,13 @@ class BlockPool:
             if self._key[block] is None:
                 self._unused.move_to_end(block, last=False)
 
-    def _key_of(self, tokens: Sequence[int], table: Table) -> tuple[int, tuple[int, ...]]:
+    def _key_of(self, tokens: Sequence[int], table: BlockTable) -> tuple[int, tuple[int, ...]]:
         start = table.num_shared * self.block_size
         return table.tip, tuple(tokens[start : start + self.block_size])
 
-    def _shared(self, tokens: Sequence[int]) -> Table:
+    def _shared(self, tokens: Sequence[int]) -> BlockTable:
         """The published blocks of a sequence's beginning, not taken yet."""
-        table = Table()
+        table = BlockTable()
         while (block := self._published.get(self._key_of(tokens, table))) is not None:
             table.blocks.append(block)
             table.tip, table.num_shared = self._serial[block], table.num_shared + 1

@@ -16,7 +16,7 @@ from ..model.paged_model import PREFILL_ROWS, PagedModel, Window
 from ..speculation.draft import Draft
 from ..speculation.planner import LONGEST, Planner
 from .backend import Backend, Load
-from .block_pool import BlockPool, OutOfBlocks, Table
+from .block_pool import BlockPool, BlockTable, OutOfBlocks
 from .request import Request
 from .trace import TARGET, PassRecord
 from .verify import verify
@@ -40,7 +40,7 @@ class Engine(Backend):
     of the queue and is computed again later, to the same tokens. Long prompts are fed in chunks, so that the answers
     that are being written go on meanwhile, and of several requests that begin alike one reads for all.
 
-    Whoever waits for a request calls `step`; calls from several threads take drafts, and each serves everybody. So what
+    Whoever waits for a request calls `step`; calls from several threads take turns, and each serves everybody. So what
     a request has come to is read under the `lock`.
     """
 
@@ -119,7 +119,7 @@ class Engine(Backend):
         target_s = time.perf_counter() - fed
         self._num_passes += 1
         draft_s = self._planner.model_s - draft_s
-        self._settle(plans, logits, PassRecord(began, fed + target_s, target_s, draft_s))
+        self._postprocess(plans, logits, PassRecord(began, fed + target_s, target_s, draft_s))
 
     def _admit(self) -> None:
         self._queue_arrived()
@@ -152,11 +152,11 @@ class Engine(Backend):
         kept_free = min(PREFILL_ROWS_BESIDE_DECODING, room // 2) if reading else 0
         if len(writing) > room - kept_free:
             writing = sorted(writing, key=_last_served)[: room - kept_free]
-        drafts = [self._turn(request) for request in writing]
-        chunks = self._reading(reading, room - len(drafts), bool(drafts))
+        drafts = [self._draft(request) for request in writing]
+        chunks = self._prefill(reading, room - len(drafts), bool(drafts))
         num_read = sum(len(plan.window.tokens) for plan in chunks)
         self._planner.draft(drafts, num_read, room)
-        return [plan for plan in (*map(self._writing, drafts), *chunks) if not plan.request.finished]
+        return [plan for plan in (*map(self._decode, drafts), *chunks) if not plan.request.finished]
 
     def _make_room(self, request: Request) -> None:
         """Get the blocks that a request cannot do without; where none are free, the youngest has to give way."""
@@ -169,10 +169,10 @@ class Engine(Backend):
             except OutOfBlocks:
                 youngest = self._running.pop()
                 self._pool.close(youngest.table)
-                youngest.table, youngest.num_cached = Table(), 0
+                youngest.table, youngest.num_cached = BlockTable(), 0
                 self._waiting.appendleft(youngest)
 
-    def _reading(self, requests: list[Request], room: int, is_writing: bool) -> list[_Plan]:
+    def _prefill(self, requests: list[Request], room: int, is_writing: bool) -> list[_Plan]:
         """The next chunks of prompts, in whole tiles where the last part of one would cost as much as all of it."""
         if is_writing:
             return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING))
@@ -200,11 +200,11 @@ class Engine(Backend):
             room -= end - start
         return plans
 
-    def _turn(self, request: Request) -> Draft:
+    def _draft(self, request: Request) -> Draft:
         limit = min(LONGEST, request.max_new_tokens - request.num_new - 1)
         return Draft(request, context=len(request.tokens) - 1, limit=limit)
 
-    def _writing(self, draft: Draft) -> _Plan:
+    def _decode(self, draft: Draft) -> _Plan:
         request, tokens = draft.request, draft.request.tokens
         try:
             with self._failing(request):
@@ -214,7 +214,7 @@ class Engine(Backend):
         window = Window([tokens[-1], *draft.tokens], len(tokens) - 1, request.table.blocks, draft.rows)
         return _Plan(request, window, draft)
 
-    def _settle(self, plans: list[_Plan], logits: list[NDArray[np.float32]], record: PassRecord) -> None:
+    def _postprocess(self, plans: list[_Plan], logits: list[NDArray[np.float32]], record: PassRecord) -> None:
         drafts: list[Draft] = []
         kept: list[list[int]] = []
         for plan, rows in zip(plans, logits, strict=True):
@@ -279,7 +279,7 @@ class Engine(Backend):
         if request in self._waiting:
             self._waiting.remove(request)
         self._pool.close(request.table)
-        request.table = Table()
+        request.table = BlockTable()
         self._planner.release(request)
 
 
@@ -288,7 +288,7 @@ def _last_served(request: Request) -> float:
 
 
 @contextmanager
-def _opened(pool: BlockPool, num_tokens: int) -> Iterator[Table]:
+def _opened(pool: BlockPool, num_tokens: int) -> Iterator[BlockTable]:
     table, _ = pool.open((), num_tokens)
     try:
         yield table

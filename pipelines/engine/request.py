@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from ..config import GenerationConfig
 from ..structured.constraint import Constraint
 from ..text.tokenizer import TextStream
-from .block_pool import Table
+from .block_pool import BlockTable
 from .logprobs import TokenLogprobs
 from .sampling import Logits, choose_token, restricted
 from .trace import PassRecord, Statistics
@@ -44,7 +44,7 @@ class Request:
         self.answer = answer
         self.constraint = constraint
         self.num_earlier_tokens = num_earlier_tokens
-        self.table = Table()
+        self.table = BlockTable()
         self.num_cached = 0
         self.num_taken_over: int | None = None
         self.sources: list[str] = []

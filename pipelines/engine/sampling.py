@@ -4,10 +4,10 @@ The token at position t is `argmax over v of (score(v) + Gumbel(seed, answer, t,
 processed logits; by the Gumbel-max identity this samples from softmax(score) (Maddison et al., arXiv 1411.0030). The
 noise is a hash of its arguments, so the token does not depend on how position t was reached.
 
-Standard Gumbel noise is the negative logarithm of an exponential arrival time. Ids run in heats of HEAT. One hash tells
-when the first of a heat arrives, and which it is; as exponentials have no memory, each of the others takes a fresh one
-longer. So one hash bounds the noise of a whole heat, and of a large vocabulary only the few heats that could win are
-looked into (the top-down construction of the same paper).
+Standard Gumbel noise is the negative logarithm of standard exponential noise. Ids come in groups of GROUP_SIZE. One
+hash gives the smallest exponential of a group and the id that has it; as exponentials are memoryless, every other id
+has a fresh one on top of that. So one hash bounds the noise of a whole group, and in a large vocabulary only the few
+groups that could win are computed (the top-down construction of the same paper).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ Hashes = NDArray[np.uint64]  # [candidates]
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 UNIT = 2.0**-52
-HEAT = 64  # neighbouring ids
-FEW_HEATS = 8  # that are looked into to begin with
+GROUP_SIZE = 64  # neighbouring ids
+FEW_GROUPS = 8  # that are looked into to begin with
 # How far below the best score the likeliest tokens are looked for, before all are taken into account.
 REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 ROUNDING = 1e-9  # more than what noise and scores are rounded by
@@ -53,7 +53,7 @@ def choose_token(
     if config.top_k is None and config.top_p == 1.0 and config.min_p == 0.0:
         return _winner_of_all(scores, config.temperature, key)
     ids, scores = candidates(scores, config)
-    return int(ids[np.argmax(scores - np.log(_arrivals(key, ids)))])
+    return int(ids[np.argmax(scores - np.log(_exponentials(key, ids)))])
 
 
 def sound(scores: S) -> S:
@@ -140,23 +140,23 @@ def gumbel(seed: int, answer: int, position: int, ids: Ids) -> Scores:
     The hash is the finalizer of SplitMix64 (Steele et al., 2014, doi 10.1145/2660193.2660195), 52 of its bits taken as
     the middle of an equal slice of (0, 1), so that no logarithm meets 0 or 1.
     """
-    return -np.log(_arrivals(_key(seed, answer, position), ids))
+    return -np.log(_exponentials(_key(seed, answer, position), ids))
 
 
 def _winner_of_all(scores: Logits | Scores, temperature: float, key: int) -> int:
-    """The id whose tempered score and noise are highest, looked for in the heats that promise most, until what is found
-    is more than any other can have."""
-    highest = np.maximum.reduceat(scores, np.arange(0, scores.size, HEAT))
+    """The id with the highest sum of tempered score and noise. Groups are computed in the order of their upper bounds,
+    until the best sum found is above all bounds that remain."""
+    highest = np.maximum.reduceat(scores, np.arange(0, scores.size, GROUP_SIZE))
     best = highest.max()
-    firsts, leaders = _firsts(key, np.arange(highest.size))
+    firsts, first_ids = _earliest(key, np.arange(highest.size))
     bounds = _tempered(highest, best, temperature) - np.log(firsts) + ROUNDING
-    by_promise = np.argsort(-bounds)
-    num = FEW_HEATS
+    by_bound = np.argsort(-bounds)
+    num = FEW_GROUPS
     while True:
-        heats = by_promise[:num, None]
-        ids = heats * HEAT + np.arange(HEAT)
+        groups = by_bound[:num, None]
+        ids = groups * GROUP_SIZE + np.arange(GROUP_SIZE)
         totals = _tempered(scores.take(ids, mode="clip"), best, temperature)
-        totals -= np.log(_behind(firsts[heats], leaders[heats], key, ids))
+        totals -= np.log(_after_earliest(firsts[groups], first_ids[groups], key, ids))
         totals[ids >= scores.size] = -np.inf
         winning = totals.max()
         needed = int(np.count_nonzero(bounds >= winning))
@@ -204,20 +204,20 @@ def _key(seed: int, answer: int, position: int) -> int:
     return _mix(_mix(_mix(seed) + answer) + position)
 
 
-def _arrivals(key: int, ids: Ids) -> Times:
-    """When each id arrives, exponentially distributed with rate 1."""
-    return _behind(*_firsts(key, ids // HEAT), key, ids)
+def _exponentials(key: int, ids: Ids) -> Times:
+    """Standard exponential noise of each id."""
+    return _after_earliest(*_earliest(key, ids // GROUP_SIZE), key, ids)
 
 
-def _behind(firsts: Times, leaders: Ids, key: int, ids: Ids) -> Times:
-    """When ids arrive whose heats are led by `leaders`, who arrive at `firsts`."""
-    return firsts + np.where(ids == leaders, 0.0, _exponential(_hashes(key, ids)))
+def _after_earliest(firsts: Times, first_ids: Ids, key: int, ids: Ids) -> Times:
+    """The noise of ids in groups whose smallest noise is `firsts`, at `first_ids`."""
+    return firsts + np.where(ids == first_ids, 0.0, _exponential(_hashes(key, ids)))
 
 
-def _firsts(key: int, heats: Ids) -> tuple[Times, Ids]:
-    """When the first of each heat arrives, and which id that is."""
-    hashes = _hashes(_mix(key), heats)
-    return _exponential(hashes) / HEAT, heats * HEAT + (hashes % np.uint64(HEAT)).astype(np.int64)
+def _earliest(key: int, groups: Ids) -> tuple[Times, Ids]:
+    """The smallest noise of each group, and the id that has it."""
+    hashes = _hashes(_mix(key), groups)
+    return _exponential(hashes) / GROUP_SIZE, groups * GROUP_SIZE + (hashes % np.uint64(GROUP_SIZE)).astype(np.int64)
 
 
 def _hashes(key: int, numbers: Ids) -> Hashes:

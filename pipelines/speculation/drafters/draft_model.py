@@ -10,7 +10,7 @@ from itertools import zip_longest
 import numpy as np
 
 from ...config import GenerationConfig
-from ...engine.block_pool import BlockPool, OutOfBlocks, Table
+from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
 from ...engine.sampling import Logits, choose_token
 from ...model.paged_model import PREFILL_ROWS, PagedModel, Window
@@ -30,7 +30,7 @@ PRIORS = {"draft_model": (0.7, 1.8, 0.0), "draft_model sampled": (0.4, 0.4, 0.0)
 class _Progress:
     """What the draft model's cache holds of one request, and of the draft behind it: `tokens`, from `begin` on."""
 
-    table: Table
+    table: BlockTable
     begin: int
     tokens: list[int]  # rejected drafts included
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from outrider.pipelines.engine.block_pool import BlockPool, OutOfBlocks, Table
+from outrider.pipelines.engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 
 NUM_BLOCKS, BLOCK_SIZE = 8, 2
 TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=14)  # two different tokens, so that prefixes meet
@@ -20,7 +20,7 @@ TOKENS = st.lists(st.integers(0, 1), min_size=1, max_size=14)  # two different t
 class Owner:
     """A sequence: its table, its tokens, and how many of them are computed."""
 
-    table: Table
+    table: BlockTable
     tokens: list[int]
     num_cached: int
 
@@ -113,7 +113,7 @@ PoolMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=4
 TestBlockPool = PoolMachine.TestCase
 
 
-def computed(pool: BlockPool, tokens: list[int]) -> Table:
+def computed(pool: BlockPool, tokens: list[int]) -> BlockTable:
     table, _ = pool.open(tokens, len(tokens))
     pool.publish(table, tokens, len(tokens))
     return table
