@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, sync_playwright
+from playwright.sync_api import BrowserContext
 
 from outrider.app.chat.assistant import Assistant
 from outrider.app.chat.launch import open_page
 from outrider.app.chat.store.history import History
+from outrider.app.chat.ui import Page as ChatPage
 
+from .browser import Port, Profiles, started_browser
 from .chat.scripted import ScriptedPipeline
-
-PATIENCE_MS = 60_000  # for a slow machine that has other work
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 def free_port() -> int:
@@ -36,45 +27,41 @@ def free_port() -> int:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """An installed Chromium, or the one that Playwright has downloaded.
-
-    For one file at a time: while Playwright is on, no other event loop can run in this thread.
-    """
-    installed = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=next(filter(None, installed), None), args=FLAGS)
-        yield browser
-        browser.close()
+def profiles() -> Iterator[Profiles]:
+    """For one file at a time: while Playwright is on, no other event loop can run in this thread."""
+    with started_browser() as browser:
+        yield Profiles(browser)
 
 
-@pytest.fixture
-def open_context(browser: Browser) -> Iterator[Callable[..., BrowserContext]]:
-    """Opens a window of its own; options are those of Playwright's `new_context`."""
-    contexts = []
-
-    def open_context(**options: Any) -> BrowserContext:
-        context = browser.new_context(**options)
-        context.set_default_timeout(PATIENCE_MS)
-        contexts.append(context)
-        return context
-
-    yield open_context
-    for context in contexts:
-        context.close()
+@pytest.fixture(scope="module")
+def ports() -> Iterator[list[Port]]:
+    """Where the pages of a file are served, the first of each test at the first."""
+    ports: list[Port] = []
+    yield ports
+    for port in ports:
+        port.close()
 
 
 @pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Callable[..., str]]:
+def open_context(profiles: Profiles) -> Iterator[Callable[..., BrowserContext]]:
+    """A browser in which nobody has been yet; options are those of Playwright's `new_context`."""
+    with ExitStack() as taken:
+        yield lambda **options: taken.enter_context(profiles.one(options))
+
+
+@pytest.fixture
+def serve(tmp_path: Path, ports: list[Port]) -> Iterator[Callable[..., str]]:
     """Serves the page of a pipeline, with the test's own history, and gives its address."""
-    pages = []
+    pages: list[ChatPage] = []
 
     def serve(pipeline: Any, name: str = "scripted", open_pair: Any = None) -> str:
-        port = free_port()
+        port = next(filter(Port.is_free, ports), None)
+        if port is None:
+            ports.append(port := Port())
         history = History(tmp_path / "history.sqlite")
         assistant = Assistant(pipeline, name, open_pair, tmp_path / "pairs")
-        pages.append(open_page(assistant, history, "127.0.0.1", port))
-        return f"http://127.0.0.1:{port}"
+        pages.append(open_page(assistant, history, "127.0.0.1", port.number))
+        return port.url
 
     yield serve
     for page in pages:

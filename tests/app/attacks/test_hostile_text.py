@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,9 +14,9 @@ from outrider.app.chat.store.history import History, Node
 from outrider.app.chat.store.transfer import exchange_of, to_json
 from outrider.pipelines import Span
 
+from ..browser import WIDE, opened
 from ..chat import scripted
 from ..chat.scripted import ScriptedPipeline
-from ..chat.ui.test_page import opened
 
 expect.set_options(timeout=15_000)
 
@@ -55,24 +55,22 @@ def history(tmp_path: Path) -> History:
 @pytest.fixture
 def open_page(
     serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object], requests: list[str]
-) -> Callable[[], Page]:
+) -> Iterator[Callable[[], Page]]:
     """Opens the page, after which every address that is asked for is noted."""
+    context = open_context(permissions=["clipboard-read", "clipboard-write"])
+
+    def note(request: Request) -> None:
+        if "elsewhere.example" in request.url:
+            requests.append(request.url)
 
     def open_page() -> Page:
         pipeline.warm.set()
         pipeline.gate.set()
-        context = open_context(
-            viewport={"width": 1400, "height": 900}, permissions=["clipboard-read", "clipboard-write"]
-        )
+        return opened(serve(pipeline), context, WIDE)
 
-        def note(request: Request) -> None:
-            if "elsewhere.example" in request.url:
-                requests.append(request.url)
-
-        context.on("request", note)
-        return opened(serve(pipeline), context)
-
-    return open_page
+    context.on("request", note)
+    yield open_page
+    context.remove_listener("request", note)
 
 
 def hostile_turn() -> Turn:

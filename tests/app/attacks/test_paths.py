@@ -13,6 +13,7 @@ from outrider.app.chat.i18n.translations import IN_ENGLISH, Words
 from outrider.app.chat.ui.error_toast import error_html
 from outrider.pipelines import BrokenPair
 
+from ..browser import ask, opened
 from ..chat.scripted import Refused, ScriptedPipeline
 
 
@@ -58,11 +59,8 @@ def test_no_message_on_the_page_holds_a_path(
     pipeline.refusal = Refused("/home/ada/pairs/small/target.xml cannot be read (/home/ada/pairs/small/target.bin).")
     broken = Choice("broken", Path("/home/ada/broken"), UserMessage("/home/ada/broken/x.xml is missing.", "BrokenPair"))
     monkeypatch.setattr("outrider.app.chat.assistant.pairs_in", lambda *folders: [broken])
-    page = open_context().new_page()
-    page.goto(serve(pipeline))
-    expect(page.locator("#status")).to_contain_text("ready", timeout=60_000)
-    page.locator("#prompt textarea").fill("hello")
-    page.locator("#send").click()
+    page = opened(serve(pipeline), open_context())
+    ask(page, "hello")
     expect(page.get_by_text("target.xml cannot be read (target.bin).")).to_be_visible(timeout=60_000)
     expect(page.locator("#unusable")).to_contain_text("x.xml is missing", timeout=60_000)
     assert "/home/ada" not in page.content()

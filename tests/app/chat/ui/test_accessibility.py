@@ -15,9 +15,8 @@ from outrider.app.chat.core.time_saved import TimeSaved
 from outrider.app.chat.store.history import History
 from outrider.pipelines import Span
 
+from ...browser import WIDE, answered, ask, opened, rests
 from ..scripted import STATS, ScriptedPipeline
-from .test_chats import answered
-from .test_page import ask, opened
 
 expect.set_options(timeout=30_000)
 
@@ -44,7 +43,7 @@ def open_page(
 ) -> Callable[..., Page]:
     """Opens the page with one conversation, which has something of everything."""
 
-    def open_page(**options: Any) -> Page:
+    def open_page(size: tuple[int, int] = WIDE, scheme: str | None = None, **options: Any) -> Page:
         history = History(tmp_path / "history.sqlite")
         chat = history.add_chat("A conversation")
         spans = tuple(Span(f"some_{source} ", source) for source in SOURCES)
@@ -58,13 +57,13 @@ def open_page(
         history.close()
         pipeline.warm.set()
         pipeline.gate.set()
-        return opened(serve(pipeline), open_context(**({"viewport": {"width": 1400, "height": 900}} | options)))
+        return opened(serve(pipeline), open_context(**options), size, scheme)
 
     return open_page
 
 
 def serious(page: Page) -> list[str]:
-    page.wait_for_timeout(600)  # what fades in has another contrast
+    rests(page)  # what fades in has another contrast
     found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
     return [
         f"{each['id']}: {node['html'][:150]} {node['any'][:1] and node['any'][0]['message']}"
@@ -76,8 +75,8 @@ def serious(page: Page) -> list[str]:
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
 def test_axe_finds_nothing_serious_in_any_state(open_page, pipeline, scheme, width) -> None:
-    page = open_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page.wait_for_timeout(500)
+    page = open_page((width, 900), scheme)
+    expect(page.locator("#chats.open")).to_have_count(int(width >= 1100))
     found = {"start": serious(page)}
     if width < 1100:
         page.locator("#chats .toggle-button").click()
@@ -113,8 +112,8 @@ def test_axe_finds_nothing_serious_in_any_state(open_page, pipeline, scheme, wid
 
 
 def test_closed_side_bars_hold_no_stop_and_their_handles_say_what_they_open(open_page) -> None:
-    page = open_page(viewport={"width": 900, "height": 900})
-    page.wait_for_timeout(800)
+    page = open_page((900, 900))
+    rests(page)
     for name in ("Conversations", "Settings"):
         handle = page.get_by_role("button", name=name, exact=True)
         expect(handle).to_have_attribute("aria-expanded", "false")
@@ -144,7 +143,7 @@ def test_the_modes_are_one_stop_and_arrows_go_through_them(open_page, pipeline) 
 
 def test_what_vanishes_hands_the_focus_on(open_page, pipeline) -> None:
     page = open_page()
-    page.wait_for_timeout(800)
+    rests(page)
 
     def lands(where: str) -> None:
         page.wait_for_function("where => document.activeElement.matches(where)", arg=where, timeout=15_000)

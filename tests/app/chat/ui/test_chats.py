@@ -11,8 +11,8 @@ from playwright.sync_api import Page, expect
 
 from outrider.app.chat.store.history import History
 
+from ...browser import WIDE, answered, ask, eventually, listed, opened
 from ..scripted import BEGINNING, END, Refused, ScriptedPipeline
-from .test_page import ask, eventually, opened
 
 expect.set_options(timeout=60_000)
 
@@ -22,25 +22,15 @@ def page(serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Ca
     """The page in a wide window, where the list is open; answers come at once."""
     pipeline.warm.set()
     pipeline.gate.set()
-    page = opened(serve(pipeline), open_context(viewport={"width": 1400, "height": 900}))
+    page = opened(serve(pipeline), open_context(), WIDE)
     expect(page.locator("#chats.open")).to_have_count(1)
     return page
-
-
-def answered(page: Page, prompt: str, count: int = 1) -> None:
-    ask(page, prompt)
-    expect(page.locator("#chat .figures")).to_have_count(count)
-    expect(page.locator("#send")).to_be_visible()
-
-
-def listed(page: Page) -> object:
-    return page.locator("#listing label")
 
 
 def test_conversations_are_there_after_a_restart(page, serve, pipeline, open_context) -> None:
     answered(page, "Write area.")
     answered(page, "Now rename it.", 2)
-    other = opened(serve(pipeline), open_context(viewport={"width": 1400, "height": 900}))  # on the same file
+    other = opened(serve(pipeline), open_context(), WIDE)  # on the same file
     expect(listed(other)).to_have_text(["Write area."])
     listed(other).click()
     expect(other.locator("#chat .said")).to_have_text(["Write area.", "Now rename it."])
@@ -280,7 +270,7 @@ def test_an_answer_in_another_window_is_seen_and_can_be_stopped(page, pipeline) 
     pipeline.gate.clear()
     ask(page, "Write area.")
     expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
-    other = opened(page.url, page.context)
+    other = opened(page.url, page.context, WIDE)
     other.locator("#listing label").click()
     expect(other.locator("#stop")).to_be_visible()
     other.locator("#stop").click()
@@ -293,7 +283,7 @@ def test_a_window_that_opens_the_conversation_of_another_sees_its_answer_grow_an
     pipeline.gate.clear()
     ask(page, "Write area.")
     expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
-    other = opened(page.url, page.context)
+    other = opened(page.url, page.context, WIDE)
     listed(other).click()
     expect(other.locator("#stop")).to_be_visible()
     pipeline.gate.set()
@@ -305,7 +295,7 @@ def test_a_window_that_turns_away_from_a_growing_answer_stays_where_it_went(page
     pipeline.gate.clear()
     ask(page, "Write area.")
     expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
-    other = opened(page.url, page.context)
+    other = opened(page.url, page.context, WIDE)
     listed(other).click()
     expect(other.locator("#stop")).to_be_visible()
     other.locator("#new").click()

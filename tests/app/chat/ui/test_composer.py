@@ -10,9 +10,8 @@ from playwright.sync_api import Page, expect
 
 from outrider.app.chat.store.history import History
 
+from ...browser import WIDE, answered, eventually, opened
 from ..scripted import BEGINNING, END, PROMPT_TOKENS, ScriptedPipeline
-from .test_chats import answered
-from .test_page import eventually, opened
 
 expect.set_options(timeout=60_000)
 
@@ -22,8 +21,7 @@ def page(serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Ca
     """The page in a wide window; answers come at once."""
     pipeline.warm.set()
     pipeline.gate.set()
-    context = open_context(viewport={"width": 1400, "height": 900}, permissions=["clipboard-read", "clipboard-write"])
-    return opened(serve(pipeline), context)
+    return opened(serve(pipeline), open_context(permissions=["clipboard-read", "clipboard-write"]), WIDE)
 
 
 def box(page: Page) -> object:
@@ -92,7 +90,7 @@ def test_a_preset_keeps_system_prompt_and_sampling(page, pipeline, serve, open_c
     history = History(tmp_path / "history.sqlite")
     eventually(page, lambda: "warm" in history.presets())
     history.close()
-    other = opened(serve(pipeline), open_context(viewport={"width": 1400, "height": 900}))
+    other = opened(serve(pipeline), open_context(), WIDE)
     other.locator("#settings .toggle-button").click()
     other.locator("#preset input").click()
     other.get_by_role("option", name="warm").click()
@@ -189,9 +187,7 @@ def test_every_control_has_a_name_for_screen_readers(page) -> None:
 
 def test_two_windows_are_answered_at_the_same_time(page, pipeline, serve, open_context) -> None:
     pipeline.gate.clear()
-    other = page.context.new_page()
-    other.goto(page.url)
-    expect(other.locator("#status")).to_contain_text("ready")
+    other = opened(page.url, page.context, WIDE)
     for window, prompt in ((page, "Write area."), (other, "Write volume.")):
         box(window).fill(prompt)
         window.locator("#send").click()

@@ -8,9 +8,8 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from ...browser import answered, ask, fits, opened
 from ..scripted import BEGINNING, END, ScriptedPipeline
-from .test_chats import answered
-from .test_page import ask, fits, opened
 
 expect.set_options(timeout=60_000)
 
@@ -187,7 +186,7 @@ def test_a_stopped_answer_is_replayed_as_far_as_it_went(page, pipeline) -> None:
 def test_race_drafting_and_settings_fit_a_phone(serve, pipeline, open_context, scheme) -> None:
     pipeline.warm.set()
     pipeline.gate.set()
-    page = opened(serve(pipeline), open_context(viewport={"width": 390, "height": 844}, color_scheme=scheme))
+    page = opened(serve(pipeline), open_context(), (390, 844), scheme)
     expect(page.locator("#chats.open")).to_have_count(0)  # it would cover everything
     answered(page, "Write area.")
     page.get_by_role("tab", name="Race").click()

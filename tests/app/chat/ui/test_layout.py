@@ -12,8 +12,8 @@ from outrider.app.chat.core.conversation import Turn
 from outrider.app.chat.store.history import History
 from outrider.pipelines import Span
 
+from ...browser import ask, opened, rests
 from ..scripted import ScriptedPipeline
-from .test_page import ask, opened
 
 expect.set_options(timeout=30_000)
 
@@ -59,23 +59,22 @@ def open_with(
         history.close()
         pipeline.warm.set()
         pipeline.gate.set()
-        return opened(serve(pipeline, name), open_context(viewport={"width": size[0], "height": size[1]}))
+        return opened(serve(pipeline, name), open_context(), size)
 
     return open_with
 
 
 def open_list(page: Page) -> None:
+    rests(page)  # a wide window opens it itself
     if page.locator("#chats.open").count() == 0:
-        page.wait_for_timeout(500)  # a wide window opens it itself
-        if page.locator("#chats.open").count() == 0:
-            page.locator("#chats .toggle-button").click()
+        page.locator("#chats .toggle-button").click()
     expect(page.locator("#chats.open")).to_have_count(1)
-    page.wait_for_timeout(500)  # it slides
+    rests(page)  # it slides
 
 
 def resized(page: Page, size: tuple[int, int]) -> None:
     page.set_viewport_size({"width": size[0], "height": size[1]})
-    page.wait_for_timeout(400)
+    rests(page)
 
 
 @pytest.mark.parametrize("conversations", [0, 20, 200])
@@ -111,7 +110,7 @@ def test_the_conversation_keeps_room_and_its_buttons_are_in_reach(open_with) -> 
     page.locator("#listing label").click()
     expect(page.locator("#chat .figures")).to_have_count(1)
     expect(page.locator("#chats.open")).to_have_count(0)  # it would cover what was chosen
-    page.wait_for_timeout(500)
+    rests(page)
     page.locator("#chat .act-edit").click()
     expect(page.locator("#entry-notes .editing")).to_be_visible()
     for name, size in SIZES.items():

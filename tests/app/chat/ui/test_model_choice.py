@@ -17,12 +17,10 @@ from outrider.app.chat.i18n.translations import CATALOGUES, Words
 from outrider.app.chat.ui.rendering import notice_html, status_html
 from outrider.pipelines import BrokenPair, PromptTooLong
 
+from ...browser import WIDE, answered, ask, opened
 from ..scripted import Refused, ScriptedPipeline
-from .test_chats import answered
-from .test_page import ask, opened
 
 expect.set_options(timeout=60_000)
-WINDOW = {"width": 1400, "height": 900}
 
 
 @pytest.fixture
@@ -56,7 +54,7 @@ def page(serve, pipeline, open_context, folder: Path, other: ScriptedPipeline) -
 
     pipeline.warm.set()
     pipeline.gate.set()
-    page = opened(serve(pipeline, "first", open_pair), open_context(viewport=WINDOW))
+    page = opened(serve(pipeline, "first", open_pair), open_context(), WIDE)
     page.locator("#settings .toggle-button").click()
     page.loaded = loaded
     return page
@@ -69,8 +67,7 @@ def load(page: Page, name: str) -> None:
 
 
 def test_another_pair_is_loaded_while_the_first_answers(page, pipeline, other) -> None:
-    second = page.context.new_page()
-    second.goto(page.url)
+    second = opened(page.url, page.context, WIDE)
     load(page, "good")
     expect(page.locator("#status")).to_contain_text("first ready; loading good on CPU")
     answered(page, "Write area.")
@@ -107,9 +104,7 @@ def test_one_pair_is_loaded_at_a_time(page) -> None:
 def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_context) -> None:
     pipeline.warm.set()
     pipeline.gate.set()
-    page = open_context(viewport=WINDOW, locale="zh-CN").new_page()
-    page.goto(serve(pipeline))
-    expect(page.locator("#status")).to_contain_text("就绪")
+    page = opened(serve(pipeline), open_context(locale="zh-CN"), WIDE, said="就绪")
     expect(page.locator("#send")).to_have_text("发送")
     expect(page.locator("#mode label")).to_have_text(["自动", "普通", "提示查找", "文本索引", "草稿模型", "串联"])
     expect(page.locator("#chat .placeholder")).to_have_text("请提出问题，或试试下面的例子。")

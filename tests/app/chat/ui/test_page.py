@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from outrider.app.chat.ui.examples import EXAMPLES
 
+from ...browser import answers, ask, eventually, finish, fits, opened
 from ..scripted import BEGINNING, END, Refused, ScriptedPipeline
 
 expect.set_options(timeout=60_000)
@@ -22,53 +23,8 @@ def page(serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Ca
     return opened(serve(pipeline), open_context())
 
 
-def opened(address: str, context: object) -> Page:
-    page = context.new_page()  # type: ignore[attr-defined]
-    page.goto(address)
-    expect(page.locator("#status")).to_contain_text("ready")
-    return page
-
-
-def ask(page: Page, prompt: str) -> None:
-    page.locator("#prompt textarea").fill(prompt)
-    page.locator("#send").click()
-
-
-def fits(page: Page, parts: str, below: bool = False) -> None:
-    """Nothing of these sticks out of the window at a side, or below, once what moves has come to rest."""
-    page.wait_for_function(
-        """([parts, below]) => ![...document.querySelectorAll(parts)].map(part => part.getBoundingClientRect()).some(
-             box => box.width && (box.left < -1 || box.right > innerWidth + 1 || below && box.bottom > innerHeight + 1)
-           ) && document.documentElement.scrollWidth <= innerWidth""",
-        arg=[parts, below],
-    )
-
-
-def eventually(page: Page, holds: Callable[[], bool]) -> None:
-    """What the page shows nothing of."""
-    for _ in range(600):
-        if holds():
-            return
-        page.wait_for_timeout(100)
-    pytest.fail("It has not come about in a minute.")
-
-
-def answers(page: Page) -> object:
-    return page.locator("#chat .bot-row")
-
-
-def finish(page: Page, pipeline: ScriptedPipeline, count: int) -> None:
-    """Let the answer that is being written, the `count`-th of the chat, come to its end."""
-    pipeline.gate.set()
-    expect(page.locator("#chat .figures")).to_have_count(count)
-    expect(page.locator("#send")).to_be_visible()
-    pipeline.gate.clear()
-
-
 def test_the_page_shows_that_the_model_warms_up_and_when_it_is_ready(serve, pipeline, open_context) -> None:
-    page = open_context().new_page()
-    page.goto(serve(pipeline, "my-pair"))
-    expect(page.locator("#status")).to_contain_text("my-pair warming up")
+    page = opened(serve(pipeline, "my-pair"), open_context(), said="my-pair warming up")
     pipeline.warm.set()
     expect(page.locator("#status")).to_contain_text("my-pair ready")
 
@@ -78,9 +34,7 @@ def test_a_model_that_fails_to_start_is_said_on_the_page(serve, pipeline, open_c
         raise RuntimeError("no <memory>")
 
     monkeypatch.setattr(pipeline, "warm_up", fail)
-    page = open_context().new_page()
-    page.goto(serve(pipeline))
-    expect(page.locator("#status")).to_contain_text("failed to start: no <memory>")
+    opened(serve(pipeline), open_context(), said="failed to start: no <memory>")
 
 
 def test_a_device_without_exact_results_is_said_on_the_page(serve, pipeline, open_context) -> None:
@@ -333,8 +287,7 @@ def test_everything_fits_and_the_colours_follow_the_system(
     serve, pipeline, open_context, width, height, scheme
 ) -> None:
     pipeline.warm.set()
-    context = open_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page = opened(serve(pipeline), context)
+    page = opened(serve(pipeline), open_context(), (width, height), scheme)
     ask(page, "Repeat this function:\ndef " + "long_" * 30 + "name(value):\n    return value")
     finish(page, pipeline, 1)
     fits(page, "html, #masthead, #chat, #composer, #send, #mode label, .message-content", below=True)

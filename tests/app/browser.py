@@ -1,0 +1,202 @@
+"""A headless browser whose caches stay warm from test to test, and what every test does with a page."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect, sync_playwright
+
+from .chat.scripted import ScriptedPipeline
+
+PATIENCE_MS = 60_000  # for a slow machine that has other work
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--process-per-site",  # a page finds the scripts compiled that another one of its context has run
+    "--js-flags=--single-threaded-gc",
+]
+WIDE = (1400, 900)  # has room for the list of conversations
+
+# Nothing moves, and in five frames in a row everything is where it was.
+RESTS = """
+() => {
+  const moves = document.getAnimations().some(
+    (each) => each.playState === "running" && Number.isFinite(each.effect.getComputedTiming().endTime));
+  const places = [...document.body.querySelectorAll("*")].map((each) => {
+    const box = each.getBoundingClientRect();
+    return [box.x, box.y, box.width, box.height];
+  }).join();
+  const same = !moves && window.placesAtRest === places;
+  window.framesAtRest = same ? (window.framesAtRest ?? 0) + 1 : 0;
+  window.placesAtRest = places;
+  return window.framesAtRest >= 5 && !(window.framesAtRest = 0);
+}
+"""
+
+
+@contextmanager
+def started_browser() -> Iterator[Browser]:
+    """An installed Chromium, or the one that Playwright has downloaded."""
+    installed = (shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome"))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=next(filter(None, installed), None), args=FLAGS)
+        yield browser
+        browser.close()
+
+
+class Port:
+    """An address of this machine that one server after another listens at, so that what is cached of it is used."""
+
+    def __init__(self) -> None:
+        self._holder = socket.socket()
+        self._holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._holder.bind(("127.0.0.1", 0))
+        self.number = int(self._holder.getsockname()[1])
+        if sys.platform != "linux":  # elsewhere nobody could listen at what is held
+            self.close()
+
+    def is_free(self) -> bool:
+        """Whether nobody listens, such as the server of a test that failed before it could be closed."""
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", self.number))
+            except OSError:
+                return False
+            return True
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.number}"
+
+    def close(self) -> None:
+        self._holder.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A browser context that tests take turns with. Its first page stays open, and with it the process of all pages."""
+
+    context: BrowserContext
+    first: Page
+
+    @classmethod
+    def of(cls, browser: Browser, options: dict[str, Any]) -> Profile:
+        context = browser.new_context(**options)
+        context.set_default_timeout(PATIENCE_MS)
+        first = context.new_page()
+        first.route("**", lambda route: route.fulfill(body="", content_type="text/html"))
+        first.goto("http://127.0.0.1")
+        return cls(context, first)
+
+    def clear(self) -> None:
+        """Close the pages of a test, and forget what they kept; scripts and styles stay in the cache."""
+        for page in self.context.pages:
+            if page != self.first:
+                page.close()
+        self.context.clear_cookies()
+        session = self.context.new_cdp_session(self.first)
+        session.send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+        session.detach()
+
+
+class Profiles:
+    """Contexts by their options. Two that are taken at the same time are never the same."""
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._free: defaultdict[str, list[Profile]] = defaultdict(list)
+
+    @contextmanager
+    def one(self, options: dict[str, Any]) -> Iterator[BrowserContext]:
+        free = self._free[repr(sorted(options.items()))]
+        profile = free.pop() if free else Profile.of(self._browser, options)
+        yield profile.context
+        profile.clear()
+        free.append(profile)
+
+
+def opened(
+    address: str, context: BrowserContext, size: tuple[int, int] | None = None, scheme: Any = None, said: str = "ready"
+) -> Page:
+    """The page in a window of this size and scheme, once its status says this and all that it asked for is there.
+
+    What comes later would draw over what a test does.
+    """
+    page = context.new_page()
+    waiting: set[Request] = set()
+    page.on("request", lambda request: waiting.add(request))  # Playwright takes no built-in method
+    for end in ("requestfinished", "requestfailed"):
+        page.on(end, lambda request: waiting.discard(request))
+    if size is not None:
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+    if scheme is not None:
+        page.emulate_media(color_scheme=scheme)
+    page.goto(address)
+    expect(page.locator("#status")).to_contain_text(said, timeout=PATIENCE_MS)
+    eventually(page, lambda: all("/heartbeat/" in request.url for request in waiting))
+    return page
+
+
+def rests(page: Page) -> None:
+    """What slides, fades or is laid out anew has come to rest."""
+    page.wait_for_function(RESTS)
+
+
+def ask(page: Page, prompt: str) -> None:
+    page.locator("#prompt textarea").fill(prompt)
+    page.locator("#send").click()
+
+
+def answered(page: Page, prompt: str, count: int = 1) -> None:
+    ask(page, prompt)
+    expect(page.locator("#chat .figures")).to_have_count(count)
+    expect(page.locator("#send")).to_be_visible()
+
+
+def finish(page: Page, pipeline: ScriptedPipeline, count: int) -> None:
+    """Let the answer that is being written, the `count`-th of the chat, come to its end."""
+    pipeline.gate.set()
+    expect(page.locator("#chat .figures")).to_have_count(count)
+    expect(page.locator("#send")).to_be_visible()
+    pipeline.gate.clear()
+
+
+def answers(page: Page) -> Locator:
+    return page.locator("#chat .bot-row")
+
+
+def listed(page: Page) -> Locator:
+    return page.locator("#listing label")
+
+
+def fits(page: Page, parts: str, below: bool = False) -> None:
+    """Nothing of these sticks out of the window at a side, or below, once what moves has come to rest."""
+    page.wait_for_function(
+        """([parts, below]) => ![...document.querySelectorAll(parts)].map(part => part.getBoundingClientRect()).some(
+             box => box.width && (box.left < -1 || box.right > innerWidth + 1 || below && box.bottom > innerHeight + 1)
+           ) && document.documentElement.scrollWidth <= innerWidth""",
+        arg=[parts, below],
+    )
+
+
+def eventually(page: Page, holds: Callable[[], bool]) -> None:
+    """What the page shows nothing of."""
+    for _ in range(600):
+        if holds():
+            return
+        page.wait_for_timeout(100)
+    pytest.fail("It has not come about in a minute.")
