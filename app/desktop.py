@@ -1,9 +1,9 @@
-"""A window around a pair, in one file: it loads in the background, streams, stops, and shows the speed.
+"""A chat window in one file: it loads a pair in the background, streams and stops answers, and shows the speed.
 
     python -m outrider.app.desktop [PAIR]
 
-The model has a thread of its own, which puts what happens into a queue; the window empties the queue in its own loop.
-Tk must not be called from another thread, and the model never waits for the screen.
+The model runs in its own thread, which puts events into a queue; the window's main loop polls the queue. So Tk is
+called from one thread only, and the model never waits for the screen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ try:
     from tkinter import ttk
 except ImportError as error:
     raise SystemExit(
-        f"outrider: This Python has no tkinter ({error}), which draws the window. Install it (Debian, Ubuntu: "
+        f"outrider: This Python has no tkinter ({error}), which the window needs. Install it (Debian, Ubuntu: "
         "apt install python3-tk; macOS with Homebrew: brew install python-tk), or use `outrider chat`."
     ) from error
 
@@ -37,19 +37,19 @@ MAX_NEW_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A step of the start."""
+    """A step of the start-up has begun."""
 
     step: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The model can be asked."""
+    """The model accepts prompts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wrote:
-    """The next piece of the answer, and the tokens per second so far, None before they can be told."""
+    """The next piece of the answer, and the tokens per second so far; None while they are unknown."""
 
     text: str
     tokens_per_s: float | None
@@ -81,7 +81,7 @@ Event: TypeAlias = Began | Ready | Wrote | Answered | Refused | Failed
 
 
 class Model(threading.Thread):
-    """Loads a pipeline and answers one prompt after the other. What happens is in `events`."""
+    """Loads a pipeline and answers prompts one at a time. Reports to the queue `events`."""
 
     def __init__(self, load: Callable[[], LLMPipeline]) -> None:
         super().__init__(name="model")
@@ -95,11 +95,11 @@ class Model(threading.Thread):
         self._prompts.put(prompt)
 
     def stop(self) -> None:
-        """End the answer that is being written with what there is of it."""
+        """End the running answer early."""
         self._stopped.set()
 
     def close(self) -> None:
-        """End the thread, as soon as the pass that it is in is over."""
+        """End the thread after its current pass."""
         self._stopped.set()
         self._prompts.put(None)
 
@@ -110,7 +110,7 @@ class Model(threading.Thread):
             if not self._stopped.is_set():
                 self.events.put(Began("Warming up; the first time, this machine is measured too"))
                 pipeline.warm_up()
-        except Exception as error:  # whatever it was, the window has to show it
+        except Exception as error:  # the window must show it, whatever it is
             self.events.put(Failed(str(error)))
             return
         if pipeline.tokenizer.has_chat_template:
@@ -119,7 +119,7 @@ class Model(threading.Thread):
         while (prompt := self._prompts.get()) is not None:
             try:
                 self._answer(pipeline, prompt)
-            except Exception as error:  # the next prompt may do better
+            except Exception as error:  # the next prompt may succeed
                 self.events.put(Refused(str(error)))
 
     def _answer(self, pipeline: LLMPipeline, prompt: str) -> None:
@@ -138,7 +138,7 @@ class Model(threading.Thread):
 
 
 class Window:
-    """What is seen. All of it runs in the thread of Tk's main loop."""
+    """The window. All its methods run in the thread of Tk's main loop."""
 
     def __init__(self, root: tk.Tk, model: Model, title: str) -> None:
         self.root = root
@@ -150,7 +150,7 @@ class Window:
         root.columnconfigure(0, weight=1)
         root.rowconfigure(0, weight=1)
         if root.tk.call("tk", "windowingsystem") == "x11":
-            ttk.Style(root).theme_use("clam")  # Tk's own choice there is that of the nineties
+            ttk.Style(root).theme_use("clam")  # the default theme there looks dated
         frame = ttk.Frame(root, padding=8)
         frame.grid(sticky="nsew")
         frame.columnconfigure(0, weight=1)
@@ -186,7 +186,7 @@ class Window:
         self._poll()
 
     def close(self) -> None:
-        """Stop what is being written, and end once the model's thread has."""
+        """Stop the running answer, and close once the model's thread has ended."""
         self._closing = True
         self.root.withdraw()
         self.model.close()
@@ -199,7 +199,7 @@ class Window:
             self._set_busy(True)
             self.status.set("Reading the prompt")
             self.model.ask(prompt)
-        return "break"  # the key writes no line end
+        return "break"  # or the key would insert a line break
 
     def _poll(self) -> None:
         while not self.model.events.empty():
@@ -250,7 +250,7 @@ class Window:
         self.text.configure(state="normal")
         self.text.insert("end", text, tag)
         self.text.configure(state="disabled")
-        if at_end:  # who has scrolled up is left there
+        if at_end:  # keeps the position of a user who scrolled up
             self.text.see("end")
 
 
@@ -263,7 +263,7 @@ def _summary(answer: Answered) -> str:
 
 
 def main() -> None:
-    """Open the window, and end when it is closed."""
+    """Open the window and run until it is closed."""
     keep_private()
     parser = argparse.ArgumentParser(prog="outrider-desktop", description="Chat with a pair in a window.")
     parser.add_argument("pair", nargs="?", help="a pulled pair's name, or a folder (default: the embedded pair)")

@@ -1,4 +1,4 @@
-"""Make a runnable pair of a target and its draft model. Needs the [export] extra."""
+"""Exports a target and its draft model as a pair for Outrider. Requires the [export] extra."""
 
 from .compression import Compression
 from .pair_export import export_pair

@@ -1,4 +1,4 @@
-"""Checkpoint: a decoder language model as transformers saves it, on this machine."""
+"""Checkpoint: a decoder language model on this machine, as transformers saves it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .errors import NotADecoder
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checked checkpoint.
+    """A checkpoint that passed the checks of `find_checkpoint`.
 
-    source: the path or hub id as the user gave it.
-    revision: the commit of a hub model, or `sha256:` of the files of a local one.
-    architecture: the class of the model in transformers.
-    size: bytes of the weight files.
-    num_weights: elements of the weight files.
-    remote_code: whether code that comes with the checkpoint may be run.
+    source: the path or hub id that the user gave.
+    revision: the commit of a model on the hub, or `sha256:` and a digest of the files of a local one.
+    architecture: the model class in transformers.
+    size: bytes of all weight files.
+    num_weights: number of weights in all weight files.
+    remote_code: whether Python code of the checkpoint may be run.
     """
 
     source: str
@@ -39,14 +39,16 @@ class Checkpoint:
 
 
 def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], None]) -> Checkpoint:
-    """The checkpoint in the folder `source`, or that of the hub id `source`, which is downloaded.
+    """The checkpoint in the folder `source`, or else that of the hub id `source`, which is downloaded.
 
-    `announce` is told before anything is fetched. Raises NoSuchModel, NotADecoder, HubUnreachable, NoRoom.
+    announce: called before a download, and with its progress.
+
+    Raises NoSuchModel, NotADecoder, HubUnreachable, OtherRevision, BadDownload, NoRoom, InProgress.
     """
     if Path(source).is_dir():
         folder, revision = Path(source), ""
     elif Path(source).exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
-        raise NoSuchModel(f"{source} is not a folder: name the folder of a checkpoint, or a hub id such as ORG/NAME.")
+        raise NoSuchModel(f"{source} is not a folder: give the folder of a checkpoint, or a hub id such as ORG/NAME.")
     else:
         folder, revision = (found := download(source, remote_code, announce)).folder, found.revision
     architecture = _decoder_architecture(source, folder, remote_code)
@@ -81,8 +83,8 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
             if remote_code:
                 return str(architecture)
             raise NotADecoder(
-                f"{source} ({architecture}) needs code that comes with it. If you have read that code and trust it, "
-                "add --trust-remote-code."
+                f"{source} ({architecture}) needs its own Python code. If you have read that code and trust it, add "
+                "--trust-remote-code."
             )
     raise NotADecoder(
         f"{source} is {' '.join(architectures) or 'a model of unknown architecture'}, not a decoder language model: "

@@ -28,16 +28,16 @@ app = typer.Typer(
 
 @app.command()
 def export_command(
-    target: Annotated[str, typer.Option(help="Folder of a checkpoint, or a hub id ORG/NAME[@REVISION] to download.")],
-    out: Annotated[Path, typer.Option(help="Pair folder to make.")],
-    draft: Annotated[str | None, typer.Option(help="The draft model, named in the same way.")] = None,
-    target_weights: Annotated[WeightFormat, typer.Option(help="How the target's weights are stored.")] = "int8",
+    target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
+    out: Annotated[Path, typer.Option(help="Folder for the pair.")],
+    draft: Annotated[str | None, typer.Option(help="Folder or hub id of the draft model.")] = None,
+    target_weights: Annotated[WeightFormat, typer.Option(help="Weight format of the target.")] = "int8",
     draft_weights: Annotated[
-        WeightFormat | None, typer.Option(help="How the draft's weights are stored.", show_default="int8")
+        WeightFormat | None, typer.Option(help="Weight format of the draft.", show_default="int8")
     ] = None,
     group_size: Annotated[
         int | None,
-        typer.Option(help="Weights that share a scale, for int4; -1 is one scale a row.", show_default="128"),
+        typer.Option(help="Weights per scale, for int4; -1 is one scale per row.", show_default="128"),
     ] = None,
     symmetric: Annotated[
         bool | None,
@@ -46,20 +46,20 @@ def export_command(
         ),
     ] = None,
     ratio: Annotated[
-        float | None, typer.Option(help="Share of the weights that become int4, the others int8.", show_default="1.0")
+        float | None, typer.Option(help="Share of the weights stored in int4; the rest in int8.", show_default="1.0")
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Replace a pair that is there, once the new one is ready.")
+        bool, typer.Option("--force", help="Replace an existing pair once the new one is complete.")
     ] = False,
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that comes with a checkpoint. Read it first.")
+        bool, typer.Option("--trust-remote-code", help="Run Python code of the checkpoints. Read it first.")
     ] = False,
 ) -> None:
-    """Make a pair of your own: convert, compress and check a target and its draft. Downloads models named by hub id."""
+    """Convert, compress and check a target and its draft. Models given by hub id are downloaded."""
     keep_private(network=True)
     stop_cleanly()
     if draft is None and draft_weights is not None:
-        raise InvalidOption(f"--draft-weights {draft_weights} has no meaning without --draft: leave it out.")
+        raise InvalidOption(f"--draft-weights {draft_weights} requires --draft: leave it out.")
     formats: list[WeightFormat] = [target_weights] if draft is None else [target_weights, draft_weights or "int8"]
     both = compressions(formats, symmetric=symmetric, group_size=group_size, ratio=ratio)
     folder = export_pair(
@@ -76,18 +76,18 @@ def export_command(
 
 
 def main(arguments: list[str]) -> None:
-    """Run the command with what follows `outrider export`."""
+    """Run the command with the arguments after `outrider export`."""
     app(arguments, prog_name="outrider export")
 
 
 def clocked() -> Callable[[str], None]:
-    """An announcer that writes each step to standard error with the seconds since the first."""
+    """A callback that prints each step to standard error with the seconds since the start."""
     start = time.monotonic()
     return lambda text: print(f"{time.monotonic() - start:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
 def stop_cleanly() -> None:
-    """Let a request to end the process run the clean-up on its way out."""
+    """Make SIGTERM and SIGHUP exit through the clean-up code."""
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)

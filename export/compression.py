@@ -1,4 +1,4 @@
-"""Compression: what becomes of a model's weights."""
+"""Compression: how a model's weights are stored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "int4": {"symmetric": True, "group_size": 128, "ratio": 1.0},
     "fp16": {},
 }
-BYTES_PER_WEIGHT = {"fp16": 2.0, "int8": 1.05, "int4": 0.8}  # at most: with scales, and int8 embeddings beside int4
+BYTES_PER_WEIGHT = {"fp16": 2.0, "int8": 1.05, "int4": 0.8}  # upper bounds, with scales, and int8 embeddings for int4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class Compression:
     """How the weights of one model are stored. An option left at None takes the default of its format.
 
     symmetric: whether zero is stored exactly, without zero points; for int8 and int4.
-    group_size: weights that share a scale, for int4 only; -1 is one scale a row. A matrix whose rows it does not divide
+    group_size: weights per scale, for int4 only; -1 is one scale per row. A matrix whose row length it does not divide
         gets the largest power of two that does, at least 32, or else int8.
-    ratio: the share of the weights that become int4, the others int8; for int4 only.
+    ratio: the share of the weights stored in int4, the rest in int8; for int4 only.
 
     Raises InvalidOption for a value out of range and for an option that the format does not have.
     """
@@ -42,18 +42,18 @@ class Compression:
 
     def __post_init__(self) -> None:
         if self.weights not in DEFAULTS:
-            raise InvalidOption(f"Weights {self.weights!r} are not known: choose {', '.join(DEFAULTS)}.")
+            raise InvalidOption(f"Weight format {self.weights!r} does not exist: choose {', '.join(DEFAULTS)}.")
         for name, value in self._given().items():
             if name not in DEFAULTS[self.weights]:
                 raise InvalidOption(f"{name}={value} has no meaning for {self.weights} weights: leave it out.")
         if self.group_size is not None and self.group_size < 1 and self.group_size != -1:
-            raise InvalidOption(f"group_size={self.group_size} must be positive, or -1 for one scale a row.")
+            raise InvalidOption(f"group_size={self.group_size} must be positive, or -1 for one scale per row.")
         if self.ratio is not None and not 0 < self.ratio <= 1:
             raise InvalidOption(f"ratio={self.ratio} must be above 0 and at most 1.")
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The value of each option that the format has."""
+        """The value of each option of the format."""
         return DEFAULTS[self.weights] | self._given()
 
     def _given(self) -> dict[str, Any]:
@@ -62,9 +62,9 @@ class Compression:
 
 
 def compressions(formats: Sequence[WeightFormat], **options: Any) -> list[Compression]:
-    """One Compression for each of `formats`, with those of `options` that its format has.
+    """One Compression for each of `formats`, with the `options` that apply to it.
 
-    Raises InvalidOption for an option that none of them has, so that none is ignored.
+    Raises InvalidOption for an option that applies to none of them.
     """
     given = {name: value for name, value in options.items() if value is not None}
     for name, value in given.items():

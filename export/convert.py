@@ -1,4 +1,4 @@
-"""From a checkpoint to an IR: optimum-intel converts, NNCF compresses the weights."""
+"""Converts a checkpoint to an IR with optimum-intel, and compresses its weights with NNCF."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ WEIGHT_TYPES = {"f32", "f16", "bf16", "i8", "u8", "i4", "u4"}
 
 
 def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
-    """Write the checkpoint's IR and configuration to `folder`, the weights uncompressed.
+    """Write the checkpoint's IR with uncompressed weights, and its configuration, to `folder`.
 
-    half: store fp16; otherwise weights keep the precision of the checkpoint, for a compression to start from.
+    half: store the weights in fp16; otherwise they keep the precision of the checkpoint.
+
     Raises UnsupportedModel for an architecture that optimum-intel does not know, ConversionFailed.
     """
     from optimum.exporters.openvino import main_export
@@ -65,7 +66,7 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
 
 
 def compress(folder: Path, compression: Compression, source: str) -> None:
-    """Replace the IR in `folder`, made of `source`, by one with compressed weights. Raises ConversionFailed."""
+    """Compress the weights of the IR in `folder`. `source` is for messages. Raises ConversionFailed."""
     import nncf
     from nncf.parameters import BackupMode, CompressWeightsMode
     from nncf.quantization.advanced_parameters import AdvancedCompressionParameters, GroupSizeFallbackMode
@@ -74,7 +75,7 @@ def compress(folder: Path, compression: Compression, source: str) -> None:
     kind = "sym" if settings.pop("symmetric") else "asym"
     mode = CompressWeightsMode(f"{compression.weights}_{kind}")
     if compression.weights == "int4":
-        settings["backup_mode"] = BackupMode(f"int8_{kind}")  # of embeddings, and of what the ratio leaves
+        settings["backup_mode"] = BackupMode(f"int8_{kind}")  # for embeddings and the weights outside the ratio
     advanced = AdvancedCompressionParameters(group_size_fallback_mode=GroupSizeFallbackMode.ADJUST)
     whole, smaller = folder / MODEL, folder / f"compressed_{MODEL}"
     with quiet():
@@ -87,14 +88,14 @@ def compress(folder: Path, compression: Compression, source: str) -> None:
             raise ConversionFailed(
                 f"NNCF cannot compress {source} to {mode.value}: {_first_line(error)} ({ADVICE})"
             ) from error
-    del model  # it maps the files that are replaced now
+    del model  # it maps the files that are replaced next
     gc.collect()
     for suffix in (".xml", ".bin"):
         smaller.with_suffix(suffix).replace(whole.with_suffix(suffix))
 
 
 def precisions(folder: Path) -> dict[str, int]:
-    """How many weights (with their scales and zero points) the IR stores in each number format."""
+    """The number of weights, scales and zero points that the IR stores in each element type."""
     counts: Counter[str] = Counter()
     for node in ov.Core().read_model(folder / MODEL).get_ops():
         if node.get_type_name() == "Constant" and len(node.get_output_shape(0)) > 1:
@@ -103,7 +104,7 @@ def precisions(folder: Path) -> dict[str, int]:
 
 
 def _let_cache_be_quantized(model: ov.Model) -> None:
-    """Take out the hint, meant for uncompressed models, that keeps their key-value cache in f16."""
+    """Remove the hint for uncompressed models that keeps the key-value cache in f16."""
     if model.has_rt_info(["runtime_options", "KV_CACHE_PRECISION"]):
         options = model.get_rt_info("runtime_options").value
         del options["KV_CACHE_PRECISION"]

@@ -1,6 +1,6 @@
-"""Distil a draft model for any target: the target writes, the draft learns to agree with what it wrote.
+"""Distils a draft model for a target, on text that the target generates.
 
-Forward KL divergence mixed with total variation, on text that the target generated itself. The acceptance rate of a
+The loss mixes forward KL divergence with total variation. The acceptance rate of a
 draft is one minus the total variation distance, and the KL term gives a gradient where the two hardly overlap.
 DistillSpec (arXiv 2310.08461) compares the divergences, FastDraft (arXiv 2411.11055) the data.
 """
@@ -24,11 +24,11 @@ SAVE_EVERY = 240.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Distillation:
-    """How to distil. Raises ValueError for a value that cannot work.
+    """Settings of a distillation. Raises ValueError for a value out of range.
 
-    variation: share of total variation in the loss, the rest is forward KL.
-    temperatures: at which the target writes, in turn, batch by batch; 0 is greedy.
-    epochs: how often each generated text is seen.
+    variation: weight of total variation in the loss; the rest is forward KL.
+    temperatures: sampling temperatures of the target, one batch each in turn; 0 is greedy.
+    epochs: how often each generated text is used.
     """
 
     variation: float = 0.5
@@ -60,7 +60,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a distillation came to: the loss of every step, and the seconds that it took, interruptions left out."""
+    """The loss of every step, and the seconds of training without interruptions."""
 
     losses: list[float] = field(repr=False)
     seconds: float
@@ -104,7 +104,7 @@ def distil(
     if target.config.get_text_config().vocab_size != draft.config.get_text_config().vocab_size:
         raise ValueError("target and draft have vocabularies of different sizes")
     if not samples:
-        raise ValueError("there are no samples to learn from")
+        raise ValueError("there are no samples to train on")
     target.eval()
     draft.train()
     optimizer = torch.optim.AdamW(draft.parameters(), lr=how.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)

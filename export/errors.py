@@ -1,10 +1,10 @@
-"""What only an export refuses. Each message says what was wrong, the value, and what to do."""
+"""Errors of exports. Each message names the problem, the value and a remedy."""
 
 from outrider.pipelines.errors import OutriderError
 
 
 class ExportError(OutriderError):
-    """The base of what only an export can raise."""
+    """Base class of the errors that only exports raise."""
 
 
 class MissingExtra(ExportError):
@@ -16,12 +16,12 @@ class NotADecoder(ExportError):
 
 
 class ConversionFailed(ExportError):
-    """The converter or the compressor gave up on a checkpoint that it should know."""
+    """The converter or compressor failed on a checkpoint of a supported architecture."""
 
 
 class TokenizerNotConverted(ExportError):
-    """A tokenizer that is missing, or that OpenVINO Tokenizers cannot express."""
+    """A tokenizer that is missing, or that OpenVINO Tokenizers cannot convert."""
 
 
 class RoundTripFailed(ExportError):
-    """The exported pair generated other tokens with speculation than without."""
+    """The exported pair generated different tokens with speculation than without."""

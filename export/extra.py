@@ -1,4 +1,4 @@
-"""The packages that only an export needs, and the line that installs them."""
+"""The packages of the [export] extra."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ INSTALL = 'pip install "outrider[export]"'
 
 
 def require_extra() -> None:
-    """Raises MissingExtra with the line that installs what is missing."""
+    """Raises MissingExtra, which says how to install the missing packages."""
     missing = [package for module, package in PACKAGES.items() if not _is_installed(module)]
     if missing:
-        raise MissingExtra(f"An export needs {', '.join(missing)}, not installed here. Install with: {INSTALL}")
+        raise MissingExtra(f"The export requires {', '.join(missing)}: install with {INSTALL}")
 
 
 def _is_installed(module: str) -> bool:

@@ -1,4 +1,4 @@
-"""The export: check, convert, compress, try, describe, and only then give the folder its name."""
+"""The export: converts, compresses and tests a pair, and publishes its folder at the end."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def export_pair(
     remote_code: bool = False,
     announce: Announce = lambda text: None,
 ) -> Path:
-    """Make the pair folder `out` of two checkpoints (folders, or hub ids, which are downloaded) and return its path.
+    """Export two checkpoints as a pair to the folder `out`, and return its path.
 
-    draft: None makes a pair without a draft model, for prompt lookup alone.
-    force: replace a pair that is at `out`, once the new one is complete.
-    remote_code: run code that comes with a checkpoint.
-    announce: is told of each step before it begins.
+    target, draft: folders, or hub ids, which are downloaded. Without a draft, the pair supports prompt lookup only.
+    force: replace a pair at `out` once the new one is complete.
+    remote_code: run Python code of the checkpoints.
+    announce: called with each step before it begins.
 
-    Raises subclasses of OutriderError, and then leaves nothing at `out`, or what was there: those in
-    outrider.export.errors and outrider.models.errors, VocabularyMismatch, UnsupportedModel, InvalidOption.
+    Raises the errors in outrider.export.errors and outrider.models.errors, VocabularyMismatch, UnsupportedModel and
+    InvalidOption. After an error, `out` is as before.
     """
     require_extra()
     sources = {"target": target} if draft is None else {"target": target, "draft": draft}
@@ -85,7 +85,7 @@ def export_pair(
         pair_folder.write(staging.path, {**metadata, "checks": checks})
         modes = ", ".join(name for name, report in tried.items() if isinstance(report, dict))
         announce(f"The same answer in each: {modes}" if tried["exact"] else f"Answered in each: {modes}")
-        gc.collect()  # compiled models map the files that are renamed now
+        gc.collect()  # compiled models map the files that are renamed next
         staging.publish()
     return staging.out
 
@@ -93,7 +93,7 @@ def export_pair(
 def _make(
     role: str, checkpoint: Checkpoint, tokenizer: Any, compression: Compression, folder: Path, announce: Announce
 ) -> dict[str, Any]:
-    """Write one model's IR folder and say what is in it."""
+    """Write the IR folder of one model. Returns its entry for pair.json."""
     announce(f"Converting the {role}, {checkpoint.source} ({checkpoint.num_weights / 1e6:,.1f} million weights)")
     convert(checkpoint, folder, half=compression.weights == "fp16")
     if compression.weights != "fp16":
@@ -120,7 +120,7 @@ def _make(
 
 
 def _named(checkpoints: Mapping[str, Checkpoint], pair: Path, run: Callable[[], T]) -> T:
-    """Run the models. An error names the checkpoint in place of the folder that is about to go."""
+    """Call `run`. Errors name the checkpoint instead of the temporary folder."""
     try:
         return run()
     except OutriderError as error:
@@ -131,6 +131,6 @@ def _named(checkpoints: Mapping[str, Checkpoint], pair: Path, run: Callable[[], 
 
 
 def _bytes_needed(parts: Collection[tuple[Checkpoint, Compression]]) -> int:
-    """Room for all results and the largest uncompressed IR, at most; each of those is removed before the next."""
+    """Bytes for all results and the largest uncompressed IR; each of those is removed before the next is written."""
     results = sum(BYTES_PER_WEIGHT[compression.weights] * checkpoint.num_weights for checkpoint, compression in parts)
     return int(results) + max(checkpoint.size for checkpoint, _ in parts)

@@ -1,4 +1,4 @@
-"""Quiet: what the converters print about themselves, kept off the screen."""
+"""Quiet: hides the output of the converters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def quiet() -> Iterator[None]:
     loggers = [logging.getLogger(name) for name in CHATTY]
     levels = [logger.level for logger in loggers]
     bars = transformers_logging.is_progress_bar_enabled()
-    console = rich.get_console()  # where NNCF draws
+    console = rich.get_console()  # NNCF draws its progress there
     was_quiet = console.quiet
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""One greedy answer in every mode: the same tokens, or the pair is not released."""
+"""Round trip: one greedy answer in every mode, which must have the same tokens."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from .errors import RoundTripFailed
 PROMPT = "Repeat this function:\n\ndef area(width, height):\n    size = width * height\n    return size\n"
 NEW_TOKENS = 32
 CACHE_TOKENS = 1024
-DRAFT_TOKENS = 5  # whether they pay or not: what is drafted is what is checked
+DRAFT_TOKENS = 5  # fixed, since only drafted tokens are checked
 
 
 def round_trip(pair: Path) -> dict[str, Any]:
-    """Compile what is in the folder and generate once in each mode.
+    """Load the pair and generate once in each mode.
 
-    Returns for each mode the passes, drafted and accepted tokens, and whether this machine can keep the promise of the
-    same text at all. If so, raises RoundTripFailed at the first token that differs; and what the pipeline raises for a
-    pair that it cannot run, UnsupportedModel above all.
+    Returns the number of passes, drafted and accepted tokens of each mode, and whether this machine guarantees
+    exactness. If it does, raises RoundTripFailed at the first token that differs. Also raises what LLMPipeline raises,
+    such as UnsupportedModel.
     """
     pipeline = LLMPipeline(pair, cache_tokens=CACHE_TOKENS, exact=True)
     expected: tuple[int, ...] = ()
@@ -40,7 +40,7 @@ def round_trip(pair: Path) -> dict[str, Any]:
 
 def _require_equal(mode: str, expected: tuple[int, ...], actual: tuple[int, ...]) -> None:
     if len(expected) != NEW_TOKENS:
-        raise RoundTripFailed(f"The model generated {len(expected)} tokens where {NEW_TOKENS} were asked for.")
+        raise RoundTripFailed(f"The model generated {len(expected)} tokens instead of {NEW_TOKENS}.")
     for position, (plain, speculated) in enumerate(zip(expected, actual, strict=True)):
         if plain != speculated:
             raise RoundTripFailed(

@@ -1,4 +1,4 @@
-"""Tokenizers: from transformers to OpenVINO, and whether both say the same."""
+"""Converts tokenizers of transformers to OpenVINO, and compares the two."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def convert_tokenizer(tokenizer: Any, checkpoint: Checkpoint, folder: Path) -> N
     try:
         with quiet():
             encoder, decoder = openvino_tokenizers.convert_tokenizer(tokenizer, with_detokenizer=True)
-            set_simplified_chat_template(encoder)  # for templates that the runtime's template engine cannot take
+            set_simplified_chat_template(encoder)  # for templates that the runtime's engine does not support
             tokenizer.save_pretrained(folder)
     except Exception as error:
         raise TokenizerNotConverted(
@@ -42,12 +42,12 @@ def convert_tokenizer(tokenizer: Any, checkpoint: Checkpoint, folder: Path) -> N
 
 
 def differing_samples(tokenizer: Any, folder: Path) -> list[str]:
-    """The samples that the converted tokenizer encodes or decodes otherwise than the one that it was made of."""
+    """The samples that the converted tokenizer encodes or decodes differently from the original."""
     converted = Tokenizer(folder)
-    return [text for text in SAMPLES if not _says_the_same(tokenizer, converted, text)]
+    return [text for text in SAMPLES if not _agree(tokenizer, converted, text)]
 
 
-def _says_the_same(tokenizer: Any, converted: Tokenizer, text: str) -> bool:
+def _agree(tokenizer: Any, converted: Tokenizer, text: str) -> bool:
     ids = tokenizer.encode(text, add_special_tokens=False)
     return bool(
         converted.encode(text, add_special_tokens=False) == ids

@@ -1,4 +1,4 @@
-"""The vocabulary of a checkpoint: which id stands for which token."""
+"""The vocabulary of a checkpoint: its tokens and their ids."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """The transformers tokenizer of a checkpoint. Raises TokenizerNotConverted where there is none."""
+    """The transformers tokenizer of a checkpoint. Raises TokenizerNotConverted if there is none."""
     from transformers import AutoTokenizer
 
-    # Without any of them, transformers makes an empty tokenizer for some architectures.
+    # Without any of these, transformers creates an empty tokenizer for some architectures.
     if not any(next(checkpoint.folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
         raise TokenizerNotConverted(
             f"{checkpoint.source} has no tokenizer: put its tokenizer.json into {checkpoint.folder}."
@@ -33,11 +33,11 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
 
 
 def vocabulary(tokenizer: Any) -> dict[bytes, int]:
-    """The id of each token, added tokens included."""
+    """The id of each token in UTF-8, including added tokens."""
     return {token.encode(): token_id for token, token_id in tokenizer.get_vocab().items()}
 
 
 def digest(vocabulary: Mapping[bytes, int]) -> str:
-    """SHA-256 of a vocabulary."""
+    """The SHA-256 digest of a vocabulary in hexadecimal."""
     pairs = sorted((token_id, token.decode()) for token, token_id in vocabulary.items())
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()

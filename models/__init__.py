@@ -1,4 +1,4 @@
-"""Models that come with Outrider."""
+"""The shipped pair, and pairs and checkpoints of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def embedded_pair() -> Path:
-    """The folder of the pair that is shipped: `target/`, `draft/`, `pair.json`. Its card is `pyscout/README.md`."""
+    """The folder of the shipped pair: `target/`, `draft/`, `pair.json`. Its model card is `pyscout/README.md`."""
     return Path(__file__).resolve().parent / "pyscout" / "pair"

@@ -1,4 +1,4 @@
-"""The catalogue: pairs on the Hugging Face hub that are known to belong together."""
+"""The catalogue: matching targets and drafts on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from .errors import BadCatalogue, UnknownName
 
 SHIPPED = Path(__file__).with_name("catalogue.json")
-CACHE_TOKENS = 16384  # what the pipeline's cache holds unless told otherwise
+CACHE_TOKENS = 16384  # the pipeline's default
 
 
 def is_commit(revision: str) -> bool:
-    """Whether a revision names one state of a repository for ever, as no branch and no tag does."""
+    """Whether `revision` is a full commit hash, which unlike a branch or tag never moves."""
     return re.fullmatch("[0-9a-f]{40}", revision) is not None
 
 
@@ -25,11 +25,11 @@ def is_commit(revision: str) -> bool:
 class Model:
     """An exported model on the hub.
 
-    parameters, bits: how many weights, and how many bits most of them take.
-    weight_bytes: the size of its weights as somebody has read it, None where nobody has.
-    cache_bytes: what a token takes in the key-value cache at 8 bits a value, None where it is not known.
-    confirmed: the page that names the repository.
-    revision: the commit that is pulled, None where that is whatever the hub has at the time.
+    parameters, bits: the number of weights, and the bits of most of them.
+    weight_bytes: the size of the weights as listed on the hub; None if unread.
+    cache_bytes: bytes per token in the key-value cache at 8 bits a value; None if unknown.
+    confirmed: a page that names the repository.
+    revision: the commit to pull; None for the newest.
     """
 
     repository: str
@@ -44,17 +44,17 @@ class Model:
 
     def __post_init__(self) -> None:
         if self.revision is not None and not is_commit(self.revision):
-            raise ValueError(f"{self.revision!r} is no commit: a revision is 40 hexadecimal digits")
+            raise ValueError(f"{self.revision!r} is not a commit: give 40 hexadecimal digits")
 
     @property
     def size(self) -> int:
-        """Bytes of the weights: read, or else computed, parameters times bits."""
+        """Bytes of the weights: listed, or else computed as parameters times bits."""
         return self.weight_bytes if self.weight_bytes is not None else self.parameters * self.bits // 8
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A pair of the catalogue. `devices` are those that it is meant for; drafts are used on the CPU only."""
+    """A pair of the catalogue. `devices`: the devices that it suits; drafts run on the CPU only."""
 
     name: str
     about: str
@@ -68,17 +68,17 @@ class Entry:
 
     @property
     def download_bytes(self) -> int:
-        """Bytes of the weights, which are nearly all of a download."""
+        """Bytes of the weights, which are almost all of the download."""
         return sum(model.size for model in self.models)
 
     @property
     def is_computed(self) -> bool:
-        """Whether a size was computed because nobody has read it."""
+        """Whether a size is computed rather than read from the hub."""
         return any(model.weight_bytes is None for model in self.models)
 
     @property
     def memory_bytes(self) -> int:
-        """Computed: the weights, and the cache of the models whose shape is known for CACHE_TOKENS tokens."""
+        """Estimated bytes of the weights, and of a cache of CACHE_TOKENS tokens for models of known shape."""
         return self.download_bytes + CACHE_TOKENS * sum(model.cache_bytes or 0 for model in self.models)
 
     def as_dict(self) -> dict[str, Any]:
@@ -106,25 +106,25 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All entries, and what is to be known about them."""
+    """All entries, and a note about them."""
 
     note: str
     entries: tuple[Entry, ...]
 
     @classmethod
     def shipped(cls) -> Catalogue:
-        """The one that comes with Outrider."""
+        """The catalogue that comes with Outrider."""
         return cls.read(SHIPPED)
 
     @classmethod
     def read(cls, path: Path) -> Catalogue:
-        """Raises BadCatalogue."""
+        """Read a catalogue file. Raises BadCatalogue."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             models = {name: Model(**model) for name, model in content["models"].items()}
             entries = tuple(_entry(pair, models) for pair in content["pairs"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise BadCatalogue(f"{path} cannot be read ({error!r}): install Outrider again.") from error
+            raise BadCatalogue(f"{path} cannot be read ({error!r}): reinstall Outrider.") from error
         return cls(str(content["note"]), entries)
 
     @property
@@ -132,12 +132,12 @@ class Catalogue:
         return tuple(entry.name for entry in self.entries)
 
     def entry(self, name: str) -> Entry:
-        """Raises UnknownName, with the names that are most alike."""
+        """The entry of a name. Raises UnknownName, which suggests similar names."""
         for entry in self.entries:
             if entry.name == name:
                 return entry
         similar = get_close_matches(name.lower(), self.names, n=3, cutoff=0.4)
-        remedy = f"did you mean {' or '.join(similar)}?" if similar else "`outrider models list` shows it."
+        remedy = f"did you mean {' or '.join(similar)}?" if similar else "`outrider models list` shows all names."
         raise UnknownName(f"The catalogue has no pair {name!r}: {remedy}")
 
 

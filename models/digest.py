@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def sha256(file: Path) -> str:
-    """The hexadecimal digest of a file's bytes, read in pieces."""
+    """The SHA-256 digest of a file in hexadecimal."""
     digest = hashlib.sha256()
     with file.open("rb") as stream:
         while piece := stream.read(1 << 20):

@@ -1,34 +1,34 @@
-"""Why a pair could not be fetched, kept or written. Each message says what was wrong, the value, and what to do."""
+"""Errors of downloading, storing and writing pairs. Each message names the problem, the value and a remedy."""
 
 from outrider.pipelines.errors import OutriderError
 
 
 class UnknownName(OutriderError):
-    """A name that the catalogue does not have, or under which nothing was pulled."""
+    """A name that is neither in the catalogue nor that of a pulled pair."""
 
 
 class NoSuchModel(OutriderError):
-    """Neither a folder with a model nor a model of the hub that this user can read."""
+    """Neither the folder of a model nor a model on the hub that this user may read."""
 
 
 class HubUnreachable(OutriderError):
-    """A model of the hub, with no way to the hub and nothing of it on this machine."""
+    """A model on the hub, which cannot be reached, and is not on this machine."""
 
 
 class IncompleteModel(OutriderError):
-    """A repository of the hub without a file that the engine needs."""
+    """A repository on the hub that lacks a file which the engine needs."""
 
 
 class BadDownload(OutriderError):
-    """A file whose bytes are not those that the hub lists."""
+    """A file whose bytes differ from the hash that the hub lists."""
 
 
 class OtherRevision(OutriderError):
-    """A commit of a repository where another one is wanted."""
+    """Another commit of a repository than the one asked for."""
 
 
 class BadCatalogue(OutriderError):
-    """A catalogue that is damaged."""
+    """A damaged catalogue."""
 
 
 class NoRoom(OutriderError):
@@ -36,12 +36,12 @@ class NoRoom(OutriderError):
 
 
 class OutputExists(OutriderError):
-    """Something is at the output path already."""
+    """The output path exists already."""
 
 
 class NotWritable(OutriderError):
-    """A path in a place where this user cannot write."""
+    """A path that this user cannot write to."""
 
 
 class InProgress(OutriderError):
-    """Another process is writing to the same output path."""
+    """Another process is writing to the same path."""

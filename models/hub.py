@@ -1,4 +1,4 @@
-"""The Hugging Face hub. The one place in Outrider that uses the network."""
+"""The Hugging Face hub. No other module of Outrider sends requests to other machines."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RemoteFile:
 
     @property
     def part(self) -> str:
-        """What it is called until it is complete. A file with other bytes has another name."""
+        """Its name while it is incomplete. It depends on the hash, so parts of different versions never mix."""
         return f"{self.name}.{(self.sha256 or self.git_sha1 or '')[:16]}.part"
 
     def is_at(self, path: Path) -> bool:
@@ -53,7 +53,7 @@ class Repository:
     files: tuple[RemoteFile, ...]
 
     def missing_bytes(self, folder: Path) -> int:
-        """How much of it is not in `folder` yet."""
+        """Bytes that are not in `folder` yet."""
         present = (path for file in self.files for path in (folder / file.name, folder / file.part) if path.is_file())
         return max(0, sum(file.size for file in self.files) - sum(path.stat().st_size for path in present))
 
@@ -89,10 +89,11 @@ def list_repository(
 
 
 def fetch(repository: Repository, folder: Path, advance: Callable[[int], None]) -> None:
-    """Make `folder` hold the repository's files and no others, each with the listed bytes.
+    """Make `folder` contain exactly the repository's files, each with the listed hash.
 
-    What is there already is checked and not fetched again; of a file that was interrupted, only the rest is.
-    `advance` is told of bytes that are there or have arrived, negative ones where some turn out to be of no use.
+    Files that are present and correct are kept, and interrupted ones are resumed; all other files are removed.
+    advance: called with the number of bytes found or downloaded; negative if some have to be discarded.
+
     Raises NoSuchModel, HubUnreachable, BadDownload.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -108,7 +109,7 @@ def fetch(repository: Repository, folder: Path, advance: Callable[[int], None]) 
 
 
 def _fetch_file(repository: Repository, file: RemoteFile, folder: Path, advance: Callable[[int], None]) -> None:
-    # The hub's snapshot_download begins a file anew when it was interrupted, and compares sizes only.
+    # The hub's snapshot_download restarts interrupted files, and compares sizes only.
     from huggingface_hub import hf_hub_url
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -130,13 +131,13 @@ def _fetch_file(repository: Repository, file: RemoteFile, folder: Path, advance:
         part.unlink()
         raise BadDownload(
             f"{file.name} of {repository.name} arrived with other bytes than the hub lists, so it was removed: "
-            "try again; what is sound is kept."
+            "try again; correct files are kept."
         )
     part.replace(folder / file.name)
 
 
 class _CountedFile(FileIO):
-    """A file to append to, which tells how many bytes it has, as they come and go."""
+    """A file to append to, which reports changes of its size."""
 
     def __init__(self, path: Path, advance: Callable[[int], None]) -> None:
         super().__init__(path, "ab")
@@ -146,7 +147,7 @@ class _CountedFile(FileIO):
 
     def write(self, data: Any) -> int:
         written = 0
-        while written < len(data):  # an unbuffered file may take less than it is given
+        while written < len(data):  # an unbuffered file may write only a part
             written += super().write(data[written:]) or 0
         self._advance(written)
         return written
@@ -160,7 +161,7 @@ class _CountedFile(FileIO):
 
 
 class _Silent:
-    """Stands in for the hub's progress bar, since bytes are counted where they are written."""
+    """Replaces the hub's progress bar: `_CountedFile` reports the progress."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         pass
@@ -194,7 +195,7 @@ def cached_snapshot(name: str, revision: str | None) -> Path | None:
 
 @contextmanager
 def _refusing(name: str, nor: str = "not") -> Iterator[None]:
-    """Say in our words what the hub's library raises about `ORG/NAME` or `ORG/NAME@REVISION`."""
+    """Convert the errors of the hub's library about `ORG/NAME` or `ORG/NAME@REVISION`."""
     import httpx
     from huggingface_hub.errors import (
         GatedRepoError,

@@ -1,4 +1,4 @@
-"""pair.json: where a pair came from, how it was made, what was checked, and what its files are."""
+"""pair.json: the origin of a pair, how it was made, the checks that it passed, and the hashes of its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MADE_WITH = (
 
 
 def describe(folder: Path, models: Mapping[str, Any], made_with: Iterable[str] = MADE_WITH) -> dict[str, Any]:
-    """What pair.json says of the files that are in `folder` now, but for what is checked of them later."""
+    """The content of pair.json for the files in `folder`, without the checks."""
     return {
         "format": FORMAT,
         "models": models,
@@ -38,12 +38,12 @@ def write(folder: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files in a folder."""
+    """Bytes of all files in a folder, including subfolders."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _version(package: str) -> str | None:
     try:
         return version(package)
-    except PackageNotFoundError:  # run from a checkout that was not installed
+    except PackageNotFoundError:  # a checkout that is not installed
         return None

@@ -1,4 +1,4 @@
-"""Pull: fetch a pair of the catalogue from the hub. It appears under its name only when it is complete and checked."""
+"""Pull: downloads a pair of the catalogue. It appears under its name only when complete and checked."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .hub import Repository, fetch, list_repository
 from .room import blaming_full_disk, in_words, require_room
 from .staging import Staging
 
-BEGUN = "begun.json"  # which commits a pull is fetching
+BEGUN = "begun.json"  # holds the commits of an unfinished pull
 MADE_WITH = ("outrider", "openvino", "openvino-tokenizers", "openvino-genai", "huggingface-hub")
 
-Begin = Callable[[int], Callable[[int], None]]  # is told the bytes of all files, and gives whom to tell of progress
+Begin = Callable[[int], Callable[[int], None]]  # called with all bytes; returns a callback for bytes done
 
 
 def pull(
@@ -38,11 +38,14 @@ def pull(
     announce: Callable[[str], None] = lambda text: None,
     begin: Begin = lambda total: lambda count: None,
 ) -> Path:
-    """Fetch `entry` into the folder of its name in `folder`, and return that.
+    """Download `entry` to the subfolder of its name in `folder`, and return the subfolder.
 
-    draft: False takes the target alone.
-    revisions: commits by role, in place of those that the catalogue names.
-    An interrupted pull leaves a hidden folder, with which the next one of the same name goes on, at the same commits.
+    draft: False omits the draft.
+    revisions: commits by role, instead of those in the catalogue.
+    announce: called with each step before it begins.
+    begin: called with the bytes of all files; returns a callback for bytes that are done.
+
+    An interrupted pull leaves a hidden folder, which the next pull of the same name resumes at the same commits.
 
     Raises NoSuchModel, HubUnreachable, OtherRevision, IncompleteModel, BadDownload, NoRoom, OutputExists, NotWritable,
     InProgress, BrokenPair, VocabularyMismatch.
@@ -73,7 +76,7 @@ def pull(
         _note_begun(staging.path, begun | {role: each.revision for role, each in repositories.items()})
         advance = begin(sum(file.size for repository in repositories.values() for file in repository.files))
         for role, repository in repositories.items():
-            announce(f"Fetching the {role}, {repository.name} at {repository.revision[:12]}")
+            announce(f"Downloading the {role}, {repository.name} at {repository.revision[:12]}")
             try:
                 fetch(repository, staging.path / role, advance)
             except HubUnreachable as error:
@@ -87,18 +90,18 @@ def pull(
         _describe(staging.path, models, repositories, num_tokens, properties)
         (staging.path / BEGUN).unlink()
         Pair.open(staging.path)
-        gc.collect()  # what was measured maps the files that are renamed now
+        gc.collect()  # the measured models map the files that are renamed now
         staging.publish()
     announce(f"Pulled {entry.name}, {in_words(pair_folder.size(out))}")
     return out
 
 
 def _begun(path: Path) -> dict[str, str]:
-    """The commits, by role, that an interrupted pull has begun to fetch."""
+    """The commits of an interrupted pull, by role."""
     try:
         noted = json.loads((path / BEGUN).read_text(encoding="utf-8"))
         return {str(role): str(revision) for role, revision in noted.items() if is_commit(str(revision))}
-    except (OSError, ValueError, AttributeError):  # nothing was begun, or whoever noted it was interrupted too
+    except (OSError, ValueError, AttributeError):  # no pull, or interrupted while writing
         return {}
 
 
@@ -109,13 +112,13 @@ def _note_begun(path: Path, revisions: Mapping[str, str]) -> None:
 def _check_begun(name: str, role: str, begun: str, wanted: str | None) -> None:
     if wanted is not None and wanted != begun:
         raise OtherRevision(
-            f"An interrupted pull of {name} has begun with its {role} at {begun}, and {wanted} is wanted now: remove "
-            f"what was begun with `outrider models remove {name}`, or go on with --revision {begun}."
+            f"An interrupted pull of {name} has begun with its {role} at {begun}, not at {wanted}: remove it with "
+            f"`outrider models remove {name}`, or resume it with --revision {begun}."
         )
 
 
 def _require_runnable(repository: Repository, name: str, role: str) -> None:
-    """Find out before gigabytes are fetched."""
+    """Check before gigabytes are downloaded. Raises IncompleteModel."""
     missing = sorted(set(MODEL_FILES) - {file.name for file in repository.files})
     if missing:
         remedy = f"take the target alone with `outrider models pull {name} --without-draft`, or " * (role == "draft")
@@ -126,7 +129,7 @@ def _require_runnable(repository: Repository, name: str, role: str) -> None:
 
 
 def _check_vocabularies(name: str, path: Path, roles: tuple[str, ...]) -> int:
-    """How many tokens the target knows. A draft that knows others is refused."""
+    """The size of the target's vocabulary. Raises BrokenPair or VocabularyMismatch if the draft's differs."""
     target = Tokenizer(path / "target").vocabulary
     if "draft" in roles:
         try:
@@ -134,13 +137,13 @@ def _check_vocabularies(name: str, path: Path, roles: tuple[str, ...]) -> int:
         except (BrokenPair, VocabularyMismatch) as error:
             raise type(error)(
                 f"{name} is not usable as a pair. {error} The target alone can be used: "
-                f"`outrider models pull {name} --without-draft`; nothing is fetched twice."
+                f"`outrider models pull {name} --without-draft`; nothing is downloaded twice."
             ) from error
     return len(target)
 
 
 def _fastest_properties(target: Path, announce: Callable[[str], None]) -> dict[str, int]:
-    """Those with which the target runs fastest; none where it does not run at all, which is no reason to fetch anew."""
+    """The properties that make the target fastest; none if it does not run here, which is no reason to fail."""
     try:
         return fastest_properties(target)
     except OutriderError as error:
@@ -155,7 +158,7 @@ def _describe(
     num_tokens: int,
     properties: Mapping[str, int],
 ) -> None:
-    """Write pair.json: the revision of each model, the target's properties, and the hash of each file."""
+    """Write pair.json."""
     described: dict[str, Any] = {
         role: {
             "source": model.repository,

@@ -1,4 +1,4 @@
-"""The pairs that were pulled, in the user's data folder."""
+"""The pulled pairs in the user's data folder."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .catalogue import Catalogue
 from .errors import NotWritable, UnknownName
 from .staging import Claim, staging_path
 
-REMOVED = ".outrider-removed"  # the end of what a pair is called while it is deleted
+REMOVED = ".outrider-removed"  # suffix of a pair's folder during deletion
 
 
 @dataclass(frozen=True, slots=True)
 class Pulled:
-    """A pair in the folder: `models` is that of its pair.json, `problem` says why it cannot be used, if so."""
+    """A pulled pair. `models` is from its pair.json; `problem` says why it is unusable, or is None."""
 
     name: str
     path: Path
@@ -33,12 +33,12 @@ class Pulled:
 
 
 def pairs_folder() -> Path:
-    """Where pulled pairs are kept."""
+    """The folder of pulled pairs."""
     return user_data_path("outrider", appauthor=False) / "pairs"
 
 
 def pulled_pairs(folder: Path) -> list[Pulled]:
-    """The pairs in `folder`, by name. One that is not complete yet is not among them."""
+    """The complete pairs in `folder`, sorted by name."""
     if not folder.is_dir():
         return []
     found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -46,15 +46,15 @@ def pulled_pairs(folder: Path) -> list[Pulled]:
 
 
 def unfinished(folder: Path, name: str) -> int:
-    """Bytes that an interrupted pull of `name` has left, with which the next one goes on."""
+    """Bytes of an interrupted pull of `name`, which the next pull resumes."""
     path = staging_path(folder / name)
     return pair_folder.size(path) if path.is_dir() else 0
 
 
 def find_pair(text: str, folder: Path | None = None) -> Path:
-    """The folder that `text` names: a path, or the name of a pulled pair. A folder that is there comes first.
+    """The folder for a path or for the name of a pulled pair. An existing path takes precedence.
 
-    Raises UnknownName for a name of no pair. A path to nothing is returned as it is.
+    A path that does not exist is returned as it is. Raises UnknownName for a name that is not that of a pulled pair.
     """
     path = Path(text).expanduser()
     if path.exists() or not _is_name(text):
@@ -63,7 +63,7 @@ def find_pair(text: str, folder: Path | None = None) -> Path:
     if named.is_dir():
         return named
     if text in Catalogue.shipped().names:
-        raise UnknownName(f"{text} was not pulled yet: `outrider models pull {text}`.")
+        raise UnknownName(f"{text} is not pulled yet: run `outrider models pull {text}`.")
     raise UnknownName(
         f"There is no folder {text} and no pair of that name: give a folder that `outrider export` made, or one of the "
         "names in `outrider models list`."
@@ -71,7 +71,7 @@ def find_pair(text: str, folder: Path | None = None) -> Path:
 
 
 def remove(name: str, folder: Path) -> None:
-    """Delete a pulled pair, and what an interrupted pull has left of it. It is gone at once, or there as it was.
+    """Delete a pulled pair and what an interrupted pull of it has left. The pair vanishes at once, or stays intact.
 
     Raises UnknownName, NotWritable, InProgress.
     """
@@ -86,16 +86,16 @@ def remove(name: str, folder: Path) -> None:
             _delete(staging_path(folder / name))
         except OSError as error:
             raise NotWritable(
-                f"{folder / name} cannot be removed ({error}): end what uses it, and try again."
+                f"{folder / name} cannot be removed ({error}): end the programs that use it, and try again."
             ) from error
 
 
 def check_removable(name: str, folder: Path) -> None:
-    """Raises UnknownName for what is not a pair, or the beginning of one, directly in `folder`."""
+    """Raises UnknownName unless `name` is a pair or an unfinished one directly in `folder`."""
     path = folder / name
     if not _is_name(name) or path.is_symlink() or not (path.is_dir() or staging_path(path).is_dir()):
         known = ", ".join(pair.name for pair in pulled_pairs(folder)) or "none"
-        raise UnknownName(f"{name!r} is no pulled pair, so nothing is removed. Pulled are: {known}.")
+        raise UnknownName(f"{name!r} is not a pulled pair, so nothing is removed. Pulled pairs: {known}.")
 
 
 def _is_name(text: str) -> bool:

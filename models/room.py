@@ -1,4 +1,4 @@
-"""Is there room on the disk?"""
+"""Free space on disks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from .errors import NoRoom
 
-FULL = 1 << 20  # bytes free, with which no writer can go on
-SPARE = 64 << 20  # bytes: tokenizers, configuration, and what other programs write meanwhile
+FULL = 1 << 20  # bytes; with less free space, the disk counts as full
+SPARE = 64 << 20  # bytes to spare, for small files and other programs
 
 
 def require_room(folder: Path, needed: int, purpose: str) -> None:
-    """Raises NoRoom unless the disk that `folder` is or will be on has `needed` bytes free, and some to spare."""
+    """Raises NoRoom unless the disk of `folder`, which need not exist, has `needed` bytes free and SPARE more."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free = shutil.disk_usage(existing).free
     if free < needed + SPARE:
@@ -27,7 +27,7 @@ def require_room(folder: Path, needed: int, purpose: str) -> None:
 
 @contextmanager
 def blaming_full_disk(folder: Path) -> Iterator[None]:
-    """Turn an error into NoRoom where the disk of `folder` has filled up, which the writers themselves rarely say."""
+    """Convert errors into NoRoom if the disk of `folder` is full, which writers rarely report themselves."""
     try:
         yield
     except Exception as error:
@@ -38,7 +38,7 @@ def blaming_full_disk(folder: Path) -> Iterator[None]:
 
 
 def in_words(size: float) -> str:
-    """`size` bytes for people to read: 1536000 is 1.5 MB."""
+    """`size` bytes in readable form: 1536000 becomes '1.54 MB'."""
     for unit in ("bytes", "kB", "MB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

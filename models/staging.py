@@ -1,4 +1,4 @@
-"""Staging: a folder that takes its place only when it is complete."""
+"""Staging: a folder that appears at its path only when it is complete."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from filelock import FileLock, Timeout
 
 from .errors import InProgress, NotWritable, OutputExists
 
-MARK = "pair.json"  # without it, nothing at the output path is ever replaced
+MARK = "pair.json"  # only a folder with this file is ever replaced
 
 
 def staging_path(out: Path) -> Path:
-    """Where what will be at `out` is built."""
+    """The folder in which the content of `out` is built."""
     return out.with_name(f".{out.name}.outrider-new")
 
 
 class Claim:
-    """The right to change what is at a path, of one process at a time. The system ends it when the process dies."""
+    """A lock between processes on changing a path. The system releases it when the process dies."""
 
     def __init__(self, out: Path) -> None:
-        owner = str(getattr(os, "getuid", int)())  # a shared temporary folder may not let others open our file
+        owner = str(getattr(os, "getuid", int)())  # other users may be unable to open our file in a shared folder
         key = hashlib.sha256(owner.encode() + os.fsencode(out)).hexdigest()[:16]
         self._out = out
         self._lock = FileLock(Path(tempfile.gettempdir()) / f"outrider-{key}.lock", mode=0o666)
@@ -37,25 +37,27 @@ class Claim:
             self._lock.acquire(timeout=0)
         except Timeout as error:
             raise InProgress(
-                f"Another process is writing to {self._out}: wait for it, or choose another place."
+                f"Another process is writing to {self._out}: wait for it, or choose another path."
             ) from error
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Take the lock's file away, then release it: nobody can lock it in between and lose it."""
+        """Remove the lock's file before releasing it, so that nobody locks a file that is about to be removed."""
         with suppress(OSError):  # Windows keeps a file that is open
             Path(self._lock.lock_file).unlink()
         self._lock.release()
 
 
 class Staging:
-    """Build in `path`, beside `out` and on its disk, then `publish()` by renaming; unpublished, all is taken away.
+    """Builds a folder in `path`, which is beside `out`, and moves it to `out` with `publish()`.
 
-    A process that was killed leaves nothing at `out` but perhaps a hidden folder beside it, which the next one removes.
-    `resume`: what was built so far stays for the next attempt instead.
-    Raises OutputExists, NotWritable, InProgress.
+    Without `publish()`, the folder is removed on exit. A killed process leaves it behind, and the next one removes it.
+    force: replace a pair that is at `out`.
+    resume: keep an unpublished folder, for the next attempt to resume.
+
+    Raises OutputExists, NotWritable, InProgress on entry.
     """
 
     def __init__(self, out: Path, force: bool = False, resume: bool = False) -> None:
@@ -89,7 +91,7 @@ class Staging:
             self._claim.__exit__(kind, error, trace)
 
     def publish(self) -> None:
-        """Give the folder its name. What was there before is removed only now."""
+        """Move the folder to `out`. Only now is the pair that it replaces removed."""
         if self.out.exists():
             self.out.rename(self._replaced)
         self.path.rename(self.out)

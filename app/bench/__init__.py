@@ -1,1 +1,1 @@
-"""The benchmark: plain decoding and every mode in turns on this machine, and how close they come to the best."""
+"""The benchmark: every mode against plain decoding, and against the best possible schedule."""

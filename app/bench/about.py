@@ -1,4 +1,4 @@
-"""What a table is about: the machine, the versions, the models, the day."""
+"""The conditions of a benchmark: machine, versions, models, date."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outrider.pipelines import Pair
 
 
 def describe(pair: Pair, packages: Iterable[str] = ("outrider", "openvino")) -> dict[str, Any]:
-    """Everything that whoever reads a figure has to know about where it comes from."""
+    """What a reader must know to interpret the figures."""
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine(),
@@ -34,7 +34,7 @@ def machine() -> dict[str, Any]:
 
 
 def in_words(about: Mapping[str, Any]) -> list[str]:
-    """The same as lines of text."""
+    """The result of `describe` as lines of text."""
     machine = about["machine"]
     models = [f"{role}: {', '.join(f'{k} {v}' for k, v in m.items())}" for role, m in about["models"].items()]
     return [

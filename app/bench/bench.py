@@ -34,7 +34,7 @@ app = typer.Typer(
 
 
 class MissingPlots(OutriderError):
-    """The library that draws is not installed."""
+    """matplotlib is not installed."""
 
 
 @app.command(epilog="Families: " + "; ".join(f"{name}: {about}" for name, about in FAMILIES.items()) + ".")
@@ -48,23 +48,26 @@ def bench_command(
             show_default="the pair that comes with Outrider",
         ),
     ] = None,
-    prompts: Annotated[Path | None, typer.Option(help="Your own prompts, as JSON lines, in place of ours.")] = None,
-    prompts_per_family: Annotated[int, typer.Option(help="How many prompts of each family, at most.")] = 20,
-    family: Annotated[list[str] | None, typer.Option(help="Only this family; can be repeated.")] = None,
-    mode: Annotated[list[str] | None, typer.Option(help="Only plain and this mode; can be repeated.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Tokens of an answer, at most.", min=2)] = 128,
-    seed: Annotated[int | None, typer.Option(help="Shuffles the order of the modes.", show_default="drawn")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of tables.")] = False,
-    html: Annotated[Path | None, typer.Option(help="Write a page with plots to this file.")] = None,
+    prompts: Annotated[Path | None, typer.Option(help="JSON Lines file of prompts to use.")] = None,
+    prompts_per_family: Annotated[int, typer.Option(help="Most prompts per family.")] = 20,
+    family: Annotated[list[str] | None, typer.Option(help="Run only this family; can be repeated.")] = None,
+    mode: Annotated[list[str] | None, typer.Option(help="Run only this and plain decoding; can be repeated.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens per answer.", min=2)] = 128,
+    seed: Annotated[int | None, typer.Option(help="Seed for the order of the modes.", show_default="random")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a report with plots to this HTML file.")] = None,
     exact: Annotated[
         bool | None,
-        typer.Option("--exact/--no-exact", show_default="where it costs little",
-                     help="Whether the same seed gives the same text in every mode, whatever that costs."),
+        typer.Option(
+            "--exact/--no-exact",
+            show_default="where the cost is small",
+            help="Whether to guarantee the same text in every mode for the same seed, at any cost in speed.",
+        ),
     ] = None,
 ) -> None:
-    """Measure every mode of a pair on this machine, beside plain decoding, and check that all write the same tokens.
+    """Benchmark every mode of a pair against plain decoding, and check that all generate the same tokens.
 
-    Exit code 1 where they do not, though this machine keeps the promise of the same text.
+    The exit code is 1 if they do not, although exactness is guaranteed on this machine.
     """
     keep_private()
     _check_page(html)
@@ -86,7 +89,7 @@ def bench_command(
     else:
         show(report, Console())
     if report.exact and report.num_differing:
-        typer.echo(f"outrider: {report.num_differing} answers were not those of plain decoding.", err=True)
+        typer.echo(f"outrider: {report.num_differing} answers differ from plain decoding.", err=True)
         raise typer.Exit(1)
 
 
@@ -98,7 +101,7 @@ def run(
     seed: int,
     messages: Console,
 ) -> Report:
-    """Measure, and find the best possible schedules afterwards, so that nothing runs beside what is measured."""
+    """Measure, and compute the best possible schedules afterwards, so that nothing disturbs the measurement."""
     results: list[tuple[Run, ...]] = []
     speculation = pipeline.speculation
     with Progress(console=messages, transient=True) as progress:
@@ -140,7 +143,7 @@ def _chosen(tasks: Sequence[Task], families: Sequence[str] | None) -> list[Task]
     known = dict.fromkeys(task.family for task in tasks)
     for name in families or ():
         if name not in known:
-            raise InvalidOption(f"Family {name!r} is not known: choose {', '.join(known)}.")
+            raise InvalidOption(f"Family {name!r} does not exist: choose {', '.join(known)}.")
     return [task for task in tasks if not families or task.family in families]
 
 
@@ -152,13 +155,13 @@ def _modes(known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
 
 
 def _check_page(path: Path | None) -> None:
-    """Find out before hours of measuring whether the page can be written."""
+    """Check before hours of measuring that the report can be written."""
     if path is None:
         return
     if find_spec("matplotlib") is None:
         raise MissingPlots("--html needs matplotlib: pip install 'outrider[bench]'.")
     if not path.resolve().parent.is_dir():
-        raise InvalidOption(f"--html {path}: there is no folder {path.resolve().parent}: make it first.")
+        raise InvalidOption(f"--html {path}: the folder {path.resolve().parent} does not exist: create it first.")
 
 
 def _embedded_pair() -> Path:

@@ -1,4 +1,4 @@
-"""How much of the best possible schedule each run reached."""
+"""How close each run came to the best possible schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .schedule import best_ms, run_ms
 
 
 class Pipeline(Protocol):
-    """Where the runs come from; an LLMPipeline."""
+    """The part of LLMPipeline that is used here."""
 
     pair: Pair
     tokenizer: Tokenizer

@@ -1,4 +1,4 @@
-"""Figures: what the passes of one run say about its speed."""
+"""Figures: the speed of one run, computed from its passes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Trace = Sequence[PassRecord]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one request, or of several that were answered at once. None where there is nothing to divide by.
+    """The speed of one request, or of several answered together. None where a quotient is undefined.
 
     tokens_per_s: after the first token; of a batch all tokens by all of its time.
     ttft_ms: until the first token; of a batch the median.
@@ -34,7 +34,7 @@ class Figures:
 
     @classmethod
     def of(cls, traces: Sequence[Trace], began: float, ended: float) -> Figures:
-        """Read them off the traces of requests that were given at `began` and all done at `ended` (perf_counter)."""
+        """From the traces of requests that began at `began` and ended by `ended`, in seconds of perf_counter."""
         written = [[record for record in trace if record.sources] for trace in traces]
         new_tokens = sum(len(record.sources) for trace in written for record in trace)
         later = sum(len(record.sources) for trace in written for record in trace[1:])
@@ -42,7 +42,7 @@ class Figures:
         writing_s = sum(trace[-1].ended - trace[0].ended for trace in written if trace)
         drafted = sum(len(record.drafted) for trace in traces for record in trace)
         accepted = sum(record.num_accepted for trace in traces for record in trace)
-        together = {record.began: record for trace in traces for record in trace}  # each pass of a batch once
+        together = {record.began: record for trace in traces for record in trace}  # counts each shared pass once
         inside = sum(record.target_s + record.draft_s for record in together.values())
         rate_s = ended - began if len(traces) > 1 else writing_s
         return cls(

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs no other."""
+"""The report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .table import COLUMNS, HOW
 
 
 def page(report: Report) -> str:
-    """The whole page, style and plots included."""
+    """The page, including style and plots."""
     style = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
     return "\n".join(
         [

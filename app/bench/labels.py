@@ -1,4 +1,4 @@
-"""What the tables and plots call those who propose tokens."""
+"""Labels of drafters in tables and plots."""
 
 LABELS = {
     "target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index",

@@ -1,4 +1,4 @@
-"""Measuring: every mode on every task, in turns."""
+"""Measurement: runs every mode on every task, interleaved."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN = "off"
 
 
 class Pipeline(Protocol):
-    """What is measured; an LLMPipeline."""
+    """The part of LLMPipeline that is used here."""
 
     def generate(self, inputs: Any, **options: Any) -> Any: ...
 
@@ -37,7 +37,7 @@ class Run:
 
 
 def in_turns(choices: Sequence[str], seed: int, number: int) -> list[str]:
-    """The order of the choices for task `number`: shuffled, so that none always profits from who ran before it."""
+    """The choices in random order for task `number`, so that none always profits from the one before it."""
     return random.Random(f"{seed} {number}").sample(choices, len(choices))
 
 
@@ -75,6 +75,6 @@ def _run(pipeline: Pipeline, task: Task, mode: str, max_new_tokens: int) -> Run:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """The modes whose token ids are not those of plain decoding, though they must be."""
+    """The modes whose token ids differ from plain decoding where they must not."""
     plain = next(run for run in runs if run.mode == PLAIN)
     return [run.mode for run in runs if run.token_ids != plain.token_ids]

@@ -19,8 +19,8 @@ COLOURS = {
     "earlier_turn": "#be185d",
 }  # fmt: skip
 STYLE = {
-    "svg.fonttype": "none",  # text stays text
-    "svg.hashsalt": "outrider",  # the same figures give the same file
+    "svg.fonttype": "none",  # keeps text as text
+    "svg.hashsalt": "outrider",  # makes the file reproducible
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.spines.top": False,
@@ -29,7 +29,7 @@ STYLE = {
     "axes.axisbelow": True,
     "grid.color": "#e2e8f0",
 }
-FEWEST_JUDGED = 5  # a share of fewer tokens than that says nothing
+FEWEST_JUDGED = 5  # fewer tokens give no meaningful rate
 
 
 def speed(report: Report) -> str:
@@ -60,7 +60,7 @@ def speed(report: Report) -> str:
 
 
 def depth(report: Report) -> str:
-    """For each drafter, how often the token at a place of the draft was kept where those before it were."""
+    """For each drafter, the acceptance rate at each position of a draft, given that those before were accepted."""
     counts = _by_drafter(report.entries)
 
     def draw(figure: Figure) -> None:
@@ -82,7 +82,7 @@ def depth(report: Report) -> str:
 
 
 def cost(report: Report) -> str:
-    """The time of a pass by its rows."""
+    """The time of a pass by its number of rows."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()

@@ -1,4 +1,4 @@
-"""The shipped prompts: what one asks of a code assistant about small functions, always the same."""
+"""The shipped prompts: fixed requests to a code assistant about small functions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .task import Prompt, Task
 
 BATCH = 8
 SAMPLED = {"do_sample": True, "temperature": 0.7}
-WILD = {"do_sample": True, "temperature": 2.0}  # no drafter foresees what is all but drawn by lot
+WILD = {"do_sample": True, "temperature": 2.0}  # nearly random, so no drafter predicts it
 FAMILIES = {
     "edit": "rename, remove or add a docstring: much copying",
     "complete": "go on after the first lines: little copying",
@@ -27,7 +27,7 @@ FAMILIES = {
 
 @cache
 def functions() -> tuple[str, ...]:
-    """The sources of the functions that the prompts are about."""
+    """The source code of the functions in the prompts."""
     text = (Path(__file__).parent / "functions.txt").read_text(encoding="utf-8")
     return tuple(ast.get_source_segment(text, node) or "" for node in ast.parse(text).body)
 
@@ -63,7 +63,7 @@ def _complete(source: str) -> str:
 
 
 def _chat(source: str) -> Iterator[Prompt]:
-    """The second and the third turn of a conversation whose answers so far are the right ones."""
+    """The second and third turns of a conversation with correct answers so far."""
     without = edits.without_docstring(source)
     own, *_, old = edits.renamable(without)
     renamed = edits.rename(without, old, _new_name(old))

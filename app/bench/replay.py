@@ -1,4 +1,4 @@
-"""Replay: ask every drafter at every position of a finished answer."""
+"""Replay: asks every drafter at every position of a finished answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .schedule import Foresight
 
 
 class Replay:
-    """The drafters of a pair, fresh ones that have learnt nothing from the runs that are judged."""
+    """New drafters of a pair, which have learnt nothing from the measured runs."""
 
     def __init__(self, from_text: Sequence[Drafter], model: Drafter | None) -> None:
         self._from_text = from_text
@@ -38,7 +38,7 @@ class Replay:
         return cls(from_text, DraftModel(model, BlockPool(num_blocks, BLOCK_SIZE), context_length(pair.draft)))
 
     def foresight(self, prompt: Sequence[int], answer: Sequence[int], config: GenerationConfig) -> Foresight:
-        """What the drafters would have known about `answer`, which the target gave to `prompt` with `config`.
+        """What the drafters would have proposed along `answer`, the target's answer to `prompt` with `config`.
 
         The draft model is asked for one token at a time: behind right tokens it writes the same in a longer draft.
         """
@@ -58,7 +58,7 @@ class Replay:
 
 
 def _num_right(drafter: Drafter, request: Request, rest: Sequence[int]) -> int:
-    """How many of a drafter's proposals in a row are the tokens of `rest`. No more are asked for than it has."""
+    """How many of a drafter's proposals match `rest` from its beginning. Requests no more than its length."""
     right = 0
     for token, proposal in zip(rest, drafter.propose(request), strict=False):
         if proposal.token != token:

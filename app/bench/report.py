@@ -1,4 +1,4 @@
-"""Report: what was found, for each family and mode. Tables, plots and JSON are made of it."""
+"""Report: the results by family and mode, from which tables, plots and JSON are made."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The answer to the first prompt of a family, cut by who proposed it."""
+    """The answer to the first prompt of a family, in spans by drafter."""
 
     family: str
     mode: str
@@ -79,7 +79,7 @@ class Report:
 
 
 def entries(results: Sequence[Sequence[Run]], best_shares: Mapping[tuple[int, str], float]) -> Iterable[Entry]:
-    """The entries for the runs of each task; `best_shares` is known by (number of the task, mode)."""
+    """The entries for the runs of each task. `best_shares` has the key (index of the task, mode)."""
     wrong = [differing(runs) for runs in results]
     for family in dict.fromkeys(runs[0].task.family for runs in results):
         numbers = [i for i, runs in enumerate(results) if runs[0].task.family == family]

@@ -1,4 +1,4 @@
-"""Spread: a median over prompts, and how far they lie apart."""
+"""Spread: the median and quartiles over prompts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Of the values that are there; None if none is."""
+        """The spread of the values that are not None; None if there are none."""
         there = [value for value in values if value is not None]
         if not there:
             return None
@@ -28,6 +28,6 @@ class Spread:
 
     @classmethod
     def of_ratios(cls, values: Iterable[float | None], to: Iterable[float | None]) -> Spread | None:
-        """Of the quotients of values that belong together, such as two modes on the same prompt."""
+        """The spread of quotients of paired values, such as those of two modes on the same prompt."""
         pairs = zip(values, to, strict=True)
         return cls.of(a / b if a is not None and b else None for a, b in pairs)

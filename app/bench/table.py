@@ -1,4 +1,4 @@
-"""Tables on the screen."""
+"""Tables for the terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Column = tuple[str, Callable[[Entry], str]]
 
 
 def show(report: Report, console: Console) -> None:
-    """Print what the figures are about, a table for each family, and loudly what must not be."""
+    """Print the conditions, a table for each family, and a warning about texts that differ."""
     for line in in_words(report.about):
         console.print(line, style="dim", highlight=False)
     console.print(HOW.format(seed=report.seed), style="dim", highlight=False)
@@ -45,7 +45,7 @@ def figure(spread: Spread | None, digits: int = 1, scale: float = 1.0) -> str:
 
 
 def figure_with_quartiles(spread: Spread | None, digits: int) -> str:
-    """A median, and in brackets the quartiles."""
+    """A median with the quartiles in parentheses."""
     if spread is None or spread.count == 1:
         return figure(spread, digits)
     return f"{figure(spread, digits)} ({spread.low:.{digits}f}-{spread.high:.{digits}f})"

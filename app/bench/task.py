@@ -1,4 +1,4 @@
-"""Task: something to answer, and of what kind it is."""
+"""Task: prompts to answer, and their family."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _KEYS = {"prompt", "messages", "prompts", "family", "options"}
 
 
 class BadPrompts(OutriderError):
-    """A file of prompts that cannot be read, or is not what it should be."""
+    """A file of prompts that is unreadable or malformed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Prompts that are answered at once: one, or all of a batch. `options` are those of a GenerationConfig."""
+    """Prompts that are answered together: one, or a batch. `options` are fields of GenerationConfig."""
 
     family: str
     prompts: tuple[Prompt, ...]
@@ -57,7 +57,7 @@ def _task(place: str, line: str) -> Task:
         raise BadPrompts(f'{place} must be an object with one of "prompt", "messages" and "prompts".')
     if unknown := entry.keys() - _KEYS:
         raise BadPrompts(
-            f"{place} has {', '.join(sorted(unknown))}, which is not known: use {', '.join(sorted(_KEYS))}."
+            f"{place} has {', '.join(sorted(unknown))}, which does not exist: use {', '.join(sorted(_KEYS))}."
         )
     family, options = entry.get("family", "own"), entry.get("options", {})
     if not isinstance(family, str) or not isinstance(options, dict):
@@ -79,7 +79,7 @@ def _prompts(place: str, entry: Mapping[str, Any]) -> tuple[Prompt, ...]:
         return (tuple(messages),)
     prompts = entry["prompts"] if "prompts" in entry else [entry["prompt"]]
     if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) and p for p in prompts):
-        raise BadPrompts(f"{place}: a prompt must be a string that is not empty.")
+        raise BadPrompts(f"{place}: a prompt must be a non-empty string.")
     return tuple(prompts)
 
 
@@ -88,9 +88,9 @@ def _is_message(message: object) -> bool:
 
 
 def first_of_each(tasks: Sequence[Task], prompts_per_family: int) -> list[Task]:
-    """The first tasks of each family, until they have so many prompts. Raises InvalidOption for less than one."""
+    """The first tasks of each family, up to a number of prompts. Raises InvalidOption for a number below 1."""
     if prompts_per_family < 1:
-        raise InvalidOption(f"prompts_per_family={prompts_per_family} is not possible: give a whole number from 1 up.")
+        raise InvalidOption(f"prompts_per_family={prompts_per_family} is not possible: give at least 1.")
     counts: dict[str, int] = {}
     chosen = []
     for task in tasks:

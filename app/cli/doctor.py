@@ -1,4 +1,4 @@
-"""`outrider doctor`: what a pair can do on this machine, measured and checked."""
+"""`outrider doctor`: checks a pair on this machine and measures its speed."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
 
 ACCEPTANCES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
-CONTEXT = 256  # tokens, for every figure shown
+CONTEXT = 256  # tokens of context, for all figures
 BAR_WIDTH = 32
 MEGABYTE = 1e6
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """The best fixed draft length where each token of a draft is kept with the same probability, and its speedup."""
+    """The best fixed draft length at a constant acceptance rate, and its speedup over plain decoding."""
 
     length: int
     speedup: float
 
 
 def gain(cost: CostModel, acceptance: float, draft_ms: float) -> Gain:
-    """What drafts of `draft_ms` a token bring: tokens of a pass, over its time, against plain decoding.
+    """The best gain at an acceptance rate in 0..1 with a drafter that takes `draft_ms` milliseconds per token.
 
-    A pass with a draft of n tokens gives 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).
+    A pass with a draft of n tokens yields 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).
     """
     plain_ms = cost.pass_ms([(1, CONTEXT)])
 
@@ -43,9 +43,12 @@ def gain(cost: CostModel, acceptance: float, draft_ms: float) -> Gain:
 
 
 def examine(pair: Path, console: Console, again: bool = False, exact: bool | None = None) -> bool:
-    """Print the findings on a pair; False where something that was asked for cannot be had here.
+    """Print the findings on a pair. False if nothing could be measured, or if `exact` cannot be guaranteed.
 
-    `exact` is that of `LLMPipeline`, whose errors are raised; `again` measures anew what is kept from an earlier time.
+    again: repeat measurements that were stored earlier.
+    exact: as for `LLMPipeline`.
+
+    Raises what `LLMPipeline` raises.
     """
     with console.status("Loading and measuring"):
         pipeline = LLMPipeline(pair, exact=exact)
@@ -53,8 +56,8 @@ def examine(pair: Path, console: Console, again: bool = False, exact: bool | Non
         speculation.measure(again)
     console.print(_findings(pipeline))
     if speculation.cost is None:
-        console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded plainly. Try again "
-                      "when it is less busy.")  # fmt: skip
+        console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded without drafts. Try "
+                      "again when it is less busy.")  # fmt: skip
         return False
     console.print(_passes(speculation.cost), _gains(speculation.cost))
     return pipeline.exact or not exact
@@ -69,7 +72,7 @@ def _findings(pipeline: LLMPipeline) -> Table:
     if pipeline.pair.properties:
         chosen = ", ".join(f"{name}={value}" for name, value in pipeline.pair.properties.items())
         table.add_row("properties", f"{chosen}, of the pair")
-    table.add_row("draft model", "none" if pipeline.pair.draft is None else "the target's vocabulary, id for id")
+    table.add_row("draft model", "none" if pipeline.pair.draft is None else "same vocabulary as the target, id for id")
     table.add_row("vocabulary", f"{len(pipeline.tokenizer.vocabulary):,} tokens")
     table.add_row("context", f"{pipeline.max_context:,} tokens")
     weights, cache = (f"{size / MEGABYTE:,.0f} MB" for size in (memory.weights, memory.cache))
@@ -81,19 +84,21 @@ def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
     rows, price = compilation.rows, compilation.price
     if not compilation.exact:
         found = [("exactness", "[yellow]the drafting mode can change the text[/], not its distribution")]
-        return found if price is None else [*found, ("its price", f"{price:.2f} plain passes a token; --exact pays it")]
+        return (
+            found if price is None else [*found, ("its cost", f"{price:.2f} plain passes a token; --exact pays it")]
+        )
     parts = "" if compilation.longest is None else f", products above {compilation.longest} in parts"
     return [
         ("exactness", "[green]the same text in every mode[/], checked bit by bit"),
-        ("its price", f"{price:.2f} plain passes a token, passes of {rows.fewest} to {rows.most} rows{parts}"),
+        ("its cost", f"{price:.2f} plain passes a token, passes of {rows.fewest} to {rows.most} rows{parts}"),
     ]
 
 
 def _passes(cost: CostModel) -> Table:
-    table = Table(title=f"Time of a pass over so many new tokens, behind {CONTEXT}", title_justify="left")
+    table = Table(title=f"Time of a pass by new tokens, with {CONTEXT} tokens of context", title_justify="left")
     table.add_column("tokens", justify="right")
     table.add_column("ms", justify="right")
-    table.add_column("against one", justify="right")
+    table.add_column("relative", justify="right")
     table.add_column("", max_width=BAR_WIDTH)
     one = cost.pass_ms([(1, CONTEXT)])
     longest = cost.pass_ms([(cost.rows[-1], CONTEXT)])
@@ -108,9 +113,9 @@ def _passes(cost: CostModel) -> Table:
 
 
 def _gains(cost: CostModel) -> Table:
-    table = Table(title="Speedup to expect where drafted tokens are kept so often", title_justify="left")
-    table.add_column("kept", justify="right")
-    table.add_column("found in the text", justify="right")
+    table = Table(title="Expected speedup by acceptance rate", title_justify="left")
+    table.add_column("accepted", justify="right")
+    table.add_column("lookup", justify="right")
     if cost.draft_ms:
         table.add_column("draft model", justify="right")
     for acceptance in ACCEPTANCES:

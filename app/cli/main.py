@@ -31,38 +31,36 @@ app.add_typer(models_app, name="models")
 PairFolder = Annotated[
     Path | None,
     typer.Option("--pair", parser=find_pair, metavar="PAIR",
-                 help="A pair that `outrider models pull` fetched, by its name; or a folder: a pair that "
-                 "`outrider export` made, or an exported model.",
+                 help="The name of a pulled pair; or the folder of a pair made by `outrider export`, or of an "
+                 "exported model.",
                  show_default="the pair that comes with Outrider"),
 ]  # fmt: skip
 
 
-Reference = Annotated[
-    Path | None, typer.Option("--reference", help="A folder of text files that answers may quote; makes quoting fast.")
-]
+Reference = Annotated[Path | None, typer.Option("--reference", help="A folder of text files to draft quotations from.")]
 
 Device = Annotated[
-    str, typer.Option(help="Where the model runs: CPU, or GPU, GPU.1, NPU, which OpenVINO GenAI serves without drafts.")
+    str, typer.Option(help="Device of the model: CPU; or GPU, GPU.1, NPU, which decode without drafts.")
 ]  # fmt: skip
 
 Exact = Annotated[
     bool | None,
-    typer.Option("--exact/--no-exact", show_default="where it costs little",
-                 help="Whether the same seed gives the same text in every mode, whatever that costs."),
+    typer.Option("--exact/--no-exact", show_default="where the cost is small",
+                 help="Whether to guarantee the same text in every mode for the same seed, at any cost in speed."),
 ]  # fmt: skip
 
 Port = Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)]
 
 KeyFile = Annotated[
-    Path | None, typer.Option("--api-key-file", help="A file of keys, one a line; whoever asks then has to know one.")
+    Path | None, typer.Option("--api-key-file", help="A file of API keys, one per line; clients must send one of them.")
 ]
 
 AllowedHost = Annotated[
     list[str] | None,
-    typer.Option("--allowed-host", help="A name that this machine is called by in addresses; can be repeated."),
+    typer.Option("--allowed-host", help="Another host name of this machine; can be repeated."),
 ]
 
-TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="A certificate in PEM, to be asked over https.")]
+TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="A certificate in PEM, to serve over HTTPS.")]
 TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key, in PEM.")]
 
 LOCAL = "127.0.0.1"
@@ -88,7 +86,7 @@ def outrider(
 def chat(
     pair: PairFolder = None,
     device: Device = "CPU",
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a key.")] = LOCAL,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 7860,
     api_key_file: KeyFile = None,
     allowed_host: AllowedHost = None,
@@ -99,7 +97,7 @@ def chat(
     exact: Exact = None,
     pairs: Annotated[
         Path | None,
-        typer.Option(help="A folder of pairs that the page offers.", show_default="the pulled pairs"),
+        typer.Option(help="Folder of the pairs to choose from on the page.", show_default="the pulled pairs"),
     ] = None,
 ) -> None:
     """Chat in the browser. Nothing leaves this machine."""
@@ -118,21 +116,21 @@ def chat(
 def serve(
     pair: PairFolder = None,
     device: Device = "CPU",
-    host: Annotated[str, typer.Option(help="Address to listen on; others than this machine's need a key.")] = LOCAL,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 8000,
     api_key_file: KeyFile = None,
     allowed_host: AllowedHost = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     cors_origin: Annotated[
-        list[str] | None, typer.Option(help="A web page's origin that may ask, or *; can be repeated.")
+        list[str] | None, typer.Option(help="Origin of web pages that may send requests, or *; can be repeated.")
     ] = None,
     reference: Reference = None,
     exact: Exact = None,
-    max_answers: Annotated[int, typer.Option(help="Answers waiting or being written at a time.", min=1)] = 256,
-    max_connections: Annotated[int, typer.Option(help="Connections that are open at a time.", min=1)] = 512,
-    max_body_mib: Annotated[int, typer.Option(help="The largest request that is read.", min=1)] = 8,
-    request_seconds: Annotated[float, typer.Option(help="An answer that takes longer is ended.", min=1)] = 600,
+    max_answers: Annotated[int, typer.Option(help="Most answers that may be queued or running.", min=1)] = 256,
+    max_connections: Annotated[int, typer.Option(help="Most open connections.", min=1)] = 512,
+    max_body_mib: Annotated[int, typer.Option(help="Size limit of a request body, in MiB.", min=1)] = 8,
+    request_seconds: Annotated[float, typer.Option(help="Time limit of a request, in seconds.", min=1)] = 600,
 ) -> None:
     """Serve OpenAI's API to programs on this machine."""
     keep_private()
@@ -153,15 +151,15 @@ def generate(
     prompt: str,
     pair: PairFolder = None,
     device: Device = "CPU",
-    mode: Annotated[Mode, typer.Option(help="Who drafts.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Seed of the sampling.", min=0)] = 0,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token every time.", min=0.0)] = 0.0,
-    max_new_tokens: Annotated[int, typer.Option(help="Stop after this many tokens.", min=1)] = 512,
+    mode: Annotated[Mode, typer.Option(help="Drafting mode.")] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed for sampling.", min=0)] = 0,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 decodes greedily.", min=0.0)] = 0.0,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.", min=1)] = 512,
     reference: Reference = None,
     exact: Exact = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object with text and figures.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the text and statistics as one JSON object.")] = False,
 ) -> None:
-    """Answer one prompt on the command line, token by token. PROMPT is what to say; - reads it from standard input."""
+    """Answer one prompt and print the answer as it is generated. Use - as PROMPT to read it from standard input."""
     keep_private()
     from outrider.pipelines import LLMPipeline
 
@@ -196,10 +194,10 @@ def doctor(
         Path | None,
         typer.Argument(parser=find_pair, metavar="[PAIR]", show_default="the pair that comes with Outrider"),
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="Measure anew what is known from an earlier time.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Repeat measurements that were stored earlier.")] = False,
     exact: Exact = None,
 ) -> None:
-    """Measure and check what a pair can do on this machine. PAIR is its name or its folder."""
+    """Check a pair on this machine and measure its speed. PAIR is its name or its folder."""
     keep_private()
     from rich.console import Console
 
@@ -211,7 +209,7 @@ def doctor(
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def bench(context: typer.Context) -> None:
-    """Measure every mode of a pair beside plain decoding."""
+    """Benchmark every mode of a pair against plain decoding."""
     from ..bench.bench import main as run_bench
 
     run_bench(context.args)
@@ -219,7 +217,7 @@ def bench(context: typer.Context) -> None:
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
 def export(context: typer.Context) -> None:
-    """Make a pair of your own, of a target and a draft model."""
+    """Export a target and a draft model as a pair."""
     from outrider.export.command import main as run_export
 
     run_export(context.args)
@@ -232,7 +230,7 @@ def _embedded_pair() -> Path:
 
 
 def main() -> None:
-    """Run the command; a refusal is one line on standard error and exit code 2, an interrupt exit code 130."""
+    """Run the command. An OutriderError becomes one line on standard error and exit code 2; an interrupt gives 130."""
     try:
         app()
     except OutriderError as error:

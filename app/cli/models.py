@@ -1,4 +1,4 @@
-"""`outrider models`: the catalogue of pairs on the Hugging Face hub, and those of them that are on this machine."""
+"""`outrider models`: lists, downloads and removes pairs of the catalogue."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ app = typer.Typer(
 
 @app.command("list")
 def list_command(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object in place of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Show the pairs that are known, and those that were pulled."""
+    """List the pairs of the catalogue and the pulled pairs."""
     keep_private()
     from rich.console import Console
 
@@ -56,20 +56,20 @@ def list_command(
 @app.command()
 def pull(
     name: Annotated[str, typer.Argument(help="The pair's name in the catalogue.")],
-    without_draft: Annotated[bool, typer.Option("--without-draft", help="Take the target model alone.")] = False,
+    without_draft: Annotated[bool, typer.Option("--without-draft", help="Download the target model only.")] = False,
     revision: Annotated[
         str | None,
         typer.Option(
             metavar="COMMIT",
-            help="The commit of the target's repository to take, 40 hexadecimal digits.",
-            show_default="the catalogue's, or else the newest",
+            help="Commit of the target's repository, 40 hexadecimal digits.",
+            show_default="the one in the catalogue, or the newest",
         ),
     ] = None,
     draft_revision: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="The same of the draft's repository.")
+        str | None, typer.Option(metavar="COMMIT", help="Commit of the draft's repository.")
     ] = None,
 ) -> None:
-    """Download a pair, check it, and measure it on this machine. Interrupted, it goes on when run again."""
+    """Download a pair, check it, and measure its speed here. Run it again to resume an interrupted download."""
     keep_private(network=True)
     from rich.console import Console
 
@@ -82,7 +82,7 @@ def pull(
     entry = Catalogue.shipped().entry(name)
     revisions = _commits(("target", "--revision", revision), ("draft", "--draft-revision", draft_revision))
     if draft_revision is not None and (without_draft or entry.draft is None):
-        raise InvalidOption(f"--draft-revision is for a draft, and none of {name} is fetched: leave it out.")
+        raise InvalidOption(f"--draft-revision requires a draft, but none is downloaded for {name}: leave it out.")
     licences = ", ".join(f"{model.repository}: {model.licence}" for model in entry.models)
     _say(f"{entry.about}. Licences: {licences}")
     try:
@@ -91,14 +91,14 @@ def pull(
                 entry, pairs_folder(), draft=not without_draft, revisions=revisions, announce=_say, begin=begin
             )
     except KeyboardInterrupt:
-        _say(f"Interrupted. What was downloaded is kept: `outrider models pull {name}` goes on from there.")
+        _say(f"Interrupted. What was downloaded is kept: `outrider models pull {name}` resumes it.")
         raise typer.Exit(130) from None
     try:
         examine(path, Console(), again=False)
     except OutriderError as error:
         raise type(error)(
             f"{name} was pulled to {path}, but does not run here. {error} "
-            f"`outrider models remove {name}` frees its room."
+            f"`outrider models remove {name}` frees the space."
         ) from error
     typer.echo(f"Try it: outrider chat --pair {name}")
 
@@ -106,7 +106,7 @@ def pull(
 @app.command()
 def remove(
     name: Annotated[str, typer.Argument(help="The name of a pulled pair.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete a pulled pair from this machine."""
     keep_private()
@@ -125,7 +125,7 @@ def remove(
 
 
 def _commits(*given: tuple[str, str, str | None]) -> dict[str, str]:
-    """Commits by role, of roles, options and their values. Raises InvalidOption."""
+    """Commits by role, from tuples of role, option and value. Raises InvalidOption."""
     from outrider.models.catalogue import is_commit
 
     commits = {}
@@ -133,9 +133,7 @@ def _commits(*given: tuple[str, str, str | None]) -> dict[str, str]:
         if value is None:
             continue
         if not is_commit(value):
-            raise InvalidOption(
-                f"{option} {value} is no commit: give its 40 hexadecimal digits, as the hub shows them."
-            )
+            raise InvalidOption(f"{option} {value} is not a commit: give 40 hexadecimal digits, as the hub shows them.")
         commits[role] = value
     return commits
 
@@ -203,7 +201,7 @@ def _table(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> Tab
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int], Callable[[int], None]]]:
-    """A bar on standard error: called with all bytes that are to come, it gives whom to tell of those that came."""
+    """A progress bar on standard error, as a `Begin` for `pull`."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 

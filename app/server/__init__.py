@@ -1,1 +1,1 @@
-"""The local server: OpenAI's API over one pipeline."""
+"""The local server: OpenAI's API for one pipeline."""

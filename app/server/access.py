@@ -1,4 +1,4 @@
-"""Access: who may ask the server or open the page, and from which web pages."""
+"""Access: which clients and which web pages may use the server or open the chat page."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class UnsafeServer(OutriderError):
-    """The server was told to listen in a way that would let strangers in."""
+    """The options would let strangers use the server."""
 
 
 class Denied(OutriderError):
-    """A request that must not be answered. `code` is "host" or "origin"."""
+    """A request that must be refused. `code` is "host" or "origin"."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -30,14 +30,16 @@ class Denied(OutriderError):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Raises UnsafeServer where it would let anybody in, or names an origin or a host that is none.
+    """Who may send requests.
 
     host: the address to listen on.
-    keys: each opens the server; without one, only this machine is let in, so `host` has to be its own.
-    origins: web pages that may ask from a browser, as "https://example.org"; "*" for all.
-    names: what else this machine is called in the addresses that people open. A web page can let a name of its own
-        lead here, so that a browser takes the two for one; such a name is refused.
-    scheme: "https" with TLS.
+    keys: the API keys, any of which grants access. Without keys, `host` must be a loopback address.
+    origins: origins of web pages that may send requests from a browser, such as "https://example.org"; "*" for all.
+    names: further host names of this machine. Requests to other names are refused, which stops DNS rebinding: a web
+        page whose own name resolves to this machine.
+    scheme: "http", or "https" with TLS.
+
+    Raises UnsafeServer if anybody on the network would have access, or if an origin or a name is malformed.
     """
 
     host: str
@@ -49,18 +51,19 @@ class Access:
     def __post_init__(self) -> None:
         if not self.keys and not self.is_local:
             raise UnsafeServer(
-                f"--host {self.host} lets other machines in, and nothing would keep them from using the model: give "
-                "--api-key-file with a file that holds a key, or listen on 127.0.0.1."
+                f"--host {self.host} would let any machine on the network use the model: require a key with "
+                "--api-key-file, or listen on 127.0.0.1."
             )
         for origin in self.origins:
             if origin != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/\s]+", origin):
                 raise UnsafeServer(
-                    f"--cors-origin {origin!r} is no origin: give scheme, host and port, such as http://localhost:3000."
+                    f"--cors-origin {origin!r} is not an origin: give scheme, host and port, such as "
+                    "http://localhost:3000."
                 )
         for name in self.names:
             if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", name):
                 raise UnsafeServer(
-                    f"--allowed-host {name!r} is no name of a machine: give it without scheme and port, such as "
+                    f"--allowed-host {name!r} is not a host name: give it without scheme and port, such as "
                     "box.example.org."
                 )
 
@@ -73,23 +76,23 @@ class Access:
             return False
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raises Denied where a request names another machine, or a web page sends it that may not."""
+        """Raises Denied if the Host header names another machine, or if the Origin is not allowed."""
         host, origin = headers.get("host", ""), headers.get("origin")
         if not self._is_ours(_name(host).lower()):
             advice = "http://127.0.0.1." if self.is_local else "its address, or start it with --allowed-host."
-            raise Denied(f"The Host header does not name this machine: ask for {advice}", "host")
+            raise Denied(f"The Host header does not name this machine: use {advice}", "host")
         if origin is not None and not {origin, "*"}.intersection(self.origins) and origin != f"{self.scheme}://{host}":
-            raise Denied("Web pages of this origin may not use the server: start it with --cors-origin.", "origin")
+            raise Denied("Web pages of this origin may not use the server: allow it with --cors-origin.", "origin")
 
     def admits(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request carries a key, or needs none."""
+        """Whether a request with these headers has a valid key, or needs none."""
         if not self.keys:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and self.has_key(given.strip().encode("latin-1", "replace"))
 
     def has_key(self, sent: bytes) -> bool:
-        matches = [hmac.compare_digest(sent, key.encode()) for key in self.keys]  # all, so that the time tells nothing
+        matches = [hmac.compare_digest(sent, key.encode()) for key in self.keys]  # with all of them, in constant time
         return any(matches)
 
     def _is_ours(self, name: str) -> bool:
@@ -98,27 +101,26 @@ class Access:
         if self.is_local:
             return False
         own = socket.gethostname().lower()
-        return name in {own, f"{own}.local"} or _is_address(name)  # an address leads nowhere else
+        return name in {own, f"{own}.local"} or _is_address(name)  # an address cannot be rebound as a name can
 
 
 def read_keys(path: Path | None) -> tuple[str, ...]:
-    """The keys in a file, one a line, none without one.
+    """The keys in a file with one key per line; no keys for None.
 
-    Raises UnsafeServer where it cannot be read, or a key could be guessed.
+    Raises UnsafeServer if the file is unreadable or empty, or if a key is too short.
     """
     if path is None:
         return ()
-    advice = 'python -c "import secrets; print(secrets.token_urlsafe(32))" makes a good one.'
+    advice = 'python -c "import secrets; print(secrets.token_urlsafe(32))" creates one.'
     try:
         keys = tuple(_keys(path.read_text(encoding="ascii").splitlines()))
     except (OSError, ValueError) as error:
-        raise UnsafeServer(f"The key file {path} cannot be read ({error}): give a text file with a key.") from error
+        raise UnsafeServer(f"The key file {path} cannot be read ({error}): give a file with one key a line.") from error
     if not keys:
-        raise UnsafeServer(f"The key file {path} holds no key: write one into it. {advice}")
+        raise UnsafeServer(f"The key file {path} holds no key: write one to it. {advice}")
     if shortest := [key for key in keys if len(key) < SHORTEST_KEY]:
         raise UnsafeServer(
-            f"The key file {path} holds a key of {len(shortest[0])} characters: a key needs {SHORTEST_KEY} or more. "
-            f"{advice}"
+            f"The key file {path} holds a key of {len(shortest[0])} characters: use at least {SHORTEST_KEY}. {advice}"
         )
     return keys
 
@@ -128,7 +130,7 @@ def _keys(lines: Iterable[str]) -> Iterable[str]:
 
 
 def _name(host: str) -> str:
-    """The host of a Host header, without port and brackets; nothing where it is none."""
+    """The host in a Host header, without port and brackets; empty if the header is malformed."""
     found = re.fullmatch(r"(?:\[([^\]]*)\]|([^:/?#@]*))(?::\d*)?", host)
     return "" if found is None else found[1] or found[2] or ""
 

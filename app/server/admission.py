@@ -1,4 +1,4 @@
-"""The gate of the server: what `Access` or the limits on bodies refuse comes no further."""
+"""Admission: middleware that checks access and body size before anything else handles a request."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .metrics import REFUSED, Metrics
 
 __all__ = ["Access", "Gate", "UnsafeServer", "read_keys"]
 
-OPEN = ("/health",)  # what may be asked without a key
+OPEN = ("/health",)  # paths that need no key
 UNREAD = {"Connection": "close"}  # or the connection would wait for the rest of the body
 
 
 class Gate:
-    """ASGI middleware: refuses what `Access` or the limits on bodies refuse, before anything else looks at it."""
+    """ASGI middleware that refuses requests without access, and those whose body is too large or arrives too slowly."""
 
     def __init__(self, app: ASGIApp, access: Access, limits: Limits, metrics: Metrics) -> None:
         self._app = app
@@ -76,5 +76,5 @@ class Gate:
     def _check_size(self, num_bytes: int) -> None:
         most = self._limits.body_bytes
         if num_bytes > most:
-            message = f"The body is larger than {most / MIB:g} MiB, the most that is read."
+            message = f"The body is larger than {most / MIB:g} MiB, the limit."
             raise ApiError(413, message, "body", headers=UNREAD)

@@ -1,4 +1,4 @@
-"""The routes of the server, and how a request becomes its answer."""
+"""The routes of the server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from .responses import ChatCompletion, Completion, ErrorBody, Health, Model, Mod
 from .schema import ChatRequest, CompletionRequest, GenerationRequest
 from .worker import Answers, Worker
 
-COMPLETION_TOKENS = 16  # OpenAI's limit where /v1/completions names none
+COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
 ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorBody}, "5XX": {"model": ErrorBody}}
 EVENT = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
 STREAM = {"content": {"text/event-stream": {"schema": EVENT}}}
@@ -44,7 +44,10 @@ STREAM = {"content": {"text/event-stream": {"schema": EVENT}}}
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What answers: a pipeline and the name that clients know it by, the thread that runs it, and its figures."""
+    """A pipeline under the name that clients use, the worker that runs it, and its metrics.
+
+    began: Unix time of the start, in seconds.
+    """
 
     pipeline: LLMPipeline
     name: str
@@ -88,7 +91,7 @@ class Server:
 
     def check_model(self, name: str, param: str | None = "model") -> None:
         if name != self.name:
-            raise ApiError(404, f"There is no such model here: ask for {self.name!r}.", param, "model_not_found")
+            raise ApiError(404, f"This server does not have that model: use {self.name!r}.", param, "model_not_found")
 
     def _terms(
         self, asked: GenerationRequest, options: dict[str, Any], num_prompts: int, num_logprobs: int | None
@@ -120,11 +123,11 @@ class Server:
             whole = await while_connected(request.receive, _whole(reply, answers))
         finally:
             answers.close()
-        return Response() if whole is None else _json(whole)  # where nobody listens any more, nothing is sent
+        return Response() if whole is None else _json(whole)  # None: the client has gone
 
 
 def create_api(server: Server, access: Access) -> FastAPI:
-    """The application, for an ASGI server. It has no pages of its own: FastAPI's load scripts from other hosts."""
+    """The ASGI application. FastAPI's documentation pages are off, since they load scripts from other hosts."""
     worker = server.worker
 
     @asynccontextmanager
@@ -151,35 +154,35 @@ def create_api(server: Server, access: Access) -> FastAPI:
 
     @routes.post("/v1/chat/completions", responses={200: {"model": ChatCompletion, **STREAM}})
     async def chat_completions(asked: ChatRequest, request: Request) -> Response:
-        """Answer a conversation."""
+        """Create a chat completion."""
         return await server.chat(asked, request)
 
     @routes.post("/v1/completions", responses={200: {"model": Completion, **STREAM}})
     async def completions(asked: CompletionRequest, request: Request) -> Response:
-        """Go on with a text."""
+        """Create a text completion."""
         return await server.complete(asked, request)
 
     @routes.get("/v1/models")
     async def models() -> ModelList:
-        """The models that can be asked."""
+        """List the models."""
         return ModelList(object="list", data=[server.model])
 
     @routes.get("/v1/models/{model_id}")
     async def model(model_id: str) -> Model:
-        """One model."""
+        """Describe one model."""
         server.check_model(model_id, None)
         return server.model
 
     @routes.get("/metrics", responses={200: {"content": {CONTENT_TYPE_LATEST: {"schema": {"type": "string"}}}}})
     async def metrics() -> Response:
-        """Figures in Prometheus' form."""
+        """Metrics in the Prometheus text format."""
         return Response(server.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     api.include_router(routes)
 
     @api.get("/health", response_model=Health, responses={503: {"model": Health}, "4XX": {"model": ErrorBody}})
     async def health() -> JSONResponse:
-        """Whether an answer can be written, and whether drafting can change its text."""
+        """Whether the server can answer, and whether it answers exactly as without drafts."""
         trouble = await worker.trouble()
         state = "failed" if trouble else "ok" if worker.ready else "warming up"
         told = {"status": state, "exact": worker.exact} | ({"reason": trouble} if trouble else {})

@@ -1,4 +1,4 @@
-"""/v1/chat/completions: the answers of a conversation, and the calls of tools in them."""
+"""/v1/chat/completions: answers to a conversation, with tool calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/v1/completions: plain text, gone on with."""
+"""/v1/completions: continuations of plain text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong, in the shape that OpenAI's clients read: {"error": {"message", "type", "param", "code"}}."""
+"""Errors in the format of OpenAI's API: {"error": {"message", "type", "param", "code"}}."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from .metrics import FAILED, REFUSED, Metrics
 
 TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 MESSAGES = {
-    400: "The body cannot be read as JSON.",  # whatever else is wrong with a request, `ApiError` says
-    404: "There is nothing at this address.",
-    405: "This address does not take that method.",
+    400: "The body cannot be read as JSON.",  # every other 400 is an ApiError
+    404: "This path does not exist.",
+    405: "This path does not support that method.",
 }
 OPTIONS = frozenset(option.name for option in fields(GenerationConfig))
 FIELDS = {"rng_seed": "seed", "max_new_tokens": "max_tokens", "max_length": "max_tokens", "mode": "speculation"}
-ADDED = ("missing", "extra_forbidden")  # errors whose field is named though the request has no value for it
-NO_KIND = ("union_tag_not_found", "union_tag_invalid")  # errors of the field that tells what kind of value it is
+ADDED = ("missing", "extra_forbidden")  # errors about fields without a value in the request
+NO_KIND = ("union_tag_not_found", "union_tag_invalid")  # errors about the discriminator of a union
 
 
 class ApiError(HTTPException):
-    """A refusal or a failure that the client is told of. `param` names the field that it is about."""
+    """A refusal or failure to report to the client. `param` is the request field that caused it."""
 
     def __init__(
         self,
@@ -64,7 +64,10 @@ class ApiError(HTTPException):
 
 
 def as_api_error(error: Exception, prompt_field: str) -> ApiError:
-    """How a client is told of an error of the pipeline; of one that nobody foresaw it learns nothing but that."""
+    """The error to report to the client for an error of the pipeline.
+
+    Unforeseen errors get a fixed message, since theirs may hold paths or prompts.
+    """
     message = str(error)
     match error:
         case ApiError():
@@ -81,8 +84,8 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
             return ApiError(400, message.replace("structured_output_config", field), field)
         case InvalidOption() if "no chat template" in message:
             return ApiError(400, message, prompt_field)
-        case InvalidOption() if "chat template" in message:  # what follows is the template engine's own
-            return ApiError(400, "The chat template of this model cannot take these messages.", prompt_field)
+        case InvalidOption() if "chat template" in message:  # the rest of the message is the template engine's
+            return ApiError(400, "The chat template of this model does not accept these messages.", prompt_field)
         case InvalidOption():
             name = re.split(r"\W", message, maxsplit=1)[0]
             if name not in OPTIONS:
@@ -91,15 +94,15 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
             return ApiError(400, field + message.removeprefix(name), field)
         case DeviceFailed() if error.__cause__ is None:
             return ApiError(500, message, code="device_failed")
-        case DeviceFailed():  # the message holds that of the cause, where there may be paths
-            return ApiError(500, "The device failed; the server's own output says how.", code="device_failed")
+        case DeviceFailed():  # the message includes that of the cause, which may hold paths
+            return ApiError(500, "The device failed; the server's log has the details.", code="device_failed")
         case OutriderError():
-            return ApiError(500, "The model could not answer; the server's own output says why.")
-    return ApiError(500, "The server failed on this request; its own output says how.")
+            return ApiError(500, "The model could not answer; the server's log has the details.")
+    return ApiError(500, "The server failed on this request; its log has the details.")
 
 
 def add_error_handlers(api: FastAPI, metrics: Metrics) -> None:
-    """Tell every error in the one shape, and count refusals; failures are counted where they happen."""
+    """Report every error in OpenAI's format, and count refusals. Failures are counted where they occur."""
 
     def told(error: ApiError) -> JSONResponse:
         if error.status_code < 500:
@@ -125,18 +128,18 @@ def add_error_handlers(api: FastAPI, metrics: Metrics) -> None:
 
 
 def _of_validation(errors: Sequence[Any], body: Any) -> ApiError:
-    """The most exact of pydantic's complaints: a union has one for each kind that a value could have been of."""
+    """The most specific of pydantic's errors: for a union it reports one for each alternative."""
     fields = [_field(error, body) for error in errors]
     depth, field = max(fields, key=lambda found: found[0])
     there = [error for error, found in zip(errors, fields, strict=True) if found == (depth, field)]
-    error = min(there, key=lambda each: each["type"].endswith("_type"))  # not of a kind that was not meant
+    error = min(there, key=lambda each: each["type"].endswith("_type"))  # those are of other alternatives
     kind = error["type"]
     if kind == "json_invalid":
         return ApiError(400, f"The body is not JSON: {error['ctx']['error']}.", "body")
     if not depth:
-        return ApiError(400, "The body has to be a JSON object; send it with Content-Type: application/json.", "body")
+        return ApiError(400, "The body must be a JSON object, sent with Content-Type: application/json.", "body")
     if kind == "extra_forbidden":
-        return ApiError(400, f"{field} is not known here: leave it out.", field, "unknown_parameter")
+        return ApiError(400, f"{field} is not a known field: leave it out.", field, "unknown_parameter")
     if kind in ("missing", "union_tag_not_found"):
         return ApiError(400, f"{field} is missing.", field, "missing_required_parameter")
     if kind == "none_required":
@@ -146,7 +149,7 @@ def _of_validation(errors: Sequence[Any], body: Any) -> ApiError:
 
 
 def _field(error: Any, body: Any) -> tuple[int, str]:
-    """How deep in the body an error is, and the name of the place, which leaves out the tags of unions."""
+    """The depth of an error in the body, and the path of its field, without the tags of unions."""
     depth, field, value, place = 0, "", body, error["loc"][1:]
     for step in place:
         is_added = step == place[-1] and error["type"] in ADDED

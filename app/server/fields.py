@@ -1,4 +1,4 @@
-"""The kinds of values that the fields of requests hold."""
+"""Types of the fields of requests, with their limits."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
-MOST_LEVELS = 100  # of objects and lists within each other
-MOST_MEMBERS = 2000  # of all objects within one: templates take long for many
-MOST_BIASES = 1024  # each is added once for every token that is written
+MOST_LEVELS = 100  # of nested objects and lists
+MOST_MEMBERS = 2000  # of all nested objects together: chat templates take long for many
+MOST_BIASES = 1024  # each is applied at every generated token
 MOST_PROMPTS = 128
 MOST_TOOLS = 128
-MOST_STOPS = 64  # each is looked for behind every token
+MOST_STOPS = 64  # each is searched for after every generated token
 
 
 def _encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("half a surrogate pair is no character") from None
+        raise ValueError("half a surrogate pair is not a character") from None
     return text
 
 
 def _few(biases: Any) -> Any:
     if isinstance(biases, dict) and len(biases) > MOST_BIASES:
-        raise ValueError(f"give {MOST_BIASES} token ids at most")
+        raise ValueError(f"at most {MOST_BIASES} token ids are allowed")
     return biases
 
 
 def modest(value: Any) -> Any:
-    """The value. Raises ValueError where it is so deep or so large that walking through it may come to no end."""
+    """Returns `value`. Raises ValueError if it is nested too deeply or has too many members to process."""
     level, num_members = [value], 0
     for _ in range(MOST_LEVELS + 1):
         objects = [each for each in level if isinstance(each, dict)]
         num_members += sum(map(len, objects))
         if num_members > MOST_MEMBERS:
-            raise ValueError(f"it has too many members: {MOST_MEMBERS} are the most, of all objects together")
+            raise ValueError(f"it has too many members: at most {MOST_MEMBERS} are allowed in all objects together")
         inner = [each.values() for each in objects] + [each for each in level if isinstance(each, list)]
         level = [each for several in inner for each in several]
         if not level:
             return value
-    raise ValueError(f"it is nested too deeply: {MOST_LEVELS} levels are the most")
+    raise ValueError(f"it is nested too deeply: at most {MOST_LEVELS} levels are allowed")
 
 
 JsonObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(modest)]
@@ -55,7 +55,7 @@ TokenIds: TypeAlias = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_len
 
 
 def _kind_of_prompt(prompt: Any) -> str | None:
-    """By its first item, so that an error is one of the kind that was meant."""
+    """Decides by the first item, so that an error is about the alternative that was meant."""
     if isinstance(prompt, str):
         return "text"
     if not isinstance(prompt, list):
@@ -79,7 +79,7 @@ Prompts: TypeAlias = Annotated[
 
 
 class Strict(BaseModel):
-    """Of many wrong items or unknown fields one is told: to tell of a million takes minutes and gigabytes."""
+    """Refuses unknown fields and coercions, and reports one error at most: a million take minutes and gigabytes."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 

@@ -1,4 +1,4 @@
-"""Limits: how much one client may ask of the server."""
+"""Limits on requests and connections."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """answers: waiting and being written at a time, of all requests together. Times are in seconds.
+    """answers: answers that wait or are being generated, of all requests together.
+    body_bytes: size of a request body.
+    connections: open connections.
+    head_s: seconds for the head of a request to arrive.
+    body_s: seconds for the body to arrive.
+    read_s: seconds for preprocessing: tokenizing the prompt and compiling the structure of the answer.
+    stall_s: seconds in which a client reads nothing of what it was sent.
+    request_s: seconds for all answers to a request, including the time in the queue.
+    retry_after_s: seconds after which a client may retry when the queue is full.
 
-    connections: that are open at a time.
-    head_s: for the head of a request to arrive.
-    body_s: for a body to arrive.
-    read_s: for its prompt to be tokenized and the form of its answer to be compiled.
-    stall_s: without a byte taken by a client to which something was sent.
-    request_s: for the answers to a request, waiting included.
-
-    Raises InvalidOption where a time is none.
+    Raises InvalidOption if `request_s` is not positive.
     """
 
     answers: int = 256
@@ -35,4 +36,4 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not self.request_s > 0:
-            raise InvalidOption(f"--request-seconds {self.request_s} is no time: give a number from 1 up.")
+            raise InvalidOption(f"--request-seconds {self.request_s} is not possible: give a positive number.")

@@ -1,4 +1,4 @@
-"""The messages of a request, as chat templates take them."""
+"""Converts the messages of a request for chat templates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .schema import AssistantMessage, Content, Message, Tool, ToolMessage
 
 
 def history_of(messages: Sequence[Message], tools: Sequence[Tool]) -> openvino_genai.ChatHistory:
-    """The conversation, with the tools that the model may call. Raises ApiError."""
+    """The conversation with the tools that the model may call. Raises ApiError for arguments that are not JSON."""
     history = openvino_genai.ChatHistory([_message(i, message) for i, message in enumerate(messages)])
     if tools:
         history.set_tools([tool.model_dump(exclude_none=True) for tool in tools])
@@ -20,8 +20,8 @@ def history_of(messages: Sequence[Message], tools: Sequence[Tool]) -> openvino_g
 
 
 def _message(index: int, message: Message) -> dict[str, Any]:
-    """A message as templates take it: its text in one string, the arguments of calls as objects."""
-    role = "system" if message.role == "developer" else message.role  # templates know the older name
+    """A message for chat templates: text parts joined, arguments of tool calls parsed."""
+    role = "system" if message.role == "developer" else message.role  # chat templates know the older name only
     result: dict[str, Any] = {"role": role, "content": _text(message.content)}
     if message.name is not None:
         result["name"] = message.name
@@ -34,7 +34,7 @@ def _message(index: int, message: Message) -> dict[str, Any]:
                 function = {"name": call.function.name, "arguments": call.function.parsed}
             except ValueError:
                 field = f"messages[{index}].tool_calls[{number}].function.arguments"
-                raise ApiError(400, f"{field} is no JSON object: send what the model wrote.", field) from None
+                raise ApiError(400, f"{field} is not a JSON object: send it as the model wrote it.", field) from None
             calls.append({"id": call.id, "type": "function", "function": function})
         result["tool_calls"] = calls
     return result

@@ -1,4 +1,4 @@
-"""Metrics: what /metrics tells, in Prometheus' form."""
+"""Metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ COMPLETED, CANCELLED, TIMED_OUT, FAILED, REFUSED = "completed", "cancelled", "ti
 
 
 class Metrics:
-    """Counts requests and what their answers took; reads off the backend what is going on at this moment."""
+    """Counters of requests and answers, and gauges of the backend's present load."""
 
     def __init__(self, backend: Backend) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_LoadCollector(backend))
-        self.requests = self._counter("requests", "Requests by how they ended.", "outcome")
+        self.requests = self._counter("requests", "Requests by outcome.", "outcome")
         for outcome in (COMPLETED, CANCELLED, TIMED_OUT, FAILED, REFUSED):
             self.requests.labels(outcome)
-        self._prompt = self._counter("prompt_tokens", "Tokens of prompts.")
-        self._cached = self._counter("cached_prompt_tokens", "Tokens of prompts that were taken over from the cache.")
-        self._written = self._counter("generated_tokens", "Tokens of answers.")
-        self._drafted = self._counter("drafted_tokens", "Tokens that were drafted.", "drafter")
-        self._accepted = self._counter("accepted_tokens", "Drafted tokens that were kept.", "drafter")
+        self._prompt = self._counter("prompt_tokens", "Prompt tokens.")
+        self._cached = self._counter("cached_prompt_tokens", "Prompt tokens reused from the cache.")
+        self._written = self._counter("generated_tokens", "Generated tokens.")
+        self._drafted = self._counter("drafted_tokens", "Drafted tokens.", "drafter")
+        self._accepted = self._counter("accepted_tokens", "Accepted draft tokens.", "drafter")
         self._first = Histogram(
             "outrider_time_to_first_token_seconds",
-            "From a request's arrival at the engine to its first token.",
+            "Time from the arrival of a request at the engine to its first token.",
             buckets=SECONDS,
             registry=self._registry,
         )
 
     def observe(self, stats: Statistics) -> None:
-        """Count an answer that has ended, however it did."""
+        """Count an answer that has ended, whatever the outcome."""
         self._prompt.inc(stats.prompt_tokens)
         self._cached.inc(stats.cached_tokens)
         self._written.inc(stats.new_tokens)
@@ -56,15 +56,15 @@ class Metrics:
 
 
 class _LoadCollector(Collector):
-    """Asks the backend each time that the metrics are read."""
+    """Reads the backend's load at each scrape."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
     def collect(self) -> Iterable[Metric]:
         load = self._backend.load
-        yield GaugeMetricFamily("outrider_answers_waiting", "Answers that wait for a place.", load.waiting)
-        yield GaugeMetricFamily("outrider_answers_running", "Answers that are being written.", load.running)
-        yield CounterMetricFamily("outrider_passes", "Passes of the target.", load.passes)
+        yield GaugeMetricFamily("outrider_answers_waiting", "Answers in the queue.", load.waiting)
+        yield GaugeMetricFamily("outrider_answers_running", "Answers being generated.", load.running)
+        yield CounterMetricFamily("outrider_passes", "Forward passes of the target model.", load.passes)
         if load.cache_used is not None:
-            yield GaugeMetricFamily("outrider_cache_used_ratio", "Share of the cache that is in use.", load.cache_used)
+            yield GaugeMetricFamily("outrider_cache_used_ratio", "Share of the cache in use.", load.cache_used)

@@ -1,4 +1,4 @@
-"""Options: what a request asks for, as the pipeline takes it."""
+"""Options: converts the fields of a request to those of the pipeline."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from .errors import ApiError
 from .schema import GenerationRequest
 
 UNCHANGED = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
-SEEDS = 2**32  # drawn ones: every device takes these
-TEMPERATURE = 1.0  # OpenAI's, where neither the request nor the model names one
+SEEDS = 2**32  # bound of random seeds, which every device accepts
+TEMPERATURE = 1.0  # OpenAI's default, if neither the request nor the model sets one
 
 
 def options_of(
     request: GenerationRequest, pipeline: LLMPipeline, max_new_tokens: int | None, num_logprobs: int | None
 ) -> dict[str, Any]:
-    """Options of `LLMPipeline.streams`, with a seed drawn where the request has none.
+    """The options of `LLMPipeline.streams`, with a random seed if the request has none.
 
-    `num_logprobs` tokens are told beside each one that is written; None where no log-probabilities are. Raises ApiError
-    for what this pipeline cannot do.
+    num_logprobs: how many of the likeliest tokens to report at each position; None reports no log-probabilities.
+
+    Raises ApiError for options that this pipeline does not support.
     """
     defaults = pipeline.get_generation_config()
     temperature = request.temperature
@@ -48,7 +49,7 @@ def options_of(
 
 
 def mode_of(request: GenerationRequest, pipeline: LLMPipeline) -> str:
-    """Who drafts for a request. Raises ApiError where the pair lacks what that takes."""
+    """The drafting mode of a request. Raises ApiError if the pair does not support it."""
     mode = request.speculation or (AUTO if AUTO in pipeline.modes else "off")
     if mode not in pipeline.modes:
         raise ApiError(

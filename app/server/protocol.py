@@ -1,4 +1,4 @@
-"""Protocol: HTTP over one connection, which nobody keeps who does not use it."""
+"""HTTP protocol: uvicorn's, with timeouts for clients that send or read nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .errors import ApiError
 from .limits import Limits
 
 KEEP_ALIVE_S = 30
-MOST_TOLD = 128  # connections beyond the limit that are told so; further ones are just closed
+MOST_TOLD = 128  # connections beyond the limit that get an error; further ones are closed at once
 
 
 class Protocol(H11Protocol):
-    """Ends connections whose request does not arrive, and those that take nothing of what they are sent."""
+    """Closes connections whose request does not arrive, and those that stop reading."""
 
     def __init__(self, *arguments: Any, limits: Limits, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -30,7 +30,7 @@ class Protocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        transport.set_write_buffer_limits(1, 0)  # to learn of what is not taken; with TLS, 0 would pause for good
+        transport.set_write_buffer_limits(1, 0)  # notices any unread byte; with TLS, 0 would pause for ever
         most = self._limits.connections
         if len(self.connections) > most + MOST_TOLD:
             transport.abort()
@@ -41,14 +41,14 @@ class Protocol(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_waiting()
-        self._took_all()
+        self._stop_watching()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         is_answered = self.cycle is not None and self.cycle.response_complete
         if self.conn.their_state is not h11.IDLE and not is_answered:
-            self._stop_waiting()  # for the rest of the body the application waits
+            self._stop_waiting()  # the application has its own timeout for the body
         elif self._arriving is None and not self.transport.is_closing():
             self._arriving = self._later(self._limits.head_s, self._end_late)
 
@@ -57,7 +57,7 @@ class Protocol(H11Protocol):
         self._watch(self.transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
-        self._took_all()
+        self._stop_watching()
         super().resume_writing()
 
     def _later(self, seconds: float, do: Any, *arguments: Any) -> asyncio.TimerHandle:
@@ -68,17 +68,17 @@ class Protocol(H11Protocol):
             self._arriving.cancel()
             self._arriving = None
 
-    def _took_all(self) -> None:
+    def _stop_watching(self) -> None:
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
 
     def _watch(self, num_left: int) -> None:
-        self._took_all()
+        self._stop_watching()
         self._stalled = self._later(self._limits.stall_s, self._end_stalled, num_left)
 
     def _end_stalled(self, num_left: int) -> None:
-        """A client that takes little by little is slow, but there."""
+        """Keeps a client that is slow but still reading."""
         if (now_left := self.transport.get_write_buffer_size()) < num_left:
             self._watch(now_left)
         else:
@@ -99,7 +99,7 @@ class Protocol(H11Protocol):
 
 
 def config_of(api: ASGIApp, limits: Limits) -> uvicorn.Config:
-    """How uvicorn serves the application."""
+    """The configuration of uvicorn for the application."""
     return uvicorn.Config(
         api,
         http=partial(Protocol, limits=limits),  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def config_of(api: ASGIApp, limits: Limits) -> uvicorn.Config:
 def _refusal(most: int) -> ASGIApp:
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
         error = ApiError(
-            503, f"{most} connections are open, and no more are served: close some, or try again.",
+            503, f"{most} connections are open, the limit: close some, or try again later.",
             code="too_many_connections", headers={"Retry-After": "1", "Connection": "close"},
         )  # fmt: skip
         await JSONResponse(error.body, error.status_code, error.headers)(scope, receive, send)

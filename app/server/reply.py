@@ -1,4 +1,4 @@
-"""Reply: the answers to one request in the form of an endpoint, chunk by chunk or whole."""
+"""Reply: the answers to one request in the format of an endpoint, as chunks or as a whole."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Chunk: TypeAlias = ChatChunk | Completion
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What is known of a reply before anything is written.
+    """What is known of a reply before generation begins.
 
-    answers_each: answers to each prompt.
-    tells_usage: whether a stream ends with a chunk of its own for that.
+    answers_each: answers per prompt.
+    tells_usage: whether a stream ends with a separate chunk for the usage.
     logprobs: formats log-probabilities; None where the request does not ask for them.
     """
 
@@ -39,7 +39,7 @@ class Terms:
 
 
 class Reply(ABC):
-    """Gets every piece of every answer; those to the same prompt are next to each other."""
+    """Collects the pieces of all answers. Answers to the same prompt have adjacent indices."""
 
     id_prefix: str
 
@@ -51,7 +51,7 @@ class Reply(ABC):
         self._stats: list[Statistics | None] = [None] * self.num_answers
 
     def chunks(self, index: int, piece: Piece) -> list[Chunk]:
-        """What a stream sends for the next piece of an answer, and with the last of all also the figures."""
+        """The chunks to stream for the next piece of an answer. The last chunk of all has the usage and figures."""
         self._stats[index] = piece.stats
         chunks = list(self._take(index, piece))
         if len(self._ended) == self.num_answers:
@@ -67,19 +67,19 @@ class Reply(ABC):
 
     @abstractmethod
     def first_chunks(self) -> Iterator[Chunk]:
-        """What a stream sends before any piece."""
+        """The chunks to stream before the first piece."""
 
     @abstractmethod
     def whole(self) -> BaseModel:
-        """The answers, when all have ended."""
+        """The complete response, once all answers have ended."""
 
     @abstractmethod
     def _take(self, index: int, piece: Piece) -> Iterator[Chunk]:
-        """Keep the next piece of an answer; the chunk for it, which only the last piece is sure to have."""
+        """Keep the next piece of an answer, and yield its chunk. Pieces other than the last may have none."""
 
     @abstractmethod
     def _empty_chunk(self) -> Chunk:
-        """A chunk without an answer."""
+        """A chunk without choices."""
 
     @property
     def _ended(self) -> list[Statistics]:

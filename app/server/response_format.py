@@ -13,7 +13,7 @@ from .errors import ApiError
 from .schema import ChatRequest, Function, NamedTool, ObjectFormat, TextFormat, Tool
 from .tools import PlainTextParser, ToolParser, tool_parser_for
 
-SPACE = r"( |\n {0,16})?"  # between the parts of JSON: without a bound, small models go on with it until max_tokens
+SPACE = r"( |\n {0,16})?"  # whitespace in JSON: without a bound, small models repeat it until max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +34,18 @@ class ResponseFormat:
         """The format that `request` asks for. Raises ApiError for what this chat template does not support."""
         choice, tools = request.tool_choice, tuple(request.tools or ())
         if not tools and choice is not None:
-            raise ApiError(400, "tool_choice chooses among tools: give tools as well, or leave it out.", "tool_choice")
+            raise ApiError(400, "tool_choice requires tools: give tools as well, or leave it out.", "tool_choice")
         if not tools or choice == "none":
             return cls(structure=_structure(request))
         parser = tool_parser_for(template)
         if parser is None:
             raise ApiError(
-                400, "tools cannot be offered: this model's chat template knows none that could be read back.", "tools"
+                400, "tools are not supported: this model's chat template has no known format for calls.", "tools"
             )
         if request.response_format is not None and not isinstance(request.response_format, TextFormat):
             raise ApiError(
                 400,
-                "response_format leaves no room for tool calls: set tool_choice to none, or leave one of them out.",
+                "response_format and tools exclude each other: set tool_choice to none, or leave one of them out.",
                 "response_format",
             )
         if choice is None or choice == "auto":
@@ -68,7 +68,7 @@ def _check_not_strict(tools: Sequence[Tool]) -> None:
         if tool.function.strict:
             field = f"tools[{number}].function.strict"
             raise ApiError(
-                400, f"{field} is possible only where a call is certain: set tool_choice to required or to a function.",
+                400, f"{field} requires a forced call: set tool_choice to required or to a function.",
                 field,
             )  # fmt: skip
 
@@ -79,7 +79,7 @@ def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> list[Function]:
         return functions
     named = [function for function in functions if function.name == choice.function.name]
     if not named:
-        raise ApiError(400, f"tool_choice names {choice.function.name!r}, and no tool is called that.", "tool_choice")
+        raise ApiError(400, f"tool_choice names {choice.function.name!r}, which is not among the tools.", "tool_choice")
     return named
 
 

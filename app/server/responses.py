@@ -1,4 +1,4 @@
-"""What clients are answered, as OpenAI's API has it; `seed` and `speculation` are ours. Times are Unix seconds."""
+"""Response bodies of OpenAI's API, extended by `seed` and `speculation`. Times are Unix times in seconds."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Usage(BaseModel):
 
 
 class SpeculationFigures(BaseModel):
-    """Of all answers together; `passes` are those that each was part of, added up."""
+    """Totals over all answers. A pass that several answers share counts once for each."""
 
     mode: str
     passes: int
@@ -43,7 +43,7 @@ class SpeculationFigures(BaseModel):
 
 
 class Envelope(BaseModel):
-    """`seed` is the one to give for the same answer again."""
+    """Fields of all responses. A request with the same `seed` gets the same answer."""
 
     id: str
     created: int
@@ -63,7 +63,7 @@ class CalledTool(BaseModel):
 
 
 class TopLogprob(BaseModel):
-    """`logprob` is of the model's own distribution, whatever the request does to it."""
+    """`logprob` is under the model's own distribution, before temperature and other options."""
 
     token: str
     logprob: float
@@ -139,7 +139,7 @@ class CompletionChoice(BaseModel):
 
 
 class Completion(Envelope):
-    """Also a chunk of one: there, all but the last leave out what `usage` and `speculation` say."""
+    """A completion, or a chunk of one; of the chunks, only the last has `usage` and `speculation`."""
 
     object: Literal["text_completion"]
     choices: list[CompletionChoice]
@@ -148,7 +148,7 @@ class Completion(Envelope):
 
 
 class Model(BaseModel):
-    """`max_context` is in tokens, prompt and answer together; `modes` are the values of `speculation`."""
+    """`max_context`: tokens of prompt and answer together. `modes`: the possible values of `speculation`."""
 
     id: str
     object: Literal["model"]
@@ -165,5 +165,5 @@ class ModelList(BaseModel):
 
 class Health(BaseModel):
     status: Literal["ok", "warming up", "failed"]
-    exact: bool  # the same seed gives the same text, whatever drafts
-    reason: str | None = None  # where it failed
+    exact: bool  # whether the same seed gives the same text in every drafting mode
+    reason: str | None = None  # only if the status is "failed"

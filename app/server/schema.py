@@ -1,4 +1,4 @@
-"""What clients may ask: the fields of OpenAI's API that can be honoured, and ours. Unknown ones are refused."""
+"""Request bodies: the supported fields of OpenAI's API, and extensions. Unknown fields are refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class StreamOptions(Strict):
 
 
 class GenerationRequest(Strict):
-    """What both ways of asking have in common. What is left out, or null, is the model's own default."""
+    """Fields of both endpoints. A field that is missing or null takes the model's default."""
 
     model: Text
     max_tokens: int | None = Field(None, ge=1)
@@ -30,12 +30,12 @@ class GenerationRequest(Strict):
     top_p: float | None = Field(None, gt=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    logit_bias: Biases | None = Field(None, description="By token id, what is added to its score.")
+    logit_bias: Biases | None = Field(None, description="Values to add to the logits, by token id.")
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Text | None = None
 
-    speculation: Speculation | None = Field(None, description="Who drafts. It changes the speed and no token.")
+    speculation: Speculation | None = Field(None, description="Drafting mode. It changes the speed, not the tokens.")
     top_k: int | None = Field(None, ge=1)
     min_p: float | None = Field(None, ge=0, lt=1)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)
@@ -44,7 +44,7 @@ class GenerationRequest(Strict):
     @classmethod
     def _are_for_streams(cls, options: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
         if options is not None and not info.data.get("stream"):
-            raise ValueError("they are for streams: leave them out, or set stream to true.")
+            raise ValueError("they apply to streams only: leave them out, or set stream to true.")
         return options
 
     @property
@@ -70,13 +70,13 @@ class FunctionCall(Strict):
 
     @property
     def parsed(self) -> dict[str, Any]:
-        """Raises ValueError where the arguments are no JSON object, or one that is too deep or too large."""
+        """The parsed arguments. Raises ValueError if they are not a JSON object, or too deep or too large."""
         try:
             arguments = modest(json.loads(self.arguments))
         except RecursionError as error:
             raise ValueError("nested too deeply") from error
         if not isinstance(arguments, dict):
-            raise ValueError("no object")
+            raise ValueError("not an object")
         return arguments
 
 
@@ -106,7 +106,7 @@ class UserMessage(_Message):
 
 
 class AssistantMessage(_Message):
-    """`refusal` and those below are what OpenAI's clients send back of an answer that had none."""
+    """`refusal` and the fields below it are accepted empty, since OpenAI's clients send answers back with them."""
 
     role: Literal["assistant"]
     content: Content | None = None
@@ -132,7 +132,7 @@ class Function(Strict):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
     parameters: JsonObject | None = None
-    strict: bool | None = Field(None, description="True only with a tool_choice that makes a call certain.")
+    strict: bool | None = Field(None, description="True requires a tool_choice that forces a call.")
 
 
 class Tool(Strict):
@@ -158,7 +158,7 @@ class ObjectFormat(Strict):
 
 
 class JsonSchema(Strict):
-    """`strict` may be false, but the answer keeps to the schema in any case."""
+    """The answer always follows the schema, even if `strict` is false."""
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
@@ -191,19 +191,19 @@ class ChatRequest(GenerationRequest):
     @classmethod
     def _needs_logprobs(cls, num_top: int | None, info: ValidationInfo) -> int | None:
         if num_top is not None and not info.data.get("logprobs"):
-            raise ValueError("it goes with logprobs: set that to true as well.")
+            raise ValueError("it requires logprobs: set that to true as well.")
         return num_top
 
     @property
     def num_logprobs(self) -> int | None:
-        """How many of the likeliest tokens are to be told beside each one; None where none are wanted at all."""
+        """How many of the likeliest tokens to report at each position; None reports no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @field_validator("max_completion_tokens")
     @classmethod
     def _is_the_same_limit(cls, limit: int | None, info: ValidationInfo) -> int | None:
         if limit is not None and info.data.get("max_tokens") not in (None, limit):
-            raise ValueError("it is another name of max_tokens, and they differ: give one of them.")
+            raise ValueError("it means the same as max_tokens, and the values differ: give one of them.")
         return limit
 
 
@@ -217,7 +217,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def num_logprobs(self) -> int | None:
-        """As of `ChatRequest`."""
+        """As in `ChatRequest`."""
         return self.logprobs
 
     @property

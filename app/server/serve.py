@@ -1,4 +1,4 @@
-"""`outrider serve`: load a pair, serve it until interrupted, and tell on the terminal what goes on."""
+"""`outrider serve`: load a pair, serve it until interrupted, and print the status."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .protocol import config_of
 from .tls import Certificate
 from .worker import Worker
 
-GRACE_S = 10  # for clients to take the end of their streams
+GRACE_S = 10  # for clients to read the end of their streams
 
 
 class FailedToStart(OutriderError):
-    """The model gave up while it was warming up."""
+    """The model failed while warming up."""
 
 
 def serve(
@@ -44,11 +44,11 @@ def serve(
         pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
         server = Server.of(pipeline, name, limits)
         web = _Web(config_of(create_api(server, access), limits), server.worker, certificate)
-        for number in (signal.SIGINT, signal.SIGTERM):  # before uvicorn listens, and when it raises them again
+        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them later, and raises them again
             signal.signal(number, web.end)
         url = url_of(access.host, port, access.scheme)
         _say(f"Serving OpenAI's API at {url}/v1 ({_who(access)})")
-        _say("Warming up: answers take longer until then" if device == "CPU" else "Warming up")
+        _say("Warming up: the first answers take longer" if device == "CPU" else "Warming up")
 
         def on_warm() -> None:
             if server.worker.failure is not None:
@@ -60,13 +60,13 @@ def serve(
         web.run([bound])
     if server.worker.failure is not None:
         raise FailedToStart(
-            f"{name} failed while it was warming up; what is printed above says how. `outrider doctor` may tell more."
+            f"{name} failed while warming up; the output above has the details. `outrider doctor` may say more."
         )
-    _say("\nEnded.")  # behind the ^C that terminals show
+    _say("\nEnded.")  # on a new line, after the ^C that terminals show
 
 
 class _Web(uvicorn.Server):
-    """Ends the answers with itself, so that streams come to an end that clients understand."""
+    """Ends open answers on shutdown, so that clients receive a proper end of their streams."""
 
     def __init__(self, config: uvicorn.Config, worker: Worker, certificate: Certificate | None) -> None:
         config.timeout_graceful_shutdown = GRACE_S
@@ -89,7 +89,7 @@ def _say(line: str) -> None:
 
 
 def _who(access: Access) -> str:
-    reach = "this machine only" if access.is_local else "every machine that reaches it"
+    reach = "this machine only" if access.is_local else "every machine that can connect"
     return f"{reach}, {'with a key' if access.keys else 'no key needed'}"
 
 

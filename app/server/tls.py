@@ -1,4 +1,4 @@
-"""TLS: the certificate that encrypts what browsers and programs on other machines send."""
+"""TLS certificates."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from outrider.pipelines import OutriderError
 
 
 class BadCertificate(OutriderError):
-    """A certificate that nobody could be served with."""
+    """A certificate that cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Two files in PEM. Raises BadCertificate where they cannot be read or do not belong together."""
+    """PEM files of a certificate chain and its private key. Raises BadCertificate if they cannot be used together."""
 
     chain: Path
     key: Path
@@ -26,19 +26,19 @@ class Certificate:
                 path.read_bytes()
             except OSError as error:
                 raise BadCertificate(
-                    f"{option} {path} cannot be read ({error.strerror}): give a file in PEM that you may read."
+                    f"{option} {path} cannot be read ({error.strerror}): give a readable PEM file."
                 ) from error
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.chain, self.key, password=_no_password)
         except (ssl.SSLError, ValueError) as error:
             raise BadCertificate(
-                f"--tls-cert {self.chain} and --tls-key {self.key} are no certificate with its key: give the "
-                "certificate and the private key that it was made for, both in PEM, the key without a password."
+                f"--tls-cert {self.chain} and --tls-key {self.key} are not a certificate and its key: give both in "
+                "PEM, the key without a password."
             ) from error
 
 
 def certificate_of(chain: Path | None, key: Path | None) -> Certificate | None:
-    """What the two options name together, None where neither is given. Raises BadCertificate."""
+    """The certificate that the two options name; None if neither is given. Raises BadCertificate."""
     if chain is None and key is None:
         return None
     if chain is None or key is None:
@@ -47,4 +47,4 @@ def certificate_of(chain: Path | None, key: Path | None) -> Certificate | None:
 
 
 def _no_password() -> str:
-    return ""  # instead of OpenSSL's question on the terminal
+    return ""  # or OpenSSL would ask on the terminal

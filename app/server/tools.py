@@ -1,4 +1,8 @@
-"""Tool calls: how models write them, and how they are told apart from text while they are written."""
+"""Tool calls: incremental parsers for the formats in which models write them.
+
+The parsers of OpenVINO GenAI are of no use here: those for tools parse complete texts only, none knows the Hermes
+format, and Llama3JsonToolParser takes any JSON object in the text for a call.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,12 @@ from typing import Any
 
 from outrider.pipelines import StructuredOutputConfig
 
-BEGIN, END = "<tool_call>", "</tool_call>"  # the tags of Hermes, which Qwen and others were trained on
+BEGIN, END = "<tool_call>", "</tool_call>"  # the Hermes format, which Qwen and others use
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function that the model wants called; `arguments` is a JSON object, as text."""
+    """A function call of the model. `arguments` is a JSON object as text."""
 
     name: str
     arguments: str
@@ -29,31 +33,31 @@ class Parsed:
 
 
 class ToolParser(ABC):
-    """Reads one answer as it comes. `arguments` is what a call's are named."""
+    """Parses one answer incrementally. `arguments` is the key of the arguments in a call."""
 
     arguments = "arguments"
 
     @abstractmethod
     def parse(self, text: str, is_last: bool) -> Parsed:
-        """The next text, and what can be told by now; with the last, all that is left."""
+        """Parse the next part of the text. Returns what is certain by now; after the last part, all that is left."""
 
     @classmethod
     def one_call(cls, schema: dict[str, Any]) -> StructuredOutputConfig:
-        """What makes the model write one call of this JSON schema, and nothing else."""
+        """The constraint that makes an answer exactly one call that follows this JSON schema."""
         return StructuredOutputConfig(json_schema=json.dumps(schema))
 
 
 class PlainTextParser(ToolParser):
-    """Everything is text."""
+    """Finds no calls."""
 
     def parse(self, text: str, is_last: bool) -> Parsed:
         return Parsed(text)
 
 
 class HermesToolParser(ToolParser):
-    """Calls stand between tags, as {"name": ..., "arguments": {...}}. What is not like that stays text.
+    """Calls are {"name": ..., "arguments": {...}} between tags. Anything malformed is text.
 
-    The white space around a call, too, is no text.
+    Whitespace around a call is dropped.
     """
 
     def __init__(self) -> None:
@@ -83,7 +87,7 @@ class HermesToolParser(ToolParser):
         return StructuredOutputConfig(grammar="\n".join(lines))
 
     def _num_ready(self) -> int:
-        """Characters that cannot belong to a call, or to the white space before one."""
+        """How many characters cannot be part of a call or of the whitespace before one."""
         begin = self._held.find(BEGIN)
         if begin < 0:
             lengths = range(min(len(BEGIN), len(self._held)), 0, -1)
@@ -92,7 +96,7 @@ class HermesToolParser(ToolParser):
 
 
 class Llama3JsonToolParser(ToolParser):
-    """The answer as a whole is one call, {"name": ..., "parameters": {...}}, as Llama 3 writes it, or text."""
+    """The whole answer is one call, {"name": ..., "parameters": {...}}, or text."""
 
     arguments = "parameters"
 
@@ -114,8 +118,8 @@ class Llama3JsonToolParser(ToolParser):
 
 
 def tool_parser_for(template: str) -> type[ToolParser] | None:
-    """Who reads the calls of a model with this chat template; None where it knows no tools, or they cannot be read."""
-    if "tools" not in template or "<function=" in template:  # Qwen3-Coder puts XML between the tags
+    """The parser for models with this chat template; None if the template has no tools or an unknown format."""
+    if "tools" not in template or "<function=" in template:  # the XML format of Qwen3-Coder is not supported
         return None
     if BEGIN in template:
         return HermesToolParser

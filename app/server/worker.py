@@ -1,4 +1,4 @@
-"""Worker: the one thread that steps the engine while there is work."""
+"""Worker: the thread that steps the engine while there are requests."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .preprocessor import Preprocessor
 
 log = logging.getLogger(__name__)
 
-TRIAL_S = 30.0  # that one token may take
+TRIAL_S = 30.0  # for one token
 TRIAL_EVERY_S = 5.0
 TRIAL: dict[str, Any] = {"max_new_tokens": 1, "apply_chat_template": False, "mode": "off", "do_sample": False}
 
-Event: TypeAlias = "tuple[int, Piece] | ApiError"  # which of the answers goes on, or why all of them end
+Event: TypeAlias = "tuple[int, Piece] | ApiError"  # an answer's index and next piece, or the error of all
 
 
 class Answers:
-    """The answers to one request, piece by piece as they are written. `close` it whatever happens."""
+    """The answers to one request, as an asynchronous stream of pieces. Always `close` it."""
 
     def __init__(self, worker: Worker, num_answers: int, prompt_field: str) -> None:
         self.num_answers = num_answers
@@ -46,7 +46,7 @@ class Answers:
         return self
 
     async def __anext__(self) -> tuple[int, Piece]:
-        """The next piece and which answer it belongs to, until all have ended. Raises ApiError."""
+        """The index of an answer and its next piece, until all answers have ended. Raises ApiError."""
         if not self._num_unread:
             raise StopAsyncIteration
         event = await self.events.get()
@@ -56,23 +56,23 @@ class Answers:
         return event
 
     def deliver(self, event: Event) -> None:
-        """Take what was written. When that is all, the answers count no more, whether or not anybody reads them."""
+        """Queue an event. After the last one, the answers stop counting as open, read or not."""
         self.events.put_nowait(event)
         self._num_unwritten -= not isinstance(event, ApiError) and event[1].finish_reason is not None
         if isinstance(event, ApiError) or not self._num_unwritten:
             self.close()
 
     def close(self) -> None:
-        """Let go of what is not written yet: its blocks are free before the next pass begins."""
+        """Drop what has not been generated yet: its cache blocks are free before the next pass."""
         if not self.dropped:
             self.dropped = True
             self._worker.num_open -= self.num_answers
 
 
 class Worker:
-    """Begins answers for an asyncio loop, steps the pipeline's backend in a thread and hands over what it wrote.
+    """Steps the pipeline's backend in a thread, and passes the generated pieces to an asyncio loop.
 
-    All requests share that thread and those of the preprocessor. `num_open` answers are waiting or being written.
+    All requests share that thread and those of the preprocessor. `num_open` answers are queued or being generated.
     """
 
     def __init__(self, pipeline: LLMPipeline, limits: Limits, metrics: Metrics) -> None:
@@ -84,10 +84,10 @@ class Worker:
         self.exact = pipeline.exact
         self._pipeline = pipeline
         self._metrics = metrics
-        self._arrived: SimpleQueue[Answers | None] = SimpleQueue()  # None: come to an end
+        self._arrived: SimpleQueue[Answers | None] = SimpleQueue()  # None ends the thread
         self._ending = False
         self._died = False
-        self._is_in_doubt = False  # whether the latest answer failed, and for no reason of its request
+        self._is_in_doubt = False  # whether the latest answer failed through no fault of its request
         self._next_trial = 0.0
         self._pass_began: float | None = None
         self._preprocessor = Preprocessor(limits)
@@ -95,16 +95,16 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Warm up, then serve; to be called in the loop that asks for answers."""
+        """Warm up, then serve. Call it in the event loop that will call `open`."""
         self._loop = asyncio.get_running_loop()
         self._thread.start()
 
     def end_answers(self) -> None:
-        """End every answer that is open with an error, and refuse new ones. Safe in a signal handler."""
+        """End all open answers with an error, and refuse new ones. Safe in a signal handler."""
         self._ending = True
 
     def close(self) -> None:
-        """End, and wait for the pass that is on: a process must not exit in the middle of one."""
+        """Stop, and wait for the running pass: a process must not exit in the middle of one."""
         self.end_answers()
         self._preprocessor.close()
         self._arrived.put(None)
@@ -113,17 +113,15 @@ class Worker:
     async def open(
         self, inputs: Inputs, options: dict[str, Any], num_answers: int, prompt_field: str, num_bytes: int = 0
     ) -> Answers:
-        """Begin the answers to a request of so many bytes. Raises ApiError where it cannot be served, or not now."""
+        """Begin the answers to a request with a body of `num_bytes`. Raises ApiError if they cannot begin."""
         if self._ending:
             raise _shutting_down()
         if num_answers > self.limits.answers:
-            raise ApiError(
-                400, f"The request asks for {num_answers} answers; {self.limits.answers} is the most here.", "n"
-            )
+            raise ApiError(400, f"The request asks for {num_answers} answers; the limit is {self.limits.answers}.", "n")
         if self.num_open + num_answers > self.limits.answers:
             raise ApiError(
                 429,
-                f"{self.num_open} answers are waiting or being written, of {self.limits.answers} at most: try again.",
+                f"{self.num_open} of at most {self.limits.answers} answers are queued or running: try again later.",
                 code="queue_full",
                 headers={"Retry-After": str(self.limits.retry_after_s)},
             )
@@ -148,11 +146,11 @@ class Worker:
             self._arrived.put(answers)
 
     async def trouble(self) -> str | None:
-        """Why no answer can be written, if that is so. Where the latest one failed, a token is written to find out."""
+        """Why the server cannot answer, or None if it can. After a failed answer, generates a token to find out."""
         if self.failure is not None:
-            return "The model failed to start; the server's own output says how."
+            return "The model failed to start; the server's log has the details."
         if self._died:
-            return "What runs the model has ended; the server's own output says how. Restart the server."
+            return "The engine has stopped; the server's log has the details. Restart the server."
         if self._ending:
             return "The server is shutting down."
         if (began := self._pass_began) is not None and time.monotonic() - began > self.limits.request_s:
@@ -160,10 +158,10 @@ class Worker:
         if self._is_in_doubt and time.monotonic() >= self._next_trial:
             self._next_trial = time.monotonic() + TRIAL_EVERY_S
             await self._try()
-        return "Answers fail; the server's own output says how." if self._is_in_doubt else None
+        return "Answers fail; the server's log has the details." if self._is_in_doubt else None
 
     async def _try(self) -> None:
-        """Write a token, which tells how it went as every answer does."""
+        """Generate a token; its outcome is recorded as that of any answer."""
 
         async def write() -> None:
             answers = await self.open("def", TRIAL, 1, "prompt")
@@ -188,16 +186,16 @@ class Worker:
         serving: list[Answers] = []
         try:
             self._serve(serving)
-        except BaseException:  # whatever it was, nobody is to wait for an answer that does not come
-            log.exception("What runs the model has ended")
+        except BaseException:  # or clients would wait for ever
+            log.exception("The engine has stopped")
             self._died = self._ending = True
         for answers in serving:
             self._end_last(answers)
-        while self._died and (late := self._arrived.get()) is not None:  # until it is closed
+        while self._died and (late := self._arrived.get()) is not None:  # refuses what still arrives, until `close`
             self._end_last(late)
 
     def _serve(self, serving: list[Answers]) -> None:
-        """Serve until the end; those who are left in `serving` are to be told of it."""
+        """Serve until the worker ends. What is left in `serving` has not been told of the end."""
         while self._take_arrived(serving):
             serving[:] = [answers for answers in serving if not self._ends(answers)]
             if not serving:
@@ -205,7 +203,7 @@ class Worker:
             try:
                 self._pass_began = time.monotonic()
                 self._pipeline.backend.step()
-            except Exception as error:  # of the backend itself: a request's own error waits in its stream
+            except Exception as error:  # of the backend itself; a request's own error is raised by its stream
                 for answers in serving:
                     self._fail(answers, error)
                 serving.clear()
@@ -218,12 +216,12 @@ class Worker:
     def _end_last(self, answers: Answers) -> None:
         try:
             self._end(answers, FAILED, _shutting_down())
-        except Exception:  # of a backend that is in pieces
-            log.exception("An answer cannot be ended")
+        except Exception:  # the backend may be broken
+            log.exception("Could not end an answer")
             self._hand_over([(answers, _shutting_down())])
 
     def _take_arrived(self, serving: list[Answers]) -> bool:
-        """Take new requests in, waiting for one where there is nothing to do; False when the worker is to end."""
+        """Add new requests to `serving`, waiting for one if it is empty. False when the worker should end."""
         try:
             while True:
                 answers = self._arrived.get(block=not serving)
@@ -234,7 +232,7 @@ class Worker:
             return True
 
     def _ends(self, answers: Answers) -> bool:
-        """Whether a request ends here, before it is written to its end."""
+        """Ends a request that was dropped or timed out, or that the shutdown ends. Whether it did."""
         if answers.dropped:
             self._end(answers, CANCELLED)
         elif self._ending:
@@ -246,7 +244,7 @@ class Worker:
         return True
 
     def _written(self, answers: Answers) -> list[tuple[Answers, Event]]:
-        """What there is to hand over; a request that has come to its end is left without streams."""
+        """The new pieces of a request. Clears the streams of a request that has ended."""
         events: list[tuple[Answers, Event]] = []
         try:
             for index, stream in enumerate(answers.streams):
@@ -294,10 +292,10 @@ class Worker:
     def _timed_out(self) -> ApiError:
         return ApiError(
             504,
-            f"The answer took longer than {self.limits.request_s:g} s, so it was ended: ask for fewer tokens, or start "
+            f"The answer took longer than {self.limits.request_s:g} s and was ended: ask for fewer tokens, or start "
             "the server with a higher --request-seconds.",
             code="timeout",
-            headers={"X-Should-Retry": "false"},  # OpenAI's clients would ask for the same again
+            headers={"X-Should-Retry": "false"},  # or OpenAI's clients would repeat the request
         )
 
 

@@ -74,5 +74,5 @@ def test_an_entry_may_name_a_commit_and_nothing_that_moves(tmp_path: Path) -> No
 def test_a_damaged_catalogue_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "catalogue.json"
     path.write_text(content)
-    with pytest.raises(BadCatalogue, match="install Outrider again"):
+    with pytest.raises(BadCatalogue, match="reinstall Outrider"):
         Catalogue.read(path)

@@ -67,7 +67,7 @@ def test_what_cannot_be_removed_stays(tmp_path: Path) -> None:
     mine = put(tmp_path, "mine")
     tmp_path.chmod(0o500)
     try:
-        with pytest.raises(NotWritable, match="end what uses it"):
+        with pytest.raises(NotWritable, match="end the programs that use it"):
             pulled.remove("mine", tmp_path)
         assert (mine / "pair.json").is_file()
     finally:

@@ -199,7 +199,7 @@ def test_certificates_that_cannot_be_used_are_refused_with_the_option(
         certificate_of(tmp_path / "none.pem", one.key)
     with pytest.raises(BadCertificate, match=r"--tls-key .* cannot be read"):
         certificate_of(one.chain, tmp_path)
-    with pytest.raises(BadCertificate, match="no certificate with its key"):
+    with pytest.raises(BadCertificate, match="not a certificate and its key"):
         certificate_of(one.chain, other.key)
     with pytest.raises(BadCertificate, match="belong together"):
         certificate_of(one.chain, None)

@@ -67,13 +67,13 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
     done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, *chosen])
     assert done.exit_code == 1
     assert "DIFFERENT TEXT: own, mode lookup: 1 of 1 prompts" in done.stdout
-    assert "1 answers were not those of plain decoding" in done.stderr
+    assert "1 answers differ from plain decoding" in done.stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--family", "poetry"], "'poetry' is not known: choose edit"),
+        (["--family", "poetry"], "'poetry' does not exist: choose edit"),
         (["--mode", "fast"], "'fast' is not one that this pair can do: choose off"),
         (["--prompts-per-family", "0"], "prompts_per_family=0"),
         (["--prompts", "no/such.jsonl"], "cannot be read"),

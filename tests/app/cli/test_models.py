@@ -201,7 +201,7 @@ def test_an_interrupted_pull_is_not_listed_and_goes_on_in_the_middle_of_a_file(m
         process.kill()
         machine.hub.go.set()
     assert process.returncode == 130
-    assert "goes on from there" in errors
+    assert "resumes it" in errors
     assert "Traceback" not in errors
     assert part.stat().st_size == 2 * CHUNK
     assert machine.listed()["pulled"] is None
@@ -280,7 +280,7 @@ def test_a_pull_of_named_commits_goes_on_at_them(machine: Machine) -> None:
 def test_a_commit_that_the_hub_does_not_answer_with_is_refused(machine: Machine) -> None:
     machine.hub.moved = {TARGET: MOVED}
     machine.hub.stubborn = True
-    for revision, words in {"main": "is no commit", "f" * 40: "f" * 40, SHA: f"answered with {MOVED}"}.items():
+    for revision, words in {"main": "is not a commit", "f" * 40: "f" * 40, SHA: f"answered with {MOVED}"}.items():
         refused = machine.run("models", "pull", NAME, "--revision", revision)
         assert refused.returncode == 2
         assert words in refused.stderr

@@ -100,7 +100,7 @@ def test_those_of_this_machine_need_none(host: str) -> None:
 
 def test_what_is_no_origin_is_refused() -> None:
     for origin in ("localhost", "http://localhost/", "", "null"):
-        with pytest.raises(UnsafeServer, match="no origin"):
+        with pytest.raises(UnsafeServer, match="not an origin"):
             Access(LOCAL, origins=(origin,))
 
 

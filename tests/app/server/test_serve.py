@@ -104,7 +104,7 @@ def test_other_machines_are_let_in_with_a_key_only(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY}\n")
     with serving("--host", "0.0.0.0", "--api-key-file", keys) as (_, url, lines):
-        assert "every machine that reaches it, with a key" in lines[1]
+        assert "every machine that can connect, with a key" in lines[1]
         assert httpx.get(f"{url}/v1/models").status_code == 401
         assert httpx.get(f"{url}/v1/models", headers={"Authorization": f"Bearer {KEY}"}).status_code == 200
 
@@ -142,4 +142,4 @@ def test_a_taken_port_is_said_plainly_before_anything_is_loaded() -> None:
         done = subprocess.run([*SERVE, "--port", str(port)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot listen on {LOCAL}:{port}" in done.stderr
-    assert "stop what uses it" in done.stderr
+    assert "stop the program that uses it" in done.stderr
