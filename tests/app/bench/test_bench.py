@@ -77,7 +77,7 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
         (["--mode", "fast"], "'fast' is not one that this pair can do: choose off"),
         (["--prompts-per-family", "0"], "prompts_per_family=0"),
         (["--prompts", "no/such.jsonl"], "cannot be read"),
-        (["--html", "no/such/folder/page.html"], "make it first"),
+        (["--html", "no/such/folder/page.html"], "create it first"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_measured(arguments: list[str], words: str) -> None:
