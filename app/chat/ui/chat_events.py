@@ -150,7 +150,7 @@ class ChatEvents:
         """Render the answer that another window asked for, as far as it is stored, until it ends."""
         yield (gr.skip(),) * 4  # see `answer`
         visitor = str(request.session_hash)
-        if not view.is_answering or self._writing.visitor(view.nodes[-1].id) in (None, visitor):
+        if not view.is_answering or self._writing.visitor(view.nodes[-1].id) == visitor:
             return
         self._followed[visitor] = view.nodes[-1].id
         while view.is_answering:

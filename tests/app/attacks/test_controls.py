@@ -189,6 +189,21 @@ def test_an_answer_that_never_began_can_be_stopped_and_is_ended_when_opened(assi
     history.close()
 
 
+def test_a_window_sees_the_end_of_an_answer_that_ended_before_it_could_follow(assistant) -> None:
+    history = History(Path(":memory:"))
+    events = ChatEvents(assistant, history)
+    one, other = Window(events), Window(events)
+    begun = events.ask(one.request, "Write area.", Entry(), View(), True, *GOOD)
+    one.view = next(part for part in begun if isinstance(part, View))
+    other.open(one.view.chat)
+    assert other.view.is_answering
+    one.answer()
+    *_, (view, *_) = events.follow(other.request, other.view, True)
+    assert view.nodes[-1].turn.text == one.view.nodes[-1].turn.text
+    assert not view.is_answering
+    history.close()
+
+
 class Wire:
     """A window that speaks to a served page over HTTP, as a browser does."""
 

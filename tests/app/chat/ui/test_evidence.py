@@ -65,7 +65,7 @@ def test_a_receipt_of_another_model_is_refused(page, pipeline, serve, open_conte
     other = opened(serve(pipeline, "another"), open_context())
     other.locator("#listing label").click()
     other.locator("#chat .act-receipt").click()
-    expect(other.get_by_text("scripted wrote this answer and another is loaded")).to_be_visible()
+    expect(other.get_by_text("scripted wrote this answer, but another is loaded")).to_be_visible()
 
 
 def test_the_race_runs_both_one_after_the_other_and_compares_them(page, pipeline) -> None:
