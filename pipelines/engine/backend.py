@@ -12,10 +12,11 @@ from .request import CANCELLED, Request
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a backend has to do at this moment.
+    """How busy a backend is.
 
-    cache_used: the share of the cache's blocks that running requests hold; None where nobody can tell.
-    passes: of the target, for warming up and for requests, since it was loaded.
+    waiting, running: numbers of requests.
+    cache_used: the share of the cache's blocks held by running requests; None if unknown.
+    passes: of the target since it was loaded, warm-up included.
     """
 
     waiting: int
@@ -27,12 +28,12 @@ class Load:
 class Backend(ABC):
     """`Engine` on the CPU, `GenaiEngine` on every other device.
 
-    Whoever waits for a request calls `step` until it is finished; calls from several threads take turns, and each
-    serves everybody. So what a request has come to is read under the `lock`.
+    Any thread that waits for a request calls `step` until it has finished; calls from several threads take turns, and
+    each serves all requests. So the state of a request must be read under the `lock`.
     """
 
     def __init__(self) -> None:
-        self._arrived: deque[Request] = deque()  # whoever adds a request must not wait for the pass that is on
+        self._arrived: deque[Request] = deque()  # so that adding a request does not wait for the current pass
         self._waiting: deque[Request] = deque()
         self._num_passes = 0
         self.lock = FairLock()
@@ -43,7 +44,7 @@ class Backend(ABC):
         self._arrived.append(request)
 
     def cancel(self, request: Request) -> None:
-        """End a request and free what it holds, at once or with the step that is on; one that has ended is left."""
+        """End a request and free its blocks, at once or after the current step. A finished request is left as it is."""
         with self.lock:
             if not request.finished:
                 self._queue_arrived()
@@ -53,19 +54,19 @@ class Backend(ABC):
     @property
     @abstractmethod
     def load(self) -> Load:
-        """Read without waiting for the pass that is on."""
+        """Available without waiting for the current pass."""
 
     @abstractmethod
     def step(self) -> None:
-        """Bring the running requests on: new tokens, the end or an error."""
+        """Advance the running requests by a pass."""
 
     @abstractmethod
     def _check(self, request: Request) -> None:
-        """Raise where a request could not even run alone."""
+        """Raise if a request could not even run alone."""
 
     @abstractmethod
     def _retire(self, request: Request) -> None:
-        """Let go of a request that has ended, waiting or running."""
+        """Remove a request that has ended from the queue or from the running ones."""
 
     def _queue_arrived(self) -> None:
         while self._arrived:

@@ -1,4 +1,4 @@
-"""Engine: one pass of the target serves every running request."""
+"""Engine: serves all running requests with one pass of the target at a time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .request import Request
 from .trace import TARGET, PassRecord
 from .verify import verify
 
-PREFILL_ROWS_BESIDE_DECODING = 32  # what a running answer waits for at a time; kernels change for the worse above 64
+PREFILL_ROWS_BESIDE_DECODING = 32  # delays running answers; beyond 64 kernels get slower
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What one request brings to a pass; `draft` is None where only a part of its prompt is read."""
+    """One request's part in a pass; `draft` is None for a chunk of its prompt."""
 
     request: Request
     window: Window
@@ -34,14 +34,15 @@ class _Plan:
 
 
 class Engine(Backend):
-    """Decodes all running requests with one loop. Plain decoding is the empty draft, prefill a window without one.
+    """Decodes all running requests with one loop. Plain decoding is an empty draft, prefill a window without one.
 
-    Requests are admitted in order and get blocks as they grow. Where none are left, the youngest goes back to the front
-    of the queue and is computed again later, to the same tokens. Long prompts are fed in chunks, so that the answers
-    that are being written go on meanwhile, and of several requests that begin alike one reads for all.
+    Requests are admitted in order and get cache blocks as they grow. When no block is free, the youngest request goes
+    back to the front of the queue and is computed again later, to the same tokens. Long prompts are read in chunks, so
+    that running answers continue meanwhile. Of several prompts that begin alike, one is read and the others take over
+    its blocks.
 
-    Whoever waits for a request calls `step`; calls from several threads take turns, and each serves everybody. So what
-    a request has come to is read under the `lock`.
+    Any thread that waits for a request calls `step`; calls from several threads take turns, and each serves all
+    requests. So the state of a request must be read under the `lock`.
     """
 
     def __init__(self, target: PagedModel, pool: BlockPool, planner: Planner) -> None:
@@ -50,9 +51,9 @@ class Engine(Backend):
         self._pool = pool
         self._planner = planner
         self._running: list[Request] = []
-        self._ended: list[Request] = []  # in the step that is on; nothing is taken from under it
+        self._ended: list[Request] = []  # during the current step, which still uses their blocks
         self._is_stepping = False
-        self._num_borrowing = 0  # who wait for blocks, or have them
+        self._num_borrowing = 0  # callers of `borrowed` that wait for blocks or hold them
 
     def _check(self, request: Request) -> None:
         capacity = self._pool.num_blocks * self._pool.block_size
@@ -69,7 +70,7 @@ class Engine(Backend):
         return Load(len(self._arrived) + len(self._waiting), len(self._running), used, self._num_passes)
 
     def step(self) -> None:
-        """Admit what fits, draft, run one pass, keep what the target confirms."""
+        """Admit requests, draft, run one pass of the target, and keep the tokens that it confirms."""
         with self.lock:
             self._is_stepping = True
             try:
@@ -81,10 +82,10 @@ class Engine(Backend):
 
     @contextmanager
     def borrowed(self, num_tokens: int, *pools: BlockPool) -> Iterator[list[list[int]]]:
-        """Blocks of each pool for so many tokens, to try models with; meanwhile nobody is served.
+        """Blocks of each pool for so many tokens, to run models outside of requests, none of which is served meanwhile.
 
-        Serves the requests that have begun until every pool has room, and holds nothing until then: they may need it.
-        The others wait, or there might never be room.
+        Until every pool has room, requests that have begun are served and nothing is held, since they may need it. New
+        requests wait, or there might never be room.
         """
         with self.lock:
             self._num_borrowing += 1
@@ -124,10 +125,10 @@ class Engine(Backend):
     def _admit(self) -> None:
         self._queue_arrived()
         while self._waiting:
-            request = self._waiting[0]  # who was put back stands before all who never ran
+            request = self._waiting[0]  # preempted requests come before new ones
             if self._num_borrowing and request.num_taken_over is None:
                 return
-            spare = len(self._running)  # each will soon need a block more
+            spare = len(self._running)  # each will soon need another block
             if self._pool.num_free < self._pool.blocks_for(len(request.tokens)) + spare:
                 return
             self._waiting.popleft()
@@ -139,10 +140,10 @@ class Engine(Backend):
                 self._running.append(request)
 
     def _plans(self) -> list[_Plan]:
-        """What each running request feeds in the next pass; the oldest come first where something is short.
+        """The parts of the next pass. The oldest requests come first where blocks or rows are short.
 
-        Together they have at most as many rows as the target takes: those that are due, then chunks of prompts, then
-        drafts. Where more requests are due than there is room for, those that have waited longest come first.
+        Rows are given to requests with a token due, then to chunks of prompts, then to drafts, up to the most that the
+        target takes. If more tokens are due than that, the requests that have waited longest come first.
         """
         for request in list(self._running):
             self._make_room(request)
@@ -159,7 +160,7 @@ class Engine(Backend):
         return [plan for plan in (*map(self._decode, drafts), *chunks) if not plan.request.finished]
 
     def _make_room(self, request: Request) -> None:
-        """Get the blocks that a request cannot do without; where none are free, the youngest has to give way."""
+        """Get the blocks that a request needs; if none are free, preempt the youngest request."""
         while request in self._running:
             try:
                 with self._failing(request):
@@ -173,7 +174,7 @@ class Engine(Backend):
                 self._waiting.appendleft(youngest)
 
     def _prefill(self, requests: list[Request], room: int, is_writing: bool) -> list[_Plan]:
-        """The next chunks of prompts, in whole tiles where the last part of one would cost as much as all of it."""
+        """The next chunks of prompts, in whole tiles if a part of a tile would cost as much as all of it."""
         if is_writing:
             return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING))
         plans, cost = self._chunks(requests, min(room, PREFILL_ROWS)), self._planner.cost
@@ -183,7 +184,7 @@ class Engine(Backend):
         return plans
 
     def _chunks(self, requests: list[Request], room: int) -> list[_Plan]:
-        """Up to `room` tokens. Who begins like another that is being read waits, and takes its blocks over."""
+        """Chunks of up to `room` tokens together. A prompt that begins like one being read waits for its blocks."""
         plans: list[_Plan] = []
         begun: set[object] = set()
         for request in requests:
@@ -218,7 +219,7 @@ class Engine(Backend):
         drafts: list[Draft] = []
         kept: list[list[int]] = []
         for plan, rows in zip(plans, logits, strict=True):
-            if plan.request.finished:  # dropped in the middle of this pass
+            if plan.request.finished:  # cancelled during the pass
                 continue
             num_before = plan.request.num_new
             try:
@@ -239,7 +240,7 @@ class Engine(Backend):
                 self._retire(plan.request)
 
     def _keep(self, plan: _Plan, rows: NDArray[np.float32], record: PassRecord) -> None:
-        """Take the tokens that the target writes, for as long as the draft foresaw them, and the one after."""
+        """Keep the target's tokens as far as the draft predicted them, and the one after."""
         request, window = plan.request, plan.window
         proposed, drafted = ([], []) if plan.draft is None else (plan.draft.tokens, plan.draft.sources)
         window_end = window.start + len(window.tokens)
@@ -248,7 +249,7 @@ class Engine(Backend):
             kept = verify(rows[: len(proposed) + 1], proposed, request.choose)
             foreseen = [token == drafted_token for token, drafted_token in zip(kept, proposed, strict=False)]
             request.extend(kept, [*compress(drafted, foreseen), TARGET][: len(kept)], rows)
-        request.num_cached = min(window_end, len(request.tokens) - 1)  # what was rejected is written over
+        request.num_cached = min(window_end, len(request.tokens) - 1)  # rejected tokens are overwritten
         self._pool.publish(request.table, request.tokens, request.num_cached)
         sources = tuple(request.sources[num_before:])
         ended, num_rows = time.perf_counter(), len(window.tokens)
@@ -256,7 +257,7 @@ class Engine(Backend):
 
     @contextmanager
     def _failing(self, request: Request) -> Iterator[None]:
-        """What breaks for one request ends that one only; that blocks are short is for the caller to deal with."""
+        """End the request on an error. OutOfBlocks is left to the caller."""
         try:
             yield
         except OutOfBlocks:
@@ -267,7 +268,7 @@ class Engine(Backend):
     def _fail(self, request: Request, error: Exception) -> None:
         request.error = error
         if request in self._running:
-            self._running.remove(request)  # no plan of this step is made for it
+            self._running.remove(request)  # so it gets no part in this pass
         self._retire(request)
 
     def _retire(self, request: Request) -> None:

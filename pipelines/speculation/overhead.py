@@ -1,19 +1,19 @@
-"""Overhead: the time that Python takes for a pass, beside the models."""
+"""Overhead: the time of a pass outside the models."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-REMEMBERED = 31  # times, the middle one of which counts
-FEWEST = 3  # times that are believed: the first of a process are far too long
-RELAX = 0.95  # what becomes of a price in a pass in which it was too high to be paid
+REMEMBERED = 31  # times whose median counts
+FEWEST = 3  # times before a value is used: the first of a process are far too long
+RELAX = 0.95  # factor on a price in each pass in which it was too high to be paid
 
 
 @dataclass(slots=True)
 class Usual:
-    """The median of the latest times, which bursts of noise do not move, or while these are few the least of them.
-    Zero where nothing is known."""
+    """A typical time: the median of the latest ones, which bursts of noise do not move, or the least of them while they
+    are few. Zero before the first."""
 
     value: float = 0.0
     _seen: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
@@ -32,27 +32,31 @@ class Usual:
             self.value = sorted(self._seen)[len(self._seen) // 2 if len(self._seen) > 2 * FEWEST else 0]
 
     def doubt(self) -> None:
-        """Believe in a little less, where so much keeps anything from being seen; what is seen next counts alone."""
+        """Lower a value so high that it keeps new times from being seen; the next time replaces all earlier ones."""
         self.value *= RELAX
         self.is_doubted = True
 
 
 @dataclass(slots=True)
 class Overhead:
-    """In milliseconds: what each request of a pass takes where nothing is drafted for it, what asking its drafters and
-    planning adds, whether or not anything comes of it, and what each row of a draft adds."""
+    """Python's times in milliseconds.
+
+    request: for each request of a pass without drafts.
+    asking: added by asking a request's drafters and planning, whether or not a draft comes of it.
+    row: added by each drafted row.
+    """
 
     request: Usual = field(default_factory=Usual)
     asking: Usual = field(default_factory=Usual)
     row: Usual = field(default_factory=Usual)
 
     def observe_asking(self, num_asked: int, took_ms: float) -> None:
-        """Learn from asking the drafters of so many requests, all in all."""
+        """Learn from asking the drafters of `num_asked` requests in `took_ms`."""
         if num_asked:
             self.asking.add(took_ms / num_asked)
 
     def observe_rest(self, num_requests: int, num_drafted: int, took_ms: float) -> None:
-        """Learn from what a pass with drafts of so many tokens took beside the models and asking."""
+        """Learn from a pass with `num_drafted` tokens that took `took_ms` outside the models and asking."""
         if not num_drafted:
             self.request.add(took_ms / num_requests)
         elif self.request.is_known:

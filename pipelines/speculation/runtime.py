@@ -36,19 +36,19 @@ from .measuring import CONTEXTS, ROWS
 from .planner import LONGEST, Planner
 from .reference import Reference
 
-CACHE_TOKENS = 16384  # unless told otherwise
-# Where the draft model runs, too.
+CACHE_TOKENS = 16384  # by default
+# Properties of the target that the draft model shares.
 PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
-MEASURE_S = 2.0  # how long a user may be kept waiting for what passes cost; more is learnt while answers are written
-PREPARED_S = 2.0  # how long a user may be kept waiting for kernels that could be compiled on the way
+MEASURE_S = 2.0  # spent on measuring passes at first; more is learnt while answers are written
+PREPARED_S = 2.0  # spent on compiling kernels that could also be compiled on the way
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of the models' weights and of the key-value cache, which holds `cache_tokens` tokens."""
+    """Bytes of both models' weights and of the key-value caches, which hold `cache_tokens` tokens."""
 
     weights: int
     cache: int
@@ -58,9 +58,9 @@ class Memory:
 class Runtime:
     """Loads both models; `engine` decodes with them in each of `modes`.
 
-    compilation: how the target runs here.
+    compilation: how the target is compiled on this machine.
     exact: whether the same seed gives the same text in every mode.
-    cost: what passes cost here; None before `measure`, or where it cannot be told.
+    cost: the cost of passes on this machine; None before `measure`, or if it cannot be measured.
 
     Raises what `LLMPipeline` raises.
     """
