@@ -1,4 +1,4 @@
-"""CostModel: what a pass over n rows costs on this machine, in milliseconds."""
+"""CostModel: predicts the time of a pass on this machine, in milliseconds."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .measuring import TILE_ROWS, TOKEN_SHARE, UNTILED_ROWS, increasing, measure
 
 FORMAT = 9
 WIDE_TILE_ROWS = 64  # see `is_tiled`
-TABLE_ROWS = 128  # up to which prices are kept ready, since the planner asks for many of them in every pass
-DRAFT = 0.7  # how far the draft model's time may be from what was measured: a standard deviation, of the logarithm
-DRAFT_FORGET = 0.0013  # share of what was learnt of it that each pass lets go of, else it is never asked again
+TABLE_ROWS = 128  # numbers of rows whose costs are tabulated, since the planner needs many in every pass
+DRAFT = 0.7  # standard deviation of the logarithm of the draft model's time over the measured one
+DRAFT_FORGET = 0.0013  # share of what was learnt of it that is forgotten in each pass, or it is never asked again
 DRAFT_DOUBT = 0.2  # see `KalmanFilter`
-BUSY = 0.2  # how far all passes together may be from what was measured: a standard deviation, of the logarithm
-BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)  # and each number of rows, together with those near to it, and alone
+BUSY = 0.2  # the same of all passes together, as the machine may be busy
+BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)  # the same of each number of rows, shared with those near to it, and alone
 NEAR = 4.0  # doublings of the number of rows
 AT_ONCE = 8  # passes
 SAVE_AFTER = 64  # passes, and then after twice as many, and so on
@@ -36,22 +36,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CostModel:
-    """Predicts the time of a pass: a part for all its rows together, and a part for each request's attention.
+    """The time of a pass is a part for all its rows together and a part for each request's attention.
 
-    rows: the numbers of rows that are known, ascending. Fewer than the first cost as much, see `PagedModel`.
-    base_ms: for each of `rows`, the time of a pass of so many rows over an empty context; ascending, and so are
-    context_ms: for each of `rows`, what a token of context adds for a window of so many rows.
-    draft_ms, draft_row_ms: the draft model's time for a token, and for a token that it has to catch up with;
-        draft_context_ms: what each token of context adds to the latter.
-    is_tiled: passes of more than UNTILED_ROWS cost as much as if their rows filled the last tile of TILE_ROWS. So it is
-        with OpenVINO's matrix kernels on a processor with AVX-512; beyond 192 rows their tiles are WIDE_TILE_ROWS.
-    base_doubt, context_doubt: for each of `rows`, how much further than usual its costs may be from the truth, as a
-        standard deviation of the logarithm, since they were guessed or hardly measured; without them, no further.
+    rows: the numbers of rows with known costs, ascending; fewer than the first cost as much (see `PagedModel`).
+    base_ms: for each of `rows`, the time of a pass over an empty context; ascending.
+    context_ms: for each of `rows`, the time that a token of context adds for a window of so many rows; ascending.
+    draft_ms: the draft model's time to generate a token.
+    draft_row_ms: the draft model's time to read a token that it has to catch up with.
+    draft_context_ms: what each token of context adds to that.
+    is_tiled: whether passes of more than UNTILED_ROWS take as long as if they filled the last tile of TILE_ROWS, as
+        with OpenVINO's matrix kernels for AVX-512; beyond 192 rows their tiles have WIDE_TILE_ROWS.
+    base_doubt, context_doubt: for each of `rows`, additional standard deviations of the logarithms of costs that were
+        guessed or measured badly; empty if none were.
 
-    Each pass corrects what was measured once, by a `KalmanFilter` over all of these costs: the machine may be busy now,
-    and all passes slower; it may have been busy while some of them were measured; and a pass of few rows waits for
-    memory where one of many computes, so what else runs can be in the way of either. Another belief, over one factor,
-    corrects the draft model's times. It drifts back to what was measured while that model is not asked.
+    A `KalmanFilter` over all costs corrects the measurements with every pass: the machine may be busy now, it may have
+    been busy while some costs were measured, and other programs slow down passes of few rows, which wait for memory,
+    differently from passes of many, which compute. A second filter over one factor corrects the draft model's times; it
+    returns to the measurements while that model is not asked.
     """
 
     rows: tuple[int, ...]

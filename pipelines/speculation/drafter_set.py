@@ -1,4 +1,4 @@
-"""DrafterSet: what the drafters of each mode propose. None of them can do worse than waste time."""
+"""DrafterSet: the drafters of each mode, and what they propose. The worst that any of them can do is waste time."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Ask: TypeAlias = Callable[[Sequence[Draft]], list[Answer | None]]
 
 
 class DrafterSet:
-    """The drafters by mode; the draft model, where there is one, is the same in every mode that has it. For an answer
-    of a given form, what the form forces comes first in every mode that drafts.
+    """The drafters by mode; all modes share one draft model, if there is one. With structured output, tokens forced by
+    the grammar come first in every mode that drafts.
 
-    model_s: seconds that the draft model has taken, all in all, by `clock`.
+    model_s: the draft model's total time in seconds, by `clock`.
 
-    A drafter can only cost speed: an answer goes on without one that fails. Where the draft model fails for several
-    answers at once, it is asked once more for each of them alone, and left out of those for which it fails again; of
-    all of them where it fails for none, since together they would make it fail for ever.
+    A drafter can only cost speed: one that fails is left out of that request. If the draft model fails for several
+    requests at once, it is asked again for each alone, and left out of those for which it fails again. If it fails for
+    none of them alone, it is left out of all, since together they would make it fail every time.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class DrafterSet:
             drafter.release(request)
 
     def can_ask_model(self, draft: Draft) -> bool:
-        """Whether a draft's mode has a draft model, and it has not failed for its request."""
+        """Whether the request's mode has a draft model that has not failed for it."""
         model = self.chain(draft).model
         return model is not None and self._is_sound(model, draft.request)
 
     def chained(self, draft: Draft) -> Iterator[Proposal]:
-        """What the drafters of a mode propose, one going on where the other ends."""
+        """Proposals of a mode's drafters, each going on where the one before it ends."""
         ahead: list[int] = []
         for drafter in self.chain(draft).drafters:
             for proposal in self._proposals(drafter, draft.request, tuple(ahead)):
@@ -76,7 +76,7 @@ class DrafterSet:
                 ahead.append(proposal.token)
 
     def surest(self, draft: Draft) -> Iterator[Proposal]:
-        """Token by token, the likeliest of what the texts propose behind a draft's draft."""
+        """Behind the draft, token by token, the likeliest proposal of the text drafters."""
         drafters, ahead = self.chain(draft).texts, draft.tokens
         running = [self._proposals(drafter, draft.request, tuple(ahead)) for drafter in drafters]
         while True:
@@ -92,13 +92,12 @@ class DrafterSet:
                     running[i] = self._proposals(drafters[i], draft.request, tuple(ahead))
 
     def num_behind(self, draft: Draft, ahead: Sequence[int] = ()) -> int:
-        """Tokens that the draft model must be fed before it can propose the one behind a draft's request, and what is
-        ahead of that."""
+        """How many tokens the draft model must read before it can generate the one behind the request and `ahead`."""
         assert self.model is not None
         return self.model.num_behind(draft.request, ahead)
 
     def generated(self, drafts: Sequence[Draft]) -> Sequence[Proposal | None]:
-        """What the draft model proposes behind each draft's draft."""
+        """The draft model's proposal behind each draft."""
         assert self.model is not None
         model = self.model
 
@@ -109,7 +108,7 @@ class DrafterSet:
         return self._asked(model, generate, drafts)
 
     def score(self, drafts: Sequence[Draft]) -> Sequence[list[Score] | None]:
-        """What the draft model thinks of each token of each draft's draft that it is to read, and would write next."""
+        """The draft model's scores of the first `num_scored` tokens of each draft, and of its own token behind them."""
         assert self.model is not None
         model = self.model
 
@@ -123,7 +122,7 @@ class DrafterSet:
         return self._asked(model, score, drafts)
 
     def _asked(self, model: ModelDrafter, ask: Ask[Answer], drafts: Sequence[Draft]) -> list[Answer | None]:
-        """What the draft model answers for each draft; None where it fails."""
+        """The draft model's answer for each draft; None if it fails."""
         began = self._clock()
         try:
             return ask(drafts)

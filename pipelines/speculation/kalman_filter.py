@@ -5,21 +5,23 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-NOISE = 0.1  # of the logarithm of one time, as a standard deviation
-CREDIBLE = 2.0  # standard deviations that one time may be off, to be believed in full: a stall must not spoil the plan
-FORGET = 0.0005  # share of what was learnt that each time lets go of, else what once was dear is never tried again
+NOISE = 0.1  # standard deviation of the logarithm of one measured time
+CREDIBLE = 2.0  # standard deviations beyond which an error is clipped: a stall must not spoil the plan
+FORGET = 0.0005  # share of what was learnt that is forgotten with each time, or what was once slow is never tried again
 
 
 class KalmanFilter:
-    """A Gaussian over the logarithms of the factors by which costs differ from those that were measured.
+    """A Gaussian over the logarithms of the ratios between costs and their first measurements.
 
-    mean: float64 [costs]. To begin with, and in the long run where nothing is seen, it is 0, with the covariance
-        `prior`, float64 [costs, costs]: costs of which one tells about the other are correlated.
+    mean: float64 [costs], 0 at first and in the long run without new times.
+    prior: the covariance at first and in the long run, float64 [costs, costs]; costs that change together are
+        correlated.
+    forget: the share of the way back to the prior that is gone before each new time.
+    doubt: the share of the way back to the prior covariance that is gone after a clipped error. A second one is then
+        believed sooner, since it is hardly another stall.
 
-    Each time that is seen moves it by one step of a Kalman filter, linear in the logarithms (Kalman, A new approach to
-    linear filtering and prediction problems, 1960), and between two of them it goes back a little to where it began, by
-    the share `forget`. After a time that could not be believed in full, it goes the share `doubt` of the way back to
-    the uncertainty that it began with: a second such time is believed sooner, as it is hardly another stall.
+    Each new time is one step of a Kalman filter, linear in the logarithms (Kalman, A new approach to linear filtering
+    and prediction problems, 1960).
     """
 
     def __init__(self, prior: NDArray[np.float64], forget: float = FORGET, doubt: float = 0.0) -> None:
@@ -30,8 +32,10 @@ class KalmanFilter:
         self._doubt = doubt
 
     def update(self, shares: NDArray[np.float64], error: float) -> None:
-        """Learn from a time whose logarithm was `error` above what was believed. shares: float64 [costs], by how much
-        that logarithm grows with the one of each cost."""
+        """Learn from a time whose logarithm was `error` above the prediction.
+
+        shares: float64 [costs], the derivative of that logarithm by the logarithm of each cost.
+        """
         self.forget()
         covariance = self._covariance @ shares
         variance = covariance @ shares + NOISE**2
@@ -43,10 +47,10 @@ class KalmanFilter:
 
     @property
     def deviation(self) -> NDArray[np.float64]:
-        """How far each cost may be from its mean: float64 [costs], standard deviations."""
+        """Standard deviations of the logarithms, float64 [costs]."""
         return np.sqrt(np.diag(self._covariance))
 
     def forget(self) -> None:
-        """Go back a little to where it began, as nothing was seen."""
+        """Go back towards the prior by the share `forget`."""
         self.mean *= 1 - self._forget
         self._covariance += 2 * self._forget * (self._prior - self._covariance)
