@@ -272,3 +272,23 @@ def test_a_structure_that_leaves_over_only_what_the_model_rules_out_is_an_error(
     allowed = np.array([False, True, False])
     with pytest.raises(BrokenLogits, match="No token can follow"):
         choose_token(restricted(logits, allowed), [1], 1, GenerationConfig(**options))
+
+
+# Of the first release. A seed that someone has noted gives the same text for ever.
+RECORDED = [
+    ({"temperature": 0.7}, 0, [2198, 2429, 4649, 2447, 370, 3219, 3474, 41, 3357, 1773, 3658, 3014]),
+    ({"temperature": 0.7}, 1, [1557, 1394, 981, 3867, 641, 3638, 980, 3150, 307, 4637, 2326, 4458]),
+    ({"temperature": 1.3, "top_p": 0.9}, 0, [2198, 2429, 4649, 855, 370, 4516, 3474, 41, 3357, 1576, 2314, 3014]),
+    ({"top_k": 40}, 0, [3642, 4293, 1339, 2632, 4678, 3613, 1301, 1705, 3714, 328, 3658, 1420]),
+    ({"temperature": 2.0, "min_p": 0.05}, 1, [1557, 1394, 4748, 1143, 2893, 1853, 2465, 3150, 794, 1638, 2326, 4458]),
+]
+
+
+@pytest.mark.parametrize(("options", "answer", "expected"), RECORDED)
+def test_a_seed_gives_the_tokens_that_it_gave_in_the_first_release(options, answer, expected):
+    config = GenerationConfig(max_new_tokens=99, do_sample=True, rng_seed=7, **options)
+    tokens = [1, 2, 3]
+    for step in range(len(expected)):
+        logits = ((np.arange(5000) * 7919 + step * 104729) % 1000).astype(np.float32) / 100
+        tokens.append(choose_token(logits, tokens, 3, config, answer))
+    assert tokens[3:] == expected
