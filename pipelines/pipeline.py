@@ -186,7 +186,11 @@ class LLMPipeline:
         """
         config = self._configured(generation_config, options)
         history = self._history
-        return [stream for prompt in self._prompts(inputs) for stream in self._open(prompt, config, history)]
+        with ExitStack() as opened:  # a prompt that is refused ends those before it
+            prompts = self._prompts(inputs)
+            streams = [opened.enter_context(each) for prompt in prompts for each in self._open(prompt, config, history)]
+            opened.pop_all()
+        return streams
 
     def start_chat(self, system_message: str = "") -> None:
         """From now on each prompt is a message of one conversation, given as a string, and its answer is remembered."""

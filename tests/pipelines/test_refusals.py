@@ -54,6 +54,14 @@ def test_what_is_no_prompt_is_refused(pipeline: LLMPipeline, prompt, error, mess
             ask(prompt, max_new_tokens=4)
 
 
+@pytest.mark.parametrize("ask", ["generate", "streams"])
+def test_a_prompt_that_is_refused_leaves_nothing_of_those_before_it(pipeline: LLMPipeline, ask):
+    with pytest.raises(UnknownToken) as refused:
+        getattr(pipeline, ask)([[7], [8], [-1]], max_new_tokens=4)
+    assert refused.traceback, "whoever keeps the error keeps what its frames hold"
+    assert (pipeline.backend.load.waiting, pipeline.backend.load.running) == (0, 0)
+
+
 def test_a_prompt_longer_than_the_context_is_refused_with_the_figures(pipeline: LLMPipeline):
     with pytest.raises(PromptTooLong, match=rf"\d+ tokens and the model's context holds {pipeline.max_context}"):
         pipeline.generate("x " * pipeline.max_context * 2)

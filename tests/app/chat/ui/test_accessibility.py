@@ -166,7 +166,7 @@ def test_what_vanishes_hands_the_focus_on(open_page, pipeline) -> None:
     page.locator("#sure").focus()
     page.keyboard.press("Enter")
     expect(page.locator("#chat .user-row")).to_have_count(0)
-    lands("#delete")
+    lands("#new")
 
 
 def test_messages_are_named_and_not_by_their_markup(open_page) -> None:
