@@ -51,7 +51,8 @@ const name = () => {
 let focused = null;
 const usable = (part) => part?.isConnected && part.getClientRects().length && !part.disabled;
 const hand_on = () => {
-  if (document.activeElement !== document.body || !focused || usable(focused)) return;
+  const active = document.activeElement;  // a disabled element keeps the focus until the next frame
+  if ((active !== document.body && !active.disabled) || !focused || usable(focused)) return;
   const here = (selector) => all(selector).find(usable);
   const act = [...focused.classList].filter((name) => /^(act|turn)-/.test(name)).map((name) => "." + name).join("");
   const next = focused.closest("#chats") || focused.dataset.side === "chats"
@@ -145,5 +146,5 @@ new MutationObserver(() => {
   if (due) return;
   due = true;
   requestAnimationFrame(mend);
-}).observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ["class"]});
+}).observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ["class", "disabled"]});
 mend();
