@@ -157,9 +157,10 @@ class ChatEvents:
             time.sleep(FOLLOW_S)
             with errors_as_toasts(request):
                 view = self._current(view.with_last(self._kept(view)))
-            if self._followed.get(visitor) != view.nodes[-1].id:
+            rendered = self.render_with_buttons(view, coloured, request)
+            if self._followed.get(visitor) != view.nodes[-1].id:  # last, as the window may turn away at any moment
                 return
-            yield view, *self.render_with_buttons(view, coloured, request)
+            yield view, *rendered
 
     def new_chat(
         self, request: gr.Request, text: str | None, entry: Entry, view: View, unsent: Unsent
