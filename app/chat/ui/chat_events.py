@@ -156,11 +156,13 @@ class ChatEvents:
         while view.is_answering:
             time.sleep(FOLLOW_S)
             with errors_as_toasts(request):
-                view = self._current(view.with_last(self._kept(view)))
-            rendered = self.render_with_buttons(view, coloured, request)
+                latest = self._current(view.with_last(self._kept(view)))
+            rendered = self.render_with_buttons(latest, coloured, request)
             if self._followed.get(visitor) != view.nodes[-1].id:  # last, as the window may turn away at any moment
                 return
-            yield view, *rendered
+            if latest != view:
+                view = latest
+                yield view, *rendered
 
     def new_chat(
         self, request: gr.Request, text: str | None, entry: Entry, view: View, unsent: Unsent
