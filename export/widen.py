@@ -1,9 +1,9 @@
 """Widen and deepen a checkpoint without changing the function that it computes.
 
-A small trained pair has the acceptance rates of a real one but not its cost for a pass. Padded with zeros to a real
-pair's shape it has both, so speeds measured on it mean something. Nothing is learnt or lost: the logits are those of
-the original but for rounding. Quantization loses less than it would on the original: what was there is spread evenly
-among the zeros, so that fewer weights that matter share a scale, and without zero points a zero stays exactly zero.
+A small trained pair has the acceptance rates of a real one but not the cost of its passes. Padded with zeros to a real
+pair's shape it has both, so speeds measured on it mean something. The logits are those of the original up to rounding.
+Quantization loses less than on the original: the original weights are spread evenly among zeros, so that fewer of them
+share a scale, and symmetric quantization keeps a zero exactly zero.
 
     python -m outrider.export.widen CHECKPOINT OUT --hidden-size 1536 --layers 24 --heads 24 --kv-heads 4 \
         --intermediate-size 8960
@@ -24,7 +24,7 @@ from outrider.pipelines.errors import InvalidOption
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a Llama model. Heads keep the size that they had."""
+    """The size of a Llama model; the size of a head does not change."""
 
     hidden_size: int
     num_layers: int
@@ -51,10 +51,10 @@ class Shape:
 def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     """A model of `shape` with the logits of `model`. Raises InvalidOption for a shape that cannot hold it.
 
-    Zeros stand between the channels of the residual stream, and nothing ever writes to them. RMSNorm divides by the
-    root of the mean square, and the mean is now over more numbers, so its weight is scaled by sqrt(old / new) and its
-    epsilon by old / new. A new layer's norms are zero, so it reads zeros and adds nothing. Its matrices are random: a
-    runtime keeps equal ones in memory once, and layers that share their weights would cost less than a real model's.
+    New channels of the residual stream are zero and stay so. RMSNorm divides by the root of the mean square, which is
+    now taken over more numbers, so its weight is scaled by sqrt(old / new) and its epsilon by old / new. The norms of a
+    new layer are zero, so it adds nothing. Its matrices are random, because a runtime stores equal constants once, and
+    layers that share their weights would cost less than those of a real model.
     """
     old, config = Shape.of(model.config), model.config
     _require_room(old, shape)
@@ -78,7 +78,7 @@ def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     kv = _places(kv_heads, head_dim)
     in_group = _spread(old.group, shape.group)
     query = _places((kv_heads[:, None] * shape.group + in_group).flatten(), head_dim)
-    places = {  # where the old rows and columns of each matrix go
+    places = {  # new indices of the old rows and columns of each matrix
         "q_proj": (query, stream),
         "k_proj": (kv, stream),
         "v_proj": (kv, stream),
@@ -107,9 +107,10 @@ def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
 
 
 def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
-    """Write the widened checkpoint in `source` to `out`, tokenizer included; returns its number of parameters."""
+    """Widen the checkpoint in `source` into the new folder `out`, with its tokenizer; returns the number of parameters.
+    """
     if out.exists():
-        raise InvalidOption(f"{out} is there already: name another folder, or remove it.")
+        raise InvalidOption(f"{out} exists already: choose another folder, or remove it.")
     wide = widened(LlamaForCausalLM.from_pretrained(source), shape)
     wide.save_pretrained(out)
     AutoTokenizer.from_pretrained(source).save_pretrained(out)
@@ -117,12 +118,12 @@ def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
 
 
 def _spread(count: int, room: int) -> torch.Tensor:
-    """`count` different places in 0..room - 1, in order and as evenly spaced as can be."""
+    """`count` indices in 0..room - 1, ascending and evenly spaced."""
     return torch.arange(count) * room // count
 
 
 def _places(heads: torch.Tensor, head_dim: int) -> torch.Tensor:
-    """The rows that belong to some heads, in order."""
+    """The rows of the given heads, in order."""
     return (heads[:, None] * head_dim + torch.arange(head_dim)).flatten()
 
 
@@ -148,7 +149,7 @@ def main(
     kv_heads: Annotated[int, typer.Option(help="Key-value heads.")],
     intermediate_size: Annotated[int, typer.Option(help="Width of the feed-forward layers.")],
 ) -> None:
-    """Write the Llama in the folder CHECKPOINT, widened and deepened, to the folder OUT. It computes the same."""
+    """Widen and deepen the Llama checkpoint in the folder CHECKPOINT into the folder OUT. Its output stays the same."""
     count = widen_checkpoint(checkpoint, out, Shape(hidden_size, layers, heads, kv_heads, intermediate_size))
     typer.echo(f"Made {out}: {count / 1e6:,.0f} million parameters.")
 

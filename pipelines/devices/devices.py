@@ -1,4 +1,4 @@
-"""The devices that OpenVINO sees, and a model loaded on one of them by OpenVINO GenAI."""
+"""Devices: which ones OpenVINO finds, and models that OpenVINO GenAI loads on one of them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..config import UNLIMITED
 from ..errors import InvalidOption, UnsupportedDevice, reason_of
 
 CPU, NPU = "CPU", "NPU"
-MAX_PROMPT_LEN, MIN_RESPONSE_LEN = 1024, 128  # what GenAI prepares an NPU for, unless told otherwise
-BLOCK_SIZES = {"GPU": 16}  # tokens of a block of GenAI's cache
-BLOCK_SIZE = 32  # the same where it is not in the table
-DRAFTING = ("draft_model", "prompt_lookup")  # properties with which GenAI drafts
-SCHEDULING = frozenset({"scheduler_config", "ATTENTION_BACKEND"})  # those that say how the cache is kept
+MAX_PROMPT_LEN, MIN_RESPONSE_LEN = 1024, 128  # GenAI's defaults on an NPU
+BLOCK_SIZES = {"GPU": 16}  # tokens in a block of GenAI's cache
+BLOCK_SIZE = 32  # the same on other devices
+DRAFTING = ("draft_model", "prompt_lookup")  # properties that make GenAI draft
+SCHEDULING = frozenset({"scheduler_config", "ATTENTION_BACKEND"})  # properties that configure the cache
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a device was prepared for: tokens of a prompt, tokens of prompt and answer, and what makes it more."""
+    """The most tokens of a prompt, and of prompt and answer together, and what the user can raise to get more."""
 
     prompt_tokens: int
     tokens: int
@@ -32,13 +32,13 @@ class Room:
 
 
 def device_names() -> tuple[str, ...]:
-    """The devices that OpenVINO sees, as it names them: "CPU", "GPU" (or "GPU.0", "GPU.1" of several), "NPU"."""
+    """The devices that OpenVINO finds, by its names: "CPU", "GPU" (or "GPU.0", "GPU.1" if there are several), "NPU"."""
     return tuple(openvino.Core().available_devices)
 
 
 def check_device(device: str) -> None:
-    """Raises UnsupportedDevice where OpenVINO does not see a device of this name."""
-    if device == CPU:  # to look at the others takes time
+    """Raises UnsupportedDevice if OpenVINO finds no device of this name."""
+    if device == CPU:  # looking for the others takes time
         return
     seen = device_names()
     known = set(seen)
@@ -46,7 +46,7 @@ def check_device(device: str) -> None:
     known |= {"GPU.0" for name in seen if name == "GPU"}
     if device not in known:
         raise UnsupportedDevice(
-            f"OpenVINO sees no device {device!r} on this machine: choose one of {', '.join(map(repr, seen))}, or "
+            f"OpenVINO finds no device {device!r} on this machine: choose one of {', '.join(map(repr, seen))}, or "
             "install the device's driver."
         )
 
@@ -59,17 +59,20 @@ def load(
     exact: bool = True,
     properties: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[openvino_genai.LLMPipeline, Room]:
-    """Load a model as GenAI runs it on `device`: paged attention, or the fixed shapes of an NPU.
+    """Load a model with OpenVINO GenAI, which uses paged attention, or fixed shapes on an NPU.
 
-    `cache_tokens` is the size of the cache; None lets it grow as requests need. On an NPU the properties MAX_PROMPT_LEN
-    and MIN_RESPONSE_LEN take its place. `exact=False` keeps what was computed for the next prompt that begins alike;
-    measured on the CPU, that makes the text depend on what was asked before. The properties are those of
-    `openvino_genai.LLMPipeline`. Raises UnsupportedDevice and InvalidOption.
+    cache_tokens: size of the cache; None lets it grow with the requests. On an NPU the properties MAX_PROMPT_LEN and
+        MIN_RESPONSE_LEN determine it.
+    exact: False keeps computed prompts for later ones that begin alike. With that, texts depended on earlier requests
+        when it was measured on the CPU.
+    properties: those of `openvino_genai.LLMPipeline`.
+
+    Raises UnsupportedDevice and InvalidOption.
     """
     for name in DRAFTING:
         if name in properties:
             raise InvalidOption(
-                f"{name}={properties[name]!r} is not possible: on {device} answers are written by plain decoding. "
+                f"{name}={properties[name]!r} is not possible: on {device} there is only plain decoding. "
                 "Leave it out, or use the CPU, where every request chooses its mode."
             )
     given = dict(properties)
@@ -104,7 +107,7 @@ def load(
 
 
 def _scheduler(num_blocks: int, prefix_caching: bool) -> openvino_genai.SchedulerConfig:
-    """Prompts are read in one pass, as GenAI's LLMPipeline does by itself. No blocks: as many as are needed."""
+    """Prompts are read in one pass, as is GenAI's default. With `num_blocks=0` the cache grows as needed."""
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.num_kv_blocks = num_blocks
     scheduler.max_num_batched_tokens = UNLIMITED

@@ -1,4 +1,4 @@
-"""Our GenerationConfig in the words of OpenVINO GenAI, for the devices on which that one decodes."""
+"""Translates a GenerationConfig for OpenVINO GenAI, which decodes on devices other than the CPU."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import openvino_genai
 from ..config import GenerationConfig
 from ..errors import InvalidOption
 
-SEEDS = 2**32  # its random generator takes the rest of a seed away
-NEXT_ANSWER = 0x9E3779B9  # an odd number, so that no two of the answers to a prompt share a seed
+SEEDS = 2**32  # its random generator ignores higher bits
+NEXT_ANSWER = 0x9E3779B9  # odd, so that no two answers to a prompt share a seed
 PENALTY = 2.0
 
 
 def to_genai(config: GenerationConfig, max_new_tokens: int, answer: int = 0) -> openvino_genai.GenerationConfig:
-    """What GenAI has to do for a request. `answer` counts the answers to one prompt, each of which has its own seed.
+    """GenAI's configuration for a request; `answer` counts the answers to one prompt, each of which has its own seed.
 
-    Stop tokens are passed on, so that the device rests when an answer ends. Stop strings and the chat template are not:
-    `TextStream` and `encode_prompt` are the same on every device. Nor is what concerns drafts only.
+    Stop tokens are included, so that the device stops when the answer does. Stop strings and chat templates are not:
+    `TextStream` and `encode_prompt` handle them on every device. Options of drafting have no effect here.
 
-    Raises InvalidOption for a value that GenAI does not take.
+    Raises InvalidOption for a value that GenAI does not accept.
     """
     if config.rng_seed >= SEEDS:
         raise InvalidOption(f"rng_seed={config.rng_seed} is too large for this device: give one below {SEEDS}.")
@@ -42,10 +42,10 @@ def to_genai(config: GenerationConfig, max_new_tokens: int, answer: int = 0) -> 
         options |= {"temperature": config.temperature, "top_p": config.top_p, "min_p": config.min_p}
         if config.top_k is not None:
             options["top_k"] = config.top_k
-    if not config.stop_ids:  # it would forbid the model's own end
+    if not config.stop_ids:  # else GenAI would suppress the model's own end token
         options["min_new_tokens"] = 0
     genai = openvino_genai.GenerationConfig()
     genai.update_generation_config(**options)
-    if config.stop_ids:  # without one it would take the model's own as well
+    if config.stop_ids:  # else GenAI would also stop at the model's own end token
         genai.set_eos_token_id(min(config.stop_ids))
     return genai

@@ -1,4 +1,4 @@
-"""Does this device keep the promise that the engine stands on, and in passes of how many rows?"""
+"""Exactness: which numbers of rows give bitwise equal logits on this device, found out by trying."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 
 from .paged_model import ANY_ROWS, BLOCK_SIZE, PagedModel, Rows, Window
 
-# Numbers of rows that are tried: all small ones, then those by which kernels take rows, and some behind them.
+# Numbers of rows to try: all small ones, then the tile sizes of kernels and some in between.
 TRIED = (*range(1, 10), 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 192, 256, 512)
-MOST_FILLED = 8  # rows of the smallest pass, at most
-FILLED = (2, 5, 8)  # rows of the smallest pass that are tried where the check finds what probing has not
+MOST_FILLED = 8  # largest `Rows.fewest` to accept
+FILLED = (2, 5, 8)  # values of `Rows.fewest` to try next if the full check refutes the first
 PROBED = 16  # tokens whose logits are compared
-READING = 16  # rows that passes must be able to have, so that prompts are read at a fair speed
-PATIENCE_S = 10.0  # for how long larger numbers of rows are tried, once there are enough
+READING = 16  # least `Rows.most` to accept, so that prompts are read at a fair speed
+PATIENCE_S = 10.0  # how long to go on trying larger passes once READING is reached
 
-LENGTHS = (40, 56, 72)  # tokens of the texts that the check cuts up; the last begins like the first
-SHARED = BLOCK_SIZE  # tokens with which it does
+LENGTHS = (40, 56, 72)  # tokens of the texts that the check splits; the last begins like the first
+SHARED = BLOCK_SIZE  # length of that common beginning
 MOST_REJECTED = 5
-CHECKED_TOKENS = 2048  # of context, at most
+CHECKED_TOKENS = 2048  # longest context to check
 SIZES = (1, 1, 1, 2, 3, 5, 8, 24)  # of windows
 BEHIND = 8  # tokens that are fed behind a long context
 SEED = 0
@@ -32,10 +32,10 @@ SEED = 0
 def exact_rows(
     model: PagedModel, max_context: int = CHECKED_TOKENS, is_affordable: Callable[[int], bool] = lambda fewest: True
 ) -> Rows | None:
-    """How many rows passes of this model may have, so that they all give the same bits, found and checked.
+    """Find the range of rows in which all passes give the same bits, and check it with `is_exact`.
 
-    None where there is no such range that reaches READING rows and begins with so few that `is_affordable` holds. The
-    model keeps to these rows from now on, or to none; its cache is what the check has left.
+    None if no affordable range reaches READING rows; `is_affordable` is asked with its `fewest`. Sets `model.rows` to
+    the result, or to ANY_ROWS, and leaves the cache in an arbitrary state.
     """
     found = find_rows(model, is_affordable, max_context)
     if found is None:
@@ -55,11 +55,11 @@ def find_rows(
     is_affordable: Callable[[int], bool] = lambda fewest: True,
     max_context: int = CHECKED_TOKENS,
 ) -> Rows | None:
-    """How many rows a pass of this model may have, so that all passes give the same bits, for the least filling. No
-    text that is fed is longer than `max_context`, for which a model may have positions.
+    """The first range of rows in which all passes give the same bits, found by probing. No text is longer than
+    `max_context`, since some models have a fixed number of positions.
 
-    None where no such range reaches READING rows, or begins with so few that `is_affordable` holds. Leaves the model
-    with these rows, or with none to keep to, and with a cache of its own.
+    None if no affordable range reaches READING rows. Sets `model.rows` to the result, or to ANY_ROWS, and resizes the
+    cache.
     """
     model.resize(-(-TRIED[-1] // BLOCK_SIZE) + 1)
     model.rows = ANY_ROWS
@@ -71,11 +71,11 @@ def find_rows(
 
 
 def is_exact(model: PagedModel, max_context: int = CHECKED_TOKENS) -> bool:
-    """Whether logits are bitwise the same however tokens are cut into passes that keep to the model's rows.
+    """Whether logits are bitwise the same however tokens are split into passes that keep to `model.rows`.
 
-    Does what the engine does: feeds texts alone, in long passes and token by token, and again several at once, in
-    windows of all sizes, in scattered blocks, with rejected drafts that are written over, with a beginning that another
-    has computed, and behind a long context. Takes the cache, which must be nobody's.
+    Does what the engine does: feeds texts alone, in long passes and token by token, then several at once, in windows of
+    all sizes, in scattered blocks, with rejected drafts that are overwritten, with a beginning that another text has
+    computed, and behind a long context. Resizes and overwrites the cache.
     """
     longest = min(max_context, CHECKED_TOKENS)
     lengths = [max(1, min(length, longest - MOST_REJECTED)) for length in LENGTHS]
@@ -98,7 +98,7 @@ def is_exact(model: PagedModel, max_context: int = CHECKED_TOKENS) -> bool:
 
 
 def _fewest_projected(model: PagedModel) -> int:
-    """Of how many rows on the projection gives the same bits, whatever their number, as far as PROBED."""
+    """The least number of rows from which on the projection on the vocabulary gives the same bits, up to PROBED."""
     tokens = _tokens(model, PROBED)
     expected = _projected(model, tokens, PROBED)
     fewest = PROBED
@@ -112,7 +112,7 @@ def _projected(model: PagedModel, tokens: Sequence[int], num_rows: int) -> NDArr
 
 
 def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool], longest: int) -> tuple[int, int] | None:
-    """The first range of TRIED numbers of rows that reaches READING and whose passes give the same logits."""
+    """The first range of TRIED that reaches READING and whose passes give the same logits."""
     began, fewest, most = time.perf_counter(), TRIED[0], TRIED[0]
     before = _probed(model, fewest, longest)
     for num_rows in TRIED[1:]:
@@ -130,9 +130,9 @@ def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool], longes
 
 
 def _probed(model: PagedModel, num_rows: int, longest: int) -> NDArray[np.float32]:
-    """The logits of the first PROBED tokens of a text in passes of so many rows, all of them projected. Rows that are
-    not theirs are those of other sequences, each of `longest` tokens at most. Several tokens are needed, as not every
-    row shows what kernel it went through."""
+    """The logits of the first PROBED tokens of a text, computed in passes of `num_rows` rows. Other sequences, each of
+    up to `longest` tokens, take the remaining rows. Several tokens are compared because a change of kernel does not
+    change the bits of every row."""
     tokens, length = _tokens(model, TRIED[-1]), longest - longest % BLOCK_SIZE
     logits = []
     for at in range(0, PROBED, num_rows):
@@ -147,7 +147,7 @@ def _probed(model: PagedModel, num_rows: int, longest: int) -> NDArray[np.float3
 
 
 def _read(model: PagedModel, text: Sequence[int]) -> NDArray[np.float32]:
-    """The logits of all tokens of a text, alone and in passes as long as can be."""
+    """The logits of all tokens of a text, read alone in the longest passes."""
     most = model.rows.most
     parts = [(at, text[at : at + most]) for at in range(0, len(text), most)]
     windows = [Window(part, at, range(_blocks_for(len(text))), len(part)) for at, part in parts]
@@ -156,7 +156,7 @@ def _read(model: PagedModel, text: Sequence[int]) -> NDArray[np.float32]:
 
 @dataclass(slots=True)
 class _Text:
-    """A text that is being fed, up to `end`, and the logits of all of its tokens."""
+    """A text of which `end` tokens are fed, and the expected logits of all of them."""
 
     tokens: Sequence[int]
     expected: NDArray[np.float32]
@@ -175,7 +175,7 @@ def _is_alike_one_by_one(model: PagedModel, text: _Text) -> bool:
 
 
 def _is_alike_together(model: PagedModel, texts: Sequence[_Text], rng: random.Random) -> bool:
-    """Feeds texts together, cut at random."""
+    """Feeds texts together, split at random."""
     first, last = texts[0], texts[-1]
     if first.tokens[:SHARED] == last.tokens[:SHARED]:
         last.blocks[0], last.end = first.blocks[0], SHARED
@@ -199,7 +199,7 @@ def _is_alike_together(model: PagedModel, texts: Sequence[_Text], rng: random.Ra
 
 
 def _is_alike_behind(model: PagedModel, longest: int, rng: random.Random) -> bool:
-    """Feeds a few tokens behind a long context, whatever that holds: all at once, in parts, and beside another text."""
+    """Feeds a few tokens behind a long arbitrary context: all at once, in parts, and beside another text."""
     if longest <= 2 * BEHIND:
         return True
     blocks, start = range(_blocks_for(longest)), longest - BEHIND

@@ -1,4 +1,4 @@
-"""PagedModel: an IR in paged-attention form, and one pass over windows of several sequences."""
+"""PagedModel: a model with paged attention, and forward passes over several sequences at once."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .processor import PRECISION, limited_properties
 from .projections import join_projections
 
 BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
-PREFILL_ROWS = 512  # of a pass, at most: more read a prompt no faster
-ATTENDING_ROWS = 2  # of a sequence, where bits count: attention over a single row takes another kernel
-UNFILLED_ROWS, FILLED_ROWS = 64, 32  # without exactness a pass of more is filled up to a multiple, see `forward`
+PREFILL_ROWS = 512  # largest pass: longer ones do not read a prompt any faster
+ATTENDING_ROWS = 2  # least rows per sequence in exact attention: a single row goes through another kernel
+UNFILLED_ROWS, FILLED_ROWS = 64, 32  # longer passes that need not be exact are padded to a multiple, see `forward`
 
 FED_INPUTS = {
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices", "block_indices_begins",
     "max_context_len", "rows", "attending", "attended",
 }  # fmt: skip
 
-ANYTHING = (58, 63)  # bytes of which numbers of any type, the cache's scales included, are neither huge nor denormal
+ANYTHING = (58, 63)  # bytes that make numbers of ordinary size in any type, including the cache's scales
 
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
     PRECISION: "f32",  # not bf16, with which some int4 models are not exact
     "KV_CACHE_PRECISION": "u8",
-    # By channel, the default, requantizes the keys of accepted tokens when a rejected one joins their block.
+    # The default, by channel, requantizes the keys of accepted tokens whenever a rejected one enters their block.
     "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
 }
 
@@ -44,7 +44,9 @@ PROPERTIES = {
 class Window:
     """One sequence's new tokens in a pass.
 
-    `tokens` go to the positions from `start` on, in the slots of `blocks`; logits are wanted for the last `num_rows`.
+    tokens: token ids for the positions from `start` on.
+    blocks: ids of the sequence's cache blocks, in order.
+    num_rows: the last so many tokens get logits.
     """
 
     tokens: Sequence[int]
@@ -55,10 +57,10 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """How many rows a pass may have, of all sequences together.
+    """How many rows a pass may have, counted over all sequences.
 
-    Kernels change with the number of rows, and with them the last bits of the logits. Passes of `fewest` to `most` rows
-    of which at least `fewest_projected` are projected on the vocabulary all give the same.
+    The device chooses kernels by the number of rows, and the last bits of the logits depend on the kernel. All passes
+    of `fewest` to `most` rows, with logits for at least `fewest_projected` of them, give the same bits.
     """
 
     fewest: int = 1
@@ -72,17 +74,17 @@ ANY_ROWS = Rows()
 class PagedModel:
     """Compiles `folder`/openvino_model.xml with a cache of `num_blocks` blocks. Not safe for concurrent calls.
 
-    Where `exact`, logits are bitwise the same however tokens are cut into passes and whoever else is in them, as long
-    as passes keep within `rows`, which `exactness.find_rows` finds out. `forward` fills up passes that are too short,
-    with rows whose keys and values go to a spare block. Attention over a single row of a sequence would break that,
-    too, so a window of one token is repeated for the attention alone, where the second row is nearly free. What that
-    leaves in the cache lies behind the token, and is written over by the next pass.
+    With `exact`, a token's logits are bitwise the same however tokens are split into passes and whichever other
+    sequences share them, as long as every pass keeps to `rows` (see `exactness.find_rows`). `forward` pads passes that
+    are too short; the padding writes its keys and values to a spare block. Attention over a single row of a sequence
+    would differ as well, so a window of one token is repeated inside the attention, where a second row costs almost
+    nothing. Its keys and values land in the slot after the token, which the next pass overwrites.
 
-    longest: the inner dimension from which on products are summed in parts (see `split_products`); None for none.
-    precision: what the device computes in, such as "f32" or "bf16".
+    longest: matrix products with a longer inner dimension are summed in parts (see `split_products`); None: never.
+    precision: the type that the device computes in, such as "f32" or "bf16".
 
-    Raises BrokenPair where the IR cannot be read, UnsupportedModel where it has no paged-attention form or needs inputs
-    other than tokens, InvalidOption for a property that the device does not take.
+    Raises BrokenPair if the IR cannot be read, UnsupportedModel if it cannot be converted to paged attention or needs
+    inputs other than tokens, and InvalidOption for a property that the device refuses.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class PagedModel:
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
 
     def resize(self, num_blocks: int) -> None:
-        """Give the model an empty cache of so many blocks in place of the one that it has."""
+        """Replace the cache by an empty one of `num_blocks` blocks."""
         self.num_blocks = num_blocks
         self._caches.clear()
         for port in self._cache_ports:
@@ -145,12 +147,12 @@ class PagedModel:
         return sum(cache.byte_size for cache in self._caches)
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
-        """Run all windows in one pass; logits [num_rows, vocabulary] for each window. They lie in the model's memory,
-        and the next pass writes over them: copy what is to be kept.
+        """Run all windows in one pass, and return logits float32 [num_rows, vocabulary] for each of them.
 
-        The pass is ragged. It is filled up to the fewest of `rows`; where exactness is given up, as for a draft model,
-        only a long prompt is: each number of rows compiles kernels of its own, which takes a small model longer than
-        the rows. Raises ValueError where the promise would break, for more rows than the most of `rows`.
+        The logits are views of the model's own memory, which the next pass overwrites. Short passes are padded to
+        `rows.fewest`. Long passes of a model that is not exact, such as a draft model, are padded to a multiple of
+        FILLED_ROWS, because OpenVINO compiles kernels for every new number of rows, and with a small model that takes
+        longer than the extra rows. Raises ValueError for more than `rows.most` rows, which would not be exact.
         """
         wanted_rows = [w.num_rows for w in windows]
         num_rows = sum(len(w.tokens) for w in windows)
@@ -191,15 +193,17 @@ class PagedModel:
         return np.split(outputs[0].reshape(-1, self.vocabulary_size), [*accumulate(wanted_rows)])[:-1]
 
     def occupy(self, blocks: Sequence[int]) -> None:
-        """Write something into blocks, always the same, so that passes over them take what they will: memory that was
-        never written to is one page of zeros, which lies in the processor's own cache."""
+        """Fill blocks with fixed pseudo-random numbers, so that passes over them take a realistic time.
+
+        Memory that was never written is mapped to a single page of zeros, which stays in the processor's cache.
+        """
         rng = np.random.default_rng(0)
         for cache in self._caches:
             held = cache.data.reshape(cache.shape[0], -1).view(np.uint8)
             held[blocks] = rng.integers(*ANYTHING, (len(blocks), held.shape[1]), np.uint8)
 
     def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> NDArray[np.float32]:
-        """Feed what the cache lacks of one sequence and return the logits [vocabulary] that follow its last token."""
+        """Read the tokens of one sequence that are not cached yet; logits [vocabulary] behind the last of them."""
         last, most = len(tokens) - 1, self.rows.most
         for start in range(min(num_cached, last), last + 1, most):
             (logits,) = self.forward([Window(tokens[start : start + most], start, blocks)])
@@ -207,7 +211,7 @@ class PagedModel:
 
 
 def _ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
-    """So many numbers from each of `begins` on."""
+    """The numbers from each of `begins` on, as many as `lengths` says."""
     return [i for begin, length in zip(begins, lengths, strict=False) for i in range(begin, begin + length)]
 
 
@@ -239,7 +243,7 @@ def _is_cache(name: str) -> bool:
 
 
 def _gather_rows(model: ov.Model, folder: Path) -> None:
-    """Project only the wanted rows on the vocabulary: a prompt needs the logits of its last token alone."""
+    """Compute logits for the wanted rows only: of a prompt, just the last token needs them."""
     result = next((r for r in model.get_results() if "logits" in r.input_value(0).get_names()), None)
     node = None if result is None else result.input_value(0).get_node()
     while node is not None and node.get_type_name() != "MatMul":
@@ -252,8 +256,8 @@ def _gather_rows(model: ov.Model, folder: Path) -> None:
 
 
 def _gather_in_attention(model: ov.Model) -> None:
-    """Let other rows attend than those that the matrix products see: those of `attending`, and go on with `attended`
-    of them. So a row can be repeated for its sequence's attention alone."""
+    """Select the rows that enter each attention layer (`attending`) and those that leave it (`attended`), so that a row
+    can be repeated inside the attention without being repeated in the matrix products."""
     attending, attended = _index_inputs(model, "attending", "attended")
     for node in model.get_ordered_ops():
         if node.get_type_name() == "PagedAttentionExtension":

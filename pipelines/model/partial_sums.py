@@ -1,4 +1,7 @@
-"""Long matrix products summed in parts, where kernels for long inner dimensions depend on the number of rows."""
+"""Partial sums: long matrix products split along the inner dimension.
+
+Without VNNI the kernels for inner dimensions above 4,096 give other bits with more than four rows.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ PACKED = 4  # bits
 
 
 def split_products(model: ov.Model, longest: int) -> int:
-    """Split products of states with weights whose inner dimension is above `longest` into parts of at most that, and
-    add these up; returns how many products were split.
+    """Split products of states with weights along inner dimensions above `longest`, and add up the parts; returns how
+    many products were split.
 
-    The parts are as equal as the groups of the weights allow. A product stays where its weights are not made as an
-    export writes them, quantized or not.
+    Parts have at most `longest` columns and are as equal as the weights' quantization groups allow. Products whose
+    weights do not look as optimum-intel and NNCF write them are left as they are.
     """
     products = [node for node in model.get_ordered_ops() if _inner(node) > longest]
     num_split = sum(_split(product, longest) for product in products)
@@ -114,7 +117,7 @@ def _constant_columns(constant: ov.Node, begin: int, end: int) -> ov.Output:
 
 
 def _unpacked(packed: NDArray[Any], number: int) -> NDArray[np.uint8]:
-    """So many numbers of four bits, two of which share a byte."""
+    """`number` values of four bits each, packed two to a byte."""
     pairs = _bytes(packed)
     return np.stack([pairs & 15, pairs >> 4], axis=1).reshape(-1)[:number]
 

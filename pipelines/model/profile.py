@@ -24,15 +24,15 @@ log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Where this system keeps what programs can make again."""
+    """The user's folder for data that can be computed again."""
     return user_cache_path("outrider", appauthor=False)
 
 
 def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: bool | None) -> Path:
-    """Where the measurements of a pair belong: another model, device, version, set of instructions or number of
-    threads, another file. So does another wish for exactness, since other passes are run then.
+    """The file for measurements of a pair. It depends on models, device, OpenVINO's version, properties, instruction
+    set, threads, and on `exact`, which changes the passes that are run.
 
-    A model is known by its graph, which fixes what a pass costs; the values of its weights do not.
+    A model is identified by its graph, which determines the cost of a pass; the values of its weights do not.
     """
     models = [path for path in (pair.target, pair.draft) if path is not None]
     threads = ov.Core().get_property(device, "INFERENCE_NUM_THREADS")
@@ -45,8 +45,8 @@ def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: 
 
 
 def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:
-    """The cost model kept in `path`, or a new one, which is kept there; so is what it learns of what was guessed. None,
-    with a warning, where none can be had."""
+    """The cost model saved in `path`, or else a new one, which is saved there now and as it learns. None, with a
+    warning, if no measurement is possible."""
     kept = CostModel.load(path)
     if kept is not None:
         kept.keep_on(path)
@@ -54,18 +54,18 @@ def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | N
     try:
         cost = measure()
     except NoMeasurement as error:
-        log.warning("What passes cost on this machine cannot be told, so answers are decoded plainly: %s", error)
+        log.warning("The cost of a pass cannot be measured on this machine, so nothing is drafted: %s", error)
         return None
     try:
         cost.save(path)
         cost.keep_on(path)
     except OSError as error:
-        log.warning("What was measured cannot be kept, so it is measured again next time: %s", error)
+        log.warning("The measurement cannot be kept and will be repeated next time: %s", error)
     return cost
 
 
 def kept(path: Path, kind: type[T]) -> T | None:
-    """The value of this kind that is kept in `path`; None where there is none, or a damaged one."""
+    """The value of type `kind` that is saved in `path`; None if it is missing or damaged."""
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except (OSError, ValidationError):
@@ -73,9 +73,9 @@ def kept(path: Path, kind: type[T]) -> T | None:
 
 
 def keep(path: Path, value: object) -> None:
-    """Keep what was found to be right for a model, to be spared trying it again."""
+    """Save a value that takes long to find; a failure is logged."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(TypeAdapter(type(value)).dump_json(value))
     except OSError as error:
-        log.warning("What was found out about the model cannot be kept, so it is tried again next time: %s", error)
+        log.warning("How to compile the model cannot be kept and will be tried again next time: %s", error)

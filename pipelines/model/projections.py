@@ -1,4 +1,4 @@
-"""Queries, keys and values from one matrix product in place of three: the same numbers, with less to do around them."""
+"""Joined projections: queries, keys and values from one matrix product instead of three, with the same bits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import openvino as ov
 from openvino import opset15 as ops
 from openvino.op import Constant
 
-NUM_JOINED = 3  # not the two of a gated network: they are much larger and gain nothing
-NUM_STACKED = {"Convert": 1, "Reshape": 1, "Multiply": 2, "Subtract": 2}  # inputs with the weights' rows
-FEWEST_BITS = 8  # of what NumPy can hold; smaller numbers are packed
+NUM_JOINED = 3  # not the two products of a gated network, which are much larger and gain nothing
+NUM_STACKED = {"Convert": 1, "Reshape": 1, "Multiply": 2, "Subtract": 2}  # inputs that have the weights' rows
+FEWEST_BITS = 8  # smaller types are packed, and NumPy has none for them
 
 
 def join_projections(model: ov.Model) -> int:
-    """Join products of the same states with three weights, quantized or not; returns how many were made.
+    """Join every three products of the same states with weights, quantized or not; returns how many joins were made.
 
-    A product stays where its weights differ in kind from the others', where a bias follows, which the device adds in
-    the same step, and where it is not as an export writes it.
+    Products are left as they are if their weights differ in type, if a bias follows (the device adds it in the same
+    step), or if they do not look as optimum-intel and NNCF write them.
     """
     products = defaultdict(list)
     for node in model.get_ordered_ops():
@@ -42,7 +42,7 @@ def _readers(node: ov.Node) -> list[ov.Input]:
 
 
 def _join(products: Sequence[ov.Node]) -> bool:
-    """Put one product in the place of several, if their weights can be stacked."""
+    """Replace several products by one, if their weights can be stacked."""
     weights = _stacked([product.input_value(1) for product in products])
     if weights is None:
         return False
@@ -57,8 +57,8 @@ def _join(products: Sequence[ov.Node]) -> bool:
 
 
 def _stacked(weights: Sequence[ov.Output]) -> ov.Output | None:
-    """What yields the rows of all `weights`, made as each of them is: from constants, by conversions, scales, zero
-    points and another shape. None where they differ in more than their rows, or are made otherwise."""
+    """A subgraph that yields the rows of all `weights`, built like each of theirs from constants, conversions, scales,
+    zero points and reshapes. None if theirs differ in more than the number of rows, or have other operations."""
     nodes = [output.get_node() for output in weights]
     first, kind = nodes[0], nodes[0].get_type_name()
     if not all(_is_alike(a, b) for a, b in pairwise(nodes)):

@@ -1,4 +1,4 @@
-"""Timing: how long passes take, the fastest of several, as many as there is time for."""
+"""Timing: the shortest time of a pass, over as many repeats as there is time for."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 FEWEST_REPEATS, MOST_REPEATS, MOST_IF_WILD = 2, 12, 48
-CONFIRMED, WILD = 1.2, 3.0  # how many times the fastest the second may take, to be believed or to be of use
+# The second shortest time over the shortest: up to CONFIRMED the shortest is believed, beyond WILD it is useless.
+CONFIRMED, WILD = 1.2, 3.0
 
-# How far a time may be from the true one, beyond what is usual, as a standard deviation of the logarithm: where it was
-# taken once, and where that was while kernels were prepared.
+# Additional error of a time that was taken only once, and of one that includes compiling kernels, as standard
+# deviations of its logarithm.
 ONCE, UNPREPARED = 0.15, 0.3
 
 
 class NoMeasurement(Exception):
-    """The clock gave times that cannot be: zero, negative, or wildly scattered."""
+    """The clock gave impossible times: zero, negative, or wildly scattered."""
 
 
 class Run(Protocol):
-    """Runs a pass of one window of `rows` rows over `context` cached tokens, whatever they are."""
+    """Runs a pass of one window of `rows` rows behind `context` cached tokens, whatever their content."""
 
     def __call__(self, rows: int, context: int) -> object: ...
 
 
 @dataclass(slots=True, eq=False)
 class Timing:
-    """Of passes of `rows` rows over `context` tokens.
+    """Times of passes of `rows` rows behind `context` tokens.
 
-    num_needed: passes that are run though time is up, as without them nothing can be said.
-    before: runs before each pass that counts, while there is time.
+    num_needed: passes to run even if time is up.
+    before: called before each timed pass, while there is time.
     """
 
     run: Run
@@ -40,11 +41,11 @@ class Timing:
     context: int
     num_needed: int = 0
     before: Callable[[], object] | None = None
-    _prepared_ms: float | None = None  # of a pass that prepared kernels: it counts where nothing else is known
+    _prepared_ms: float | None = None  # of a pass that also compiled kernels: used only if there is no other
     _times: list[float] = field(default_factory=list)  # ascending
 
     def again(self, is_over: Callable[[], bool]) -> None:
-        """Run a pass that prepares kernels, and one that counts."""
+        """Run a pass that compiles kernels, and one that is timed."""
         if is_over() and self._num_run >= self.num_needed:
             return
         self._prepared_ms = self._pass_ms()
@@ -56,7 +57,7 @@ class Timing:
 
     @property
     def ms(self) -> float | None:
-        """The fastest, as what else ran meanwhile is not the model's cost; None where no pass was run."""
+        """The shortest time, since other programs only ever add to it; None if no pass was run."""
         return self._times[0] if self._times else self._prepared_ms
 
     @property
@@ -67,7 +68,7 @@ class Timing:
 
     @property
     def is_open(self) -> bool:
-        """Whether the fastest is still to be confirmed by a second."""
+        """Whether the shortest time still has to be confirmed by a second one."""
         if len(self._times) < FEWEST_REPEATS:
             return True
         most = MOST_IF_WILD if self._is_wild else MOST_REPEATS
@@ -95,8 +96,8 @@ class Timing:
 
 
 def take(timings: SequenceOf[Timing], budget_s: float) -> None:
-    """Run passes for `budget_s` seconds at most, and those that are needed. The first timings come first, and then all
-    take turns, as noise comes in bursts. Raises NoMeasurement."""
+    """Run passes for at most `budget_s` seconds, beyond that only needed ones. Timings take turns, in order, because
+    noise comes in bursts. Raises NoMeasurement."""
     until = time.perf_counter() + budget_s
 
     def is_over() -> bool:

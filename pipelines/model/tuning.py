@@ -1,4 +1,4 @@
-"""Tuning: with which properties a model runs fastest on this machine, of those under which it stays exact."""
+"""Tuning: how to compile a model for this machine so that it is fast and, where affordable, exact."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from .paged_model import ANY_ROWS, BLOCK_SIZE, PROPERTIES, PagedModel, Rows, Win
 from .processor import GROUP_SIZE, PRECISION, fastest_precision
 from .profile import keep, kept
 
-# How many activations share a scale where the weights are int8 or int4. The plugin's own choice is 32. Larger groups
-# are coarser and faster; none is larger than a usual group of int4 weights.
+# How many activations share a scale if weights are int8 or int4. The plugin's default is 32. Larger groups are faster
+# and coarser; none here is larger than a usual group of int4 weights.
 CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 128})
-LONGEST = (4096, 2048)  # inner dimensions beyond which products are summed in parts, where they have to be
-FAIR = 1.1  # passes of one row that an exact one may take, to be taken unless told otherwise
-EARLY = 1.15  # how far beyond that its first estimate may be
-FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind, and seconds
+LONGEST = (4096, 2048)  # values of `Compilation.longest` to try
+FAIR = 1.1  # highest price of exactness that is paid by default, in plain passes of one row
+EARLY = 1.15  # tolerance of the first estimate of that price
+FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind that are timed, and seconds
 ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
 CONTEXT = 64
 REPEATS = 5
-WORTH_IT = 0.95  # how much of the time of the plugin's own choice another may take, to be taken
-AS_FAST = 1.03  # of the same for passes of one row, where only those of more are to gain
+WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
+AS_FAST = 1.03  # the same for passes of one row, if only larger passes are to gain
 NUM_TOKENS = 128
 
 log = logging.getLogger(__name__)
@@ -38,10 +38,10 @@ class Compilation:
     """How a target is compiled and run on this machine.
 
     exact: whether the same seed gives the same text in every mode, see `exactness`.
-    precision: what it computes in, such as "f32" or "bf16".
-    longest: inner dimension beyond which products are summed in parts; None for none.
-    rows: those that passes keep to.
-    price: time of an exact pass of one token, in times of one that is not; None where nothing is exact or nobody asked.
+    precision: the type that it computes in, such as "f32" or "bf16".
+    longest: matrix products with a longer inner dimension are summed in parts; None: never.
+    rows: the numbers of rows that passes keep to.
+    price: time of an exact pass of one token over that of a plain one; None if not exact or not measured.
     """
 
     exact: bool
@@ -58,10 +58,10 @@ class Compilation:
 
 
 def fastest_properties(folder: Path) -> dict[str, int]:
-    """Time passes with each of CANDIDATES, one after the other, as some models fit into memory only once, and all
-    compiled as is right for the first.
+    """The fastest of CANDIDATES that keeps the model exact, by measurement.
 
-    Raises what PagedModel raises.
+    They are loaded one after the other, because some models fit into memory only once, and are compiled as suits the
+    first. Raises what PagedModel raises.
     """
     chosen, least = CANDIDATES[0], WORTH_IT
     own_s: list[float] = []
@@ -88,11 +88,13 @@ def load_target(
     max_context: int = CHECKED_TOKENS,
     path: Path | None = None,
 ) -> tuple[PagedModel, Compilation]:
-    """A target compiled as is best here, and how that is.
+    """The target compiled in the best way for this machine, and how.
 
-    Where `exact`, bits do not depend on the cut, if that can be had at all; where it is None, if an exact pass takes
-    at most FAIR passes of one row; where it is False, what is fastest is taken. `max_context` is how many tokens the
-    model can be tried with. What was found is remembered in the file `path`, since a large model takes long to try.
+    exact: True: the same bits however tokens are split into passes, if possible at all. None: only if that makes a
+        pass of one token at most FAIR times as long. False: whatever is fastest.
+    max_context: the longest text that the model can be tried with.
+    path: a file that remembers the result, since trying takes long with a large model.
+
     Raises what PagedModel raises.
     """
     known = None if path is None else kept(path, Compilation)
@@ -114,14 +116,15 @@ def load_target(
 
 
 class _Search:
-    """Looks for the exact model whose passes need the fewest rows.
+    """Searches for an exact way to compile the model, with the least padding.
 
-    The processor's own precision comes first. Where it is not exact, as bf16 with AMX, it is no faster either over
-    compressed weights: OpenVINO quantizes no activations in it. Then kernels for long inner dimensions are avoided.
+    The processor's native precision is tried first. Where that is not exact, such as bf16 with AMX, f32 is no slower
+    with compressed weights, because OpenVINO does not quantize activations in bf16. Next, kernels for long inner
+    dimensions are avoided by summing in parts.
 
-    limit: the most that an exact pass may take, in times of a pass of one row. What is clearly dearer is not tried any
-        further, since that takes a large model long.
-    price: of what was tried last, where that was exact or too dear to find out.
+    limit: the longest that an exact pass of one token may take, in plain passes. Candidates that are clearly slower
+        are dropped early, since the full check takes long with a large model.
+    price: of the candidate tried last, if it was exact or too slow to check.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, Any], max_context: int, limit: float) -> None:
@@ -135,7 +138,7 @@ class _Search:
         self.price: float | None = None
 
     def run(self) -> tuple[PagedModel | None, Compilation]:
-        """The model, or None, and how it is compiled."""
+        """The exact model with its compilation, or None with the default one."""
         candidates = list(self._candidates())
         for few in FILLED:
             for candidate in candidates:
@@ -156,7 +159,7 @@ class _Search:
             yield Compilation(True, full, longest)
 
     def _tried(self, candidate: Compilation, few: int) -> tuple[PagedModel | None, Compilation | None]:
-        """The model, if it is exact in passes of so few rows, and these are not too dear."""
+        """The model, if it is exact with passes of `few` rows at the least, within the limit."""
         self._refused.pop(candidate, None)
         if candidate.longest is not None and not candidate.longest < self._longest_inner:
             return None, None
@@ -188,15 +191,15 @@ class _Search:
         return (None, None) if self.price > self._limit else (model, replace(candidate, rows=rows))
 
     def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> float:
-        """The price of passes of so many rows, in passes of one row now, or in those of another candidate where these
-        were faster: how fast the machine is changes from minute to minute."""
-        rows = Rows(rows.fewest, fewest_projected=rows.fewest_projected)  # one token fills none to the most
+        """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
+        another candidate if that was faster: the machine's speed changes from minute to minute."""
+        rows = Rows(rows.fewest, fewest_projected=rows.fewest_projected)  # `most` does not matter for one token
         kept, times = model.rows, {ANY_ROWS: math.inf, rows: math.inf}
         until, num_run = time.perf_counter() + PRICED_S, 0
         while num_run < FEWEST_PRICED or (num_run < MOST_PRICED and time.perf_counter() < until):
             for each in times:
                 model.rows = each
-                _pass_s(model, range(1), 1)  # the first behind one of another size takes longer
+                _pass_s(model, range(1), 1)  # the first pass of another size takes longer
                 times[each] = min(times[each], _pass_s(model, range(1), 1))
             num_run += 1
         model.rows = kept
@@ -206,8 +209,8 @@ class _Search:
 
 
 def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, Compilation]:
-    """The model as its passes are fastest, whatever becomes of the bits: in the processor's own precision or the full
-    one, and with long products in parts, where that gains enough and passes of one row are no slower for it."""
+    """The fastest model, exact or not: in the processor's native precision or in f32, with long products summed in
+    parts if that gains enough without slowing down passes of one row."""
     own, full = (Compilation(False, precision) for precision in _precisions(properties))
     model: PagedModel | None = None
     times: dict[Compilation, list[float]] = {}
@@ -240,7 +243,7 @@ def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, C
 
 
 def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:
-    """The processor's own, and the full one, unless the properties name another."""
+    """The processor's native precision and the full one, or the one that the properties name."""
     return properties.get(PRECISION, fastest_precision()), properties.get(PRECISION, PROPERTIES[PRECISION])
 
 
@@ -249,8 +252,8 @@ def _relative(took_s: Sequence[float], own_s: Sequence[float]) -> float:
 
 
 def _fastest_s(model: PagedModel) -> list[float]:
-    """For each of ROWS the shortest time of a pass; the first ones pack weights and prepare kernels, and are never the
-    fastest."""
+    """For each of ROWS the shortest time of a pass, in seconds. The first passes pack weights and compile kernels, so
+    they are never the shortest."""
     blocks = range(min(model.num_blocks, NUM_TOKENS // BLOCK_SIZE))
     return [min(_pass_s(model, blocks, rows) for _ in range(1 + REPEATS)) for rows in ROWS]
 

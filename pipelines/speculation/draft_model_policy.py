@@ -192,10 +192,12 @@ class DraftModelPolicy:
         return use
 
     def _advance(self, draft: Draft, feeding: float, uses: Mapping[str, float]) -> float:
-        """How much of the price of catching up, `feeding` tokens, this pass need not pay for: as much as the model
-        would
-        have gained in earlier passes without text drafts, had it caught up before. This loses little whether the answer
-        goes on or ends (ski rental; Karlin et al., Competitive snoopy caching, 1988)."""
+        """How much of the price of catching up, `feeding` tokens, this pass need not pay for.
+
+        That is as much as the model would have gained in earlier passes without text drafts, had it caught up before.
+        This loses little whether the answer goes on or ends (ski rental; Karlin et al., Competitive snoopy caching,
+        1988).
+        """
         missed = self._missed.get(draft.request, 0.0)
         if not draft.proposals and GENERATE_BEHIND in uses:
             self._missed[draft.request] = missed + max(0.0, uses[GENERATE_BEHIND] + feeding)

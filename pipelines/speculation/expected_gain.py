@@ -13,9 +13,8 @@ FOUND = 0.55  # share of the wrong tokens in copied drafts that a draft model fi
 
 @dataclass(frozen=True, slots=True)
 class ExpectedGain:
-    """Expected gains in tokens, at a price of `rate` tokens per millisecond. In all methods `rows` are those of the
-    pass
-    without the draft.
+    """Expected gains in tokens, at a price of `rate` tokens per millisecond. In all methods `rows` is the size of the
+    pass without the draft.
 
     expected: the probability that the draft model's next proposal is accepted.
     python_row_ms: Python's time for each drafted row.

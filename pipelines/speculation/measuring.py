@@ -1,4 +1,4 @@
-"""Measuring: passes of both models are timed, as many as there is time for, and what others take is guessed."""
+"""Measuring: times passes of both models, as many as there is time for, and estimates the others."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from numpy.typing import NDArray
 
 from ..model.timing import NoMeasurement, Run, Timing, take
 
-ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels take them by fours
-EARLY = (5, 9, 3, 17, 4, 33)  # which of them tell most of the others, and come first, where time is short
-CONTEXTS = (64, 1984)  # tokens in the cache already: the short and the long end that are measured
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels process rows in fours
+EARLY = (5, 9, 3, 17, 4, 33)  # the most informative sizes, which come first in case time runs out
+CONTEXTS = (64, 1984)  # cached tokens: a short and a long context
 CATCH_UP_ROWS = 64
 UNTILED_ROWS, TILE_ROWS = 64, 32  # see `CostModel.is_tiled`
-LEAST_ROW = 0.02  # of the time of the smallest pass: what a row more takes at least, where that is a guess
-TOKEN_SHARE = 2e-5  # bytes of keys and values of a token, for each of the weights, in models of 1 to 8 billion
+LEAST_ROW = 0.02  # least estimate for one more row, as a share of the smallest pass
+TOKEN_SHARE = 2e-5  # bytes of a token's keys and values for each byte of weights, in models of 1 to 8 billion
 
-# How far a guess may be from the truth, beyond what is usual, as a standard deviation of the logarithm: of what rows
-# take, from fewer and more of them, and from fewer; of what context takes, from that for fewer rows, and from bytes.
+# Additional errors of estimates, as standard deviations of the logarithm: of the time for a number of rows,
+# interpolated and extrapolated; of the time for context, from fewer rows and from the number of bytes.
 BETWEEN, BEYOND = 0.2, 0.6
 WIDER, BY_BYTES = 0.4, 0.7
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Of what `CostModel` is made, under the same names."""
+    """What a `CostModel` is made of; its fields have the same names."""
 
     rows: tuple[int, ...]
     base_ms: tuple[float, ...]
@@ -55,7 +55,7 @@ def measured(
     if len(rows) < 2:
         raise NoMeasurement(f"No two sizes of a pass can be timed between {least_rows} and {most} rows.")
     short, long = (max(0, min(context, max_context - rows[-1])) for context in CONTEXTS)
-    few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row takes another attention kernel
+    few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row has an attention kernel of its own
     tiles = [UNTILED_ROWS + more for more in (0, 1) if most > UNTILED_ROWS and max_context > UNTILED_ROWS + short]
     at_short = {n: Timing(target, n, short) for n in (*rows, *tiles)}
     at_long = {n: Timing(target, n, long) if long > short else at_short[n] for n in few}
@@ -70,7 +70,7 @@ def measured(
     base = increasing(short_ms - slope * short)
     if base.min() <= 0:
         raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
-    if base[-1] <= base[0]:  # whatever is drafted would seem free
+    if base[-1] <= base[0]:  # drafts would seem free
         raise NoMeasurement(f"A pass of {rows[-1]} rows would take no longer than one of {rows[0]}.")
     row_share = (short_ms[-1] - short_ms[0]) / (rows[-1] - rows[0]) / short_ms[0]
     return Measured(
@@ -85,13 +85,13 @@ def measured(
 
 
 def increasing(values: SequenceOf[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """More rows never cost less: the noise that says so is taken out from the right."""
+    """The largest non-decreasing sequence below `values`: more rows never cost less, so anything else is noise."""
     return np.minimum.accumulate(np.asarray(values)[::-1])[::-1]
 
 
 def _filled(rows: SequenceOf[int], timings: Mapping[int, Timing]) -> tuple[NDArray[np.float64], tuple[float, ...]]:
-    """What passes of so many rows take, and how doubtful each of these times is. Those that were not timed are taken
-    from their neighbours: reading the weights is a part for all rows together, and each row adds its own."""
+    """The time of a pass in ms for each of `rows`, and its error. Sizes that were not timed are interpolated, or
+    extrapolated on the assumption that each row adds the same to a fixed time for reading the weights."""
     known = {n: ms for n in rows if (ms := timings[n].ms) is not None}
     sizes, times = list(known), increasing(list(known.values()))
     last = sizes[-1]
@@ -109,8 +109,11 @@ def _slopes(
     num_tokens: int,
     token_share: float,
 ) -> tuple[NDArray[np.float64], tuple[float, ...]]:
-    """What each token of context adds to a pass of so many rows, and how doubtful that is. Context longer by
-    `num_tokens` may not have been tried; then keys and values are read as fast as the weights are."""
+    """The time in ms that each token of context adds to a pass, for each of `rows`, and its error.
+
+    The longer context is `num_tokens` longer. If it was not timed, keys and values are assumed to be read as fast as
+    the weights.
+    """
     by_bytes = token_share * short_ms[0] * np.sqrt(np.divide(rows, rows[0]))
     known = {n: ms for n, timing in at_long.items() if (ms := timing.ms) is not None}
     if not known:
@@ -125,8 +128,8 @@ def _slopes(
 
 
 def _draft_timings(draft: Run, before: Callable[[], object], max_context: int, short: int, long: int) -> list[Timing]:
-    """Of the draft model: a token, some to catch up with, and as many over a longer context. As in use, the target's
-    weights have driven its own out of the caches `before`."""
+    """Timings of the draft model: for one token, for several to catch up with, and for as many behind a longer context.
+    As in use, a pass of the target `before` each has displaced the draft model's weights from the processor's cache."""
     more = min(CATCH_UP_ROWS, max_context - short - 1)
     far = max(short, min(long, max_context - more - 1))
     one, near = Timing(draft, 1, short, 2, before), Timing(draft, 1 + more, short, 0, before)
@@ -134,8 +137,8 @@ def _draft_timings(draft: Run, before: Callable[[], object], max_context: int, s
 
 
 def _draft_costs(drafts: SequenceOf[Timing], row_share: float, token_share: float) -> tuple[float, float, float]:
-    """`draft_ms`, `draft_row_ms` and `draft_context_ms`. Where catching up was not tried, a row takes the share
-    `row_share` of a pass, as it does with the target."""
+    """`draft_ms`, `draft_row_ms` and `draft_context_ms`. If catching up was not timed, a row is assumed to take the
+    share `row_share` of a pass, as with the target."""
     if not drafts or drafts[0].ms is None:
         return 0.0, 0.0, 0.0
     one, near, far = drafts
@@ -150,7 +153,7 @@ def _draft_costs(drafts: SequenceOf[Timing], row_share: float, token_share: floa
 
 
 def _is_tiled(tiles_ms: SequenceOf[float | None]) -> bool:
-    """Whether the first row of a tile costs more than half of all of them, by the times of a full and a begun one."""
+    """Whether the first row of a tile costs more than half of the whole tile."""
     if not tiles_ms or tiles_ms[0] is None or tiles_ms[1] is None:
         return False
     return tiles_ms[1] - tiles_ms[0] > TILE_ROWS / 2 * (tiles_ms[0] / UNTILED_ROWS)

@@ -1,4 +1,4 @@
-"""Constraint: what a grammar lets one answer be."""
+"""Constraint: which tokens a grammar allows at each place of an answer."""
 
 from __future__ import annotations
 
@@ -12,25 +12,27 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidOption
 
-REMEMBERED = 64  # positions whose masks are kept: what drafting asks, verification asks again
+REMEMBERED = 64  # positions whose masks are cached: verification asks again what drafting asked
 
 Allowed = NDArray[np.bool_]  # [tokens of the vocabulary]
 T = TypeVar("T")
 
 
 class _GivenUp(Exception):
-    """The matcher follows nothing any further, not after a reset either."""
+    """The matcher has failed for good: a reset does not help."""
 
 
 class Constraint:
-    """Answers what may follow any beginning of an answer; what it was asked before makes no difference.
+    """Tells what may follow any beginning of an answer. The result does not depend on earlier calls.
 
-    It keeps the grammar's state behind the beginning that was asked for last, and goes from there: a draft, its
-    verification and the next draft ask for beginnings that have most in common. `matcher` is of the grammar, and so is
-    each that `make` makes. `end` is the id that stands for the end of an answer in them, behind the vocabulary; `ends`
-    are those that a model may write for it.
+    The state of the grammar is kept behind the beginning asked for last and moved from there, since a draft, its
+    verification and the next draft ask for beginnings that have most tokens in common.
 
-    Every method raises InvalidOption where llguidance gives up, as on a grammar that is too complex.
+    matcher: of the grammar; `make` makes another one.
+    end: the id in the matcher that stands for the end of an answer, behind all token ids.
+    ends: the ids of tokens with which the model may end an answer.
+
+    Every method raises InvalidOption if llguidance gives up, for example on a grammar that is too complex.
     """
 
     def __init__(self, matcher: LLMatcher, make: Callable[[], LLMatcher], end: int, ends: frozenset[int]) -> None:
@@ -41,21 +43,21 @@ class Constraint:
 
     def _begin(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
-        self._known: list[int] = []  # the beginning that was asked for last, or one that goes on behind it
-        self._at = 0  # how many tokens of it the matcher has read
-        self._masks: dict[int, bytes] = {}  # behind so many tokens of it
-        self._strayed = False  # whether the matcher has read anything else
+        self._known: list[int] = []  # the beginning asked for last, or a longer one
+        self._at = 0  # how many of its tokens the matcher has consumed
+        self._masks: dict[int, bytes] = {}  # by number of consumed tokens
+        self._strayed = False  # whether the matcher has consumed tokens that were rolled back
 
     def copy(self) -> Constraint:
-        """One of the same grammar for another answer, without reading the grammar again."""
+        """A constraint for another answer, without compiling the grammar again."""
         other = copy.copy(self)
         other._matcher, other._known, other._masks = self._matcher.deep_copy(), [*self._known], {**self._masks}
         return other
 
     def allowed(self, answer: Sequence[int]) -> Allowed | None:
-        """Whether each token of the vocabulary may follow; None where the answer is over, so that nothing does.
+        """Which tokens of the vocabulary may follow, bool [vocabulary]; None if the answer is over.
 
-        Raises InvalidOption where no token can write what the grammar wants.
+        Raises InvalidOption if no token can continue as the grammar demands.
         """
         if (mask := self._mask_behind(answer)) is None:
             return None
@@ -77,21 +79,21 @@ class Constraint:
         return asked <= self._end and bool(mask[asked // 8] >> asked % 8 & 1)
 
     def is_complete(self, answer: Sequence[int]) -> bool:
-        """Whether the answer is over: an end was written, or nothing can follow that the grammar allows."""
+        """Whether the answer is over: it has an end token, or the grammar allows nothing else."""
         return self._mask_behind(answer) is None
 
     def forced(self, answer: Sequence[int]) -> int | None:
-        """The only token that may follow, if there is but one."""
+        """The token that must follow, or None if several may."""
         if (mask := self._mask_behind(answer)) is None:
             return None
         bits = int.from_bytes(mask, "little")
         return bits.bit_length() - 1 if bits.bit_count() == 1 else None
 
     def _mask_behind(self, answer: Sequence[int]) -> bytes | None:
-        """A bit for each token that may follow, and one for the end; None where the answer is over.
+        """A bit for each token that may follow and one for the end; None if the answer is over.
 
-        All that drafts led llguidance to counts towards its limits, and no draft may end an answer. So where it gives
-        up and has been elsewhere, a matcher is asked once more that has read nothing but this answer.
+        Tokens of rejected drafts count towards llguidance's limits, but drafts must not change an answer. So if it
+        gives up after consuming such tokens, a new matcher is asked that consumes nothing but this answer.
         """
         try:
             return self._mask_if_any(answer)
@@ -108,7 +110,7 @@ class Constraint:
         return None if not self._go_to(answer) or self._is_over() else self._mask()
 
     def _go_to(self, answer: Sequence[int]) -> bool:
-        """Bring the matcher behind a beginning; False where the answer is over before that."""
+        """Move the matcher behind a beginning of the answer; False if the answer is over before that."""
         answer = list(answer)
         same = min(len(answer), self._at)
         while self._known[:same] != answer[:same]:
@@ -119,7 +121,7 @@ class Constraint:
             self._check()
             self._at = same
         for token in answer[same:]:
-            self._mask()  # it counts, too, and plain decoding asks for each
+            self._mask()  # counts towards the limits as well, and plain decoding asks for each
             if token in self._ends or self._is_over():
                 return False
             self._matcher.consume_token(token)
@@ -134,7 +136,7 @@ class Constraint:
         return self._matcher.is_accepting() and int.from_bytes(self._mask(), "little") == 1 << self._end
 
     def _mask(self) -> bytes:
-        """A bit for each token, and one for the end."""
+        """A bit for each token and one for the end."""
         if self._at not in self._masks:
             if len(self._masks) == REMEMBERED:
                 del self._masks[min(self._masks)]

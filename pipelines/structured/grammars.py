@@ -1,4 +1,4 @@
-"""Grammars: makes the constraints of a pipeline's requests."""
+"""Grammars: compiles structured output configurations to constraints."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ MOST_REMAINDERS = 100_000
 ANCHOR = "\x02"  # is part of no longer token
 # What printers of JSON put between its parts. An unsure model would go on with blank lines for ever, given leave.
 WHITE_SPACE = r" |\n[ \t]{0,40}"
-MOST_BEFORE = 3  # tokens that stand for the anchor and the space before it
-LONGEST_FORCED = 256  # characters: what llguidance forces is read anew behind each token
-AT_A_CUT = 4  # tokens at the end of a text that would be others if it went on
+MOST_BEFORE = 3  # tokens that the anchor and the space before it can take
+LONGEST_FORCED = 256  # characters: llguidance tokenizes forced text again behind each token
+AT_A_CUT = 4  # tokens at the end of a cut text that its continuation could change
 
 
 class Grammars:
-    """The vocabulary is read when the first request needs it, which takes seconds where it is large, and once only."""
+    """Compiles grammars for one tokenizer. The first use reads the vocabulary, which takes seconds if it is large."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -41,7 +41,7 @@ class Grammars:
         self._vocabulary: _Vocabulary | None = None
 
     def constraint(self, config: GenerationConfig) -> Constraint | None:
-        """What a request's answer has to keep to, if anything. Raises InvalidOption with the reason of llguidance."""
+        """The constraint of a request, or None. Raises InvalidOption with llguidance's reason."""
         if config.structured_output_config is None:
             return None
         with self._lock:
@@ -68,14 +68,14 @@ class Grammars:
 
 
 def _written(name: str, text: str) -> str:
-    """A form in llguidance's own notation. Raises ValueError."""
+    """The grammar in llguidance's own notation. Raises ValueError."""
     if name == "json_schema":
         return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITE_SPACE})
     return grammar_from("regex" if name == "regex" else "grammar", text)
 
 
 def _check_divisors(text: str) -> None:
-    """Raises ValueError for numbers that would take too long to be told apart."""
+    """Raises ValueError for `multipleOf` values whose automaton would have too many states."""
     together = 1
     for whole, fraction in DIVISOR.findall(text):
         digits = f"{whole}{fraction}".strip("0")  # a power of ten more or less makes no difference
@@ -100,9 +100,10 @@ def _shortened(text: str) -> str:
 
 
 class _Vocabulary:
-    """What llguidance asks of a tokenizer.
+    """The tokenizer as llguidance wants it.
 
-    The end of an answer is an id of its own, `end`, behind all others: which tokens end an answer is up to the request.
+    `end`, an additional id behind all token ids, stands for the end of an answer, because requests differ in the tokens
+    that end them.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -118,7 +119,7 @@ class _Vocabulary:
         self.tokenizer = LLTokenizer(TokenizerWrapper(self))
 
     def __call__(self, data: str | bytes) -> list[int]:
-        """The tokens in which the model would expect a text, in the middle of another; of a long one the first ones."""
+        """The model's usual tokens for a piece of text inside another; only the first ones if it is long."""
         whole = data if isinstance(data, str) else data.decode()
         text = whole[:LONGEST_FORCED]
         ids = self._tokens(text)

@@ -1,4 +1,4 @@
-"""StructuredOutputConfig: the form that an answer is to have."""
+"""StructuredOutputConfig: the form that an answer must have."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from ..errors import InvalidOption
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputConfig:
-    """One of three: a JSON schema, as JSON text; a regular expression that the whole answer matches; a context-free
-    grammar, in Lark's notation or in that of llama.cpp (GBNF).
+    """Exactly one of three; otherwise InvalidOption is raised.
 
-    What each may hold is what llguidance takes; a schema with a keyword that it does not know is refused when the
-    request is made. Raises InvalidOption unless exactly one is given.
+    json_schema: a JSON schema, as JSON text.
+    regex: a regular expression that the whole answer must match.
+    grammar: a context-free grammar in Lark's notation, or in that of llama.cpp (GBNF).
+
+    llguidance determines which keywords and syntax are possible; others are refused when the request is made.
     """
 
     json_schema: str | None = None
@@ -36,7 +38,7 @@ class StructuredOutputConfig:
 
     @property
     def form(self) -> tuple[str, str]:
-        """Which of the three it is, and its text."""
+        """The name of the field that is given, and its value."""
         for field in fields(self):
             if (text := getattr(self, field.name)) is not None:
                 return field.name, text
@@ -44,7 +46,7 @@ class StructuredOutputConfig:
 
     @classmethod
     def of(cls, value: Any) -> StructuredOutputConfig:
-        """The same from `openvino_genai`'s. Raises InvalidOption for its other forms and for what is neither."""
+        """Convert from `openvino_genai`'s class. Raises InvalidOption for its other forms and for any other type."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, openvino_genai.StructuredOutputConfig):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.pipelines.engine import engine as engine_module
+from outrider.pipelines.engine import scheduler as scheduler_module
 from outrider.pipelines.errors import CacheTooSmall
 from outrider.pipelines.model.paged_model import Rows
 
@@ -28,7 +28,7 @@ def test_batches_cached_prefixes_drafts_and_cuts_change_no_token(first, second, 
     model.rows = Rows(most=most_rows)  # which no pass exceeds
     engine, pool = fake_engine(model, some_drafters, cost=replace(COST))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_module, "PREFILL_ROWS", prefill_rows)
+        patch.setattr(scheduler_module, "PREFILL_ROWS", prefill_rows)
         for request in first:
             engine.add(request)
             for _ in range(rng.randrange(4)):
@@ -103,7 +103,7 @@ def test_nothing_is_read_twice():
     ("prompt_length", "lengths"), [(7, [7]), (8, [8]), (9, [8, 1]), (10, [8, 2]), (16, [8, 8]), (17, [8, 8, 1])]
 )
 def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_length, lengths):
-    monkeypatch.setattr(engine_module, "PREFILL_ROWS", 8)
+    monkeypatch.setattr(scheduler_module, "PREFILL_ROWS", 8)
     model = FakeModel(RULE)
     engine, _ = fake_engine(model, {"draft": right(RULE)})
     run(engine, new_request([1] * prompt_length, 1, mode="draft"))
@@ -210,7 +210,7 @@ def test_a_request_whose_beginning_another_was_computing_goes_on_when_that_one_i
 
 
 def test_a_long_prompt_holds_running_answers_up_by_one_chunk_a_pass(monkeypatch):
-    monkeypatch.setattr(engine_module, "PREFILL_ROWS_BESIDE_DECODING", 8)
+    monkeypatch.setattr(scheduler_module, "PREFILL_ROWS_BESIDE_DECODING", 8)
     model = FakeModel(RULE, num_blocks=128)
     engine, _ = fake_engine(model)
     running = new_request([1, 2, 3], 60)

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines.config import MODES
-from outrider.pipelines.engine import engine as engine_module
+from outrider.pipelines.engine import scheduler as scheduler_module
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.errors import BrokenLogits
 from outrider.pipelines.text.tokenizer import TextStream
@@ -129,7 +129,7 @@ class Trace:
     def _before_pass(self, windows: Sequence[Any]) -> None:
         if self.passes_to_break:
             self.passes_to_break -= 1
-            self.broken += self.engine._running
+            self.broken += self.engine._scheduler.running
             raise Planted("pass")
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +192,7 @@ ACTIONS = st.one_of(
 def test_what_breaks_one_request_is_that_ones_error_and_no_others(actions, num_drafters):
     trace = Trace(num_drafters)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(engine_module, "PREFILL_ROWS", 5)
+        monkeypatch.setattr(scheduler_module, "PREFILL_ROWS", 5)
         trace.patch(monkeypatch)
         for name, what in actions:
             for begun in {"begin": [what], "batch": what}.get(name, []):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from outrider.pipelines.config import MODES, GenerationConfig
-from outrider.pipelines.engine import engine as engine_module
+from outrider.pipelines.engine import scheduler as scheduler_module
 
 from ..real import Models, same, same_as_far_as_written
 from ..requests import Asked, Asking
@@ -102,7 +102,7 @@ def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows
     whole = (asking.prompt("code") * 200)[: 600 if rows > 30 else 150]
     asked.append(Asked(whole, asking.config(), 8))
     plain = [models.served().one(question) for question in asked]
-    monkeypatch.setattr(engine_module, "PREFILL_ROWS", rows)
+    monkeypatch.setattr(scheduler_module, "PREFILL_ROWS", rows)
     for modes in (["off"] * 7, [*MODES, "draft"]):
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
 

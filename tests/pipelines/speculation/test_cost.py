@@ -281,7 +281,7 @@ def test_without_a_measurement_decoding_is_plain_and_says_so(tmp_path, caplog):
         raise NoMeasurement("Passes took nonsense.")
 
     assert measured_cost(tmp_path / "cost.json", fail) is None
-    assert "decoded plainly: Passes took nonsense." in caplog.text
+    assert "nothing is drafted: Passes took nonsense." in caplog.text
     assert list(tmp_path.iterdir()) == []
 
 
