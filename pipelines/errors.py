@@ -1,16 +1,16 @@
-"""Every way in which Outrider refuses. Each message says what was wrong, the value, and what to do."""
+"""Errors that Outrider raises on purpose. Each message says what was wrong, the value, and what to do."""
 
 
 class OutriderError(Exception):
-    """The base of all errors that Outrider raises on purpose."""
+    """Base class of all of them."""
 
 
 class UnknownOption(OutriderError):
-    """An option that no part of Outrider knows, or that it does not support."""
+    """An option that Outrider does not have or support."""
 
 
 class InvalidOption(OutriderError):
-    """A known option with a value that it cannot have."""
+    """A value that an option cannot have."""
 
 
 class EmptyPrompt(OutriderError):
@@ -18,7 +18,7 @@ class EmptyPrompt(OutriderError):
 
 
 class UnknownToken(OutriderError):
-    """A prompt of token ids with one that the model's vocabulary does not have."""
+    """A token id that is not in the model's vocabulary."""
 
 
 class PromptTooLong(OutriderError):
@@ -38,22 +38,22 @@ class VocabularyMismatch(OutriderError):
 
 
 class UnsupportedModel(OutriderError):
-    """A model without a paged-attention form, or with inputs that the engine cannot feed."""
+    """A model that cannot be converted to paged attention, or has inputs that the engine cannot feed."""
 
 
 class UnsupportedDevice(OutriderError):
-    """A device that OpenVINO does not see, or on which the engine does not run."""
+    """A device that OpenVINO does not find, or on which the model cannot be loaded."""
 
 
 class DeviceFailed(OutriderError):
-    """A device, or what runs the model there, that gave up in the middle of a request."""
+    """A device, or OpenVINO GenAI, failed in the middle of a request."""
 
 
 class BrokenLogits(OutriderError):
-    """A row of logits that no token can be chosen from."""
+    """A row of logits from which no token can be chosen, such as one with a NaN."""
 
 
 def reason_of(error: BaseException) -> str:
-    """The last line of an error's message, which is where OpenVINO says what happened; without its full stop."""
+    """The last line of an error's message, where OpenVINO says what happened, without its full stop."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__).rstrip(".")

@@ -35,23 +35,23 @@ REFUSED_ELSEWHERE = {
 
 
 class LLMPipeline:
-    """A pair of models, loaded and ready to write.
+    """A pair of models, loaded and ready to generate. Calls from several threads are served together.
 
-    `models_path` is a pair folder or a bare IR folder; `cache_tokens` is how many tokens, of all requests together, the
-    key-value cache holds; `reference` is a folder of text files that answers may quote, of which an index is kept in
-    the user's cache folder; further keywords are OpenVINO properties for the target. Calls from several threads are
-    served together.
+    models_path: a pair folder, or a bare IR folder.
+    device: "CPU", or another device of OpenVINO, see below.
+    cache_tokens: capacity of the key-value cache in tokens, shared by all requests.
+    exact: whether the same seed gives the same text in every mode. None: if that makes a pass at most a tenth longer on
+        this machine; True: at any price; False: never. Otherwise text is lossless in distribution. The outcome is
+        `pipeline.exact`; it is saved in the user's cache folder, so that it does not change from run to run.
+    reference: a folder of text files that answers may quote; its index is saved in the user's cache folder.
+    properties: OpenVINO properties of the target.
 
-    `exact` says what the promise of the same text may cost: None keeps it where a pass takes at most a tenth longer for
-    it on this machine, True at any price, False never. What it came to is `pipeline.exact`, and is remembered in the
-    user's cache folder, so that it stays. Without the promise text is lossless in distribution.
-
-    On a `device` other than the CPU ("GPU", "GPU.1", "NPU") OpenVINO GenAI's pipeline decodes. There `exact` is False
-    and `modes` is ("off",): nothing is drafted, in mode "auto" either, and the same seed may give another text (see
-    `GenaiEngine`). `logprobs`, `logit_bias` and `structured_output_config` are refused there. Requests are served one
-    after the other. `exact=False` makes GenAI keep what it computed, so that the next turn of a chat begins sooner and
-    its text depends on what was asked before. Without `cache_tokens` the cache grows as needed; an NPU takes the
-    properties MAX_PROMPT_LEN and MIN_RESPONSE_LEN instead.
+    On devices other than the CPU ("GPU", "GPU.1", "NPU") OpenVINO GenAI decodes, one request after the other. There
+    `exact` is False and `modes` is ("off",): nothing is drafted, and the same seed may give another text (see
+    `GenaiEngine`). `logprobs`, `logit_bias` and `structured_output_config` are refused there. With `exact=False` GenAI
+    keeps computed prompts, so that the next turn of a chat begins sooner, but its text depends on earlier requests.
+    Without `cache_tokens` the cache grows as needed; an NPU has the properties MAX_PROMPT_LEN and MIN_RESPONSE_LEN
+    instead.
 
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """
@@ -77,7 +77,7 @@ class LLMPipeline:
         config = GenerationConfig.from_folder(self.pair.target)
         eos = self.tokenizer.eos_token_id
         self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
-        self._history: list[Message] | None = None  # of the chat that is on
+        self._history: list[Message] | None = None  # of the current chat
         self._engine: Backend
         self._speculation: Runtime | None = None
         self.modes: tuple[str, ...] = ("off",)
@@ -90,7 +90,7 @@ class LLMPipeline:
             return
         if reference is not None:
             raise InvalidOption(
-                f"reference={str(reference)!r} is of no use on {device}, where nothing is drafted: leave it out, "
+                f"reference={str(reference)!r} has no effect on {device}, where nothing is drafted: leave it out, "
                 "or load the pair with device='CPU'."
             )
         genai, room = load(self.pair.target, device, self.max_context, cache_tokens, exact is not False, properties)
@@ -99,24 +99,24 @@ class LLMPipeline:
 
     @property
     def exact(self) -> bool:
-        """Whether the same seed gives the same text in every mode; checked when the pair is loaded first."""
+        """Whether the same seed gives the same text in every mode; checked when the pair is first loaded."""
         return self._speculation is not None and self._speculation.exact
 
     @property
     def speculation(self) -> Runtime:
-        """What is measured and checked of the pair on the CPU. Raises UnsupportedDevice elsewhere."""
+        """The engine, its cost model and what else there is only on the CPU. Raises UnsupportedDevice elsewhere."""
         if self._speculation is None:
             raise UnsupportedDevice(f"Nothing is drafted on {self.device}: load the pair with device='CPU'.")
         return self._speculation
 
     @property
     def backend(self) -> Backend:
-        """What runs the requests; a program that serves many steps it from a thread of its own."""
+        """What runs the requests. A server can call its `step` in a thread of its own."""
         return self._engine
 
     def warm_up(self) -> None:
-        """Run the first passes, which pack the weights, compile kernels and can take seconds, and, once for each pair
-        and machine, measure what passes cost. Safe to call from a thread of its own.
+        """Run the first passes, which pack weights, compile kernels and can take seconds, and measure what passes cost
+        if that was not done before on this machine. Can be called in a thread of its own.
         """
         if self._speculation is not None:
             self._speculation.prepare()
@@ -144,12 +144,14 @@ class LLMPipeline:
     ) -> DecodedResults | DecodedText:
         """Answer a prompt, several prompts at once, or a conversation of messages with "role" and "content".
 
-        A prompt is a string or a list of token ids. A string is put into the model's chat template, where it has one,
-        unless `apply_chat_template=False`; token ids are taken as they are. `streamer` is called with each piece of
-        text (an `openvino_genai.StreamerBase` with each piece's token ids); True or a status other than RUNNING stops
-        the answer: the streamer is not called again, the result has the text that was held back from it too, and after
-        CANCEL a chat forgets the turn. `options` override the configuration for this call. The
-        answer to a string is a string; both kinds of result have `texts`, `stats` and `generations`.
+        inputs: strings or lists of token ids. A string is put into the model's chat template, if it has one, unless
+            `apply_chat_template=False`; token ids are used unchanged.
+        streamer: called with each piece of text (an `openvino_genai.StreamerBase` with the token ids). True or a status
+            other than RUNNING stops the answer: the streamer is not called again, the result includes text that had
+            been held back, and after CANCEL a chat forgets the turn.
+        options: override the configuration for this call.
+
+        The answer to a single string is a string; all results have `texts`, `stats` and `generations`.
 
         Raises EmptyPrompt, UnknownToken, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
         """
@@ -180,20 +182,20 @@ class LLMPipeline:
         return stream
 
     def streams(self, inputs: Inputs, generation_config: Config | None = None, **options: Any) -> list[Stream]:
-        """Begin all answers of a call to `generate`, in its order: they share passes, whichever is iterated.
+        """Begin all answers of a call to `generate`, in its order. They share passes, whichever of them is iterated.
 
-        Nothing is run and nobody who runs something is waited for, once `warm_up` has been called.
+        After `warm_up` this runs nothing and waits for nothing.
         """
         config = self._configured(generation_config, options)
         history = self._history
-        with ExitStack() as opened:  # a prompt that is refused ends those before it
+        with ExitStack() as opened:  # if a prompt is refused, the streams of those before it are closed
             prompts = self._prompts(inputs)
             streams = [opened.enter_context(each) for prompt in prompts for each in self._open(prompt, config, history)]
             opened.pop_all()
         return streams
 
     def start_chat(self, system_message: str = "") -> None:
-        """From now on each prompt is a message of one conversation, given as a string, and its answer is remembered."""
+        """Begin a conversation: from now on each prompt must be a string, its next message, and answers are kept."""
         self._history = [{"role": "system", "content": system_message}] if system_message else []
 
     def finish_chat(self) -> None:
@@ -206,7 +208,7 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
-        if self.device != CPU and chosen.mode == AUTO:  # nobody is there to draft
+        if self.device != CPU and chosen.mode == AUTO:  # there are no drafters
             chosen = chosen.updated({"mode": "off"})
         if self.device != CPU and chosen.mode not in self.modes:
             raise InvalidOption(
@@ -224,7 +226,7 @@ class LLMPipeline:
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
                 f"{', '.join(map(repr, self.modes))}, or export the pair with --draft."
             )
-        known = chosen.eos_token_ids | self._config.eos_token_ids  # OpenVINO GenAI notes them among the stop tokens
+        known = chosen.eos_token_ids | self._config.eos_token_ids  # OpenVINO GenAI lists them as stop tokens
         given = {"logit_bias": dict(chosen.logit_bias).keys(), "stop_token_ids": chosen.stop_token_ids - known}
         for name, ids in given.items():
             if ids and (highest := max(ids)) >= (size := self.tokenizer.vocabulary_size):
@@ -246,7 +248,7 @@ class LLMPipeline:
         return prompts
 
     def _open(self, prompt: Prompt, config: GenerationConfig, history: list[Message] | None) -> Iterator[Stream]:
-        """Begin each answer to a prompt, which is read once."""
+        """Begin each answer to a prompt, which is encoded once."""
         tokens = encode_prompt(prompt, history, self.tokenizer, config.apply_chat_template)
         constraint, num_earlier = self._grammars.constraint(config), 0
         if config.mode != "off":
@@ -266,7 +268,7 @@ class LLMPipeline:
             yield Stream(self._engine, request, text, remember if answer == 0 else lambda written: None)
 
     def _room(self, num_prompt_tokens: int, config: GenerationConfig) -> int:
-        """How many tokens the answer can have."""
+        """The most tokens that the answer can have."""
         context = self.max_context - num_prompt_tokens
         if context < 1:
             raise PromptTooLong(
@@ -282,11 +284,11 @@ class LLMPipeline:
                     "raise it, or set max_new_tokens."
                 )
             return min(context, config.max_length - num_prompt_tokens)
-        return max(1, min(context, self._cache_tokens - num_prompt_tokens))  # `add` refuses what cannot run
+        return max(1, min(context, self._cache_tokens - num_prompt_tokens))  # `Backend.add` refuses what cannot run
 
 
 def _feed(stream: Stream, streamer: Streamer) -> bool:
-    """Run the stream through the streamer until it stops it; whether that said that the turn is to be forgotten."""
+    """Feed the stream to the streamer until the latter stops it; returns whether a chat is to forget the turn."""
     forget = False
     for piece in stream:
         if isinstance(streamer, openvino_genai.StreamerBase):

@@ -1,4 +1,4 @@
-"""Keep the libraries that Outrider stands on from reporting usage, and from fetching anything unasked."""
+"""Privacy: keeps Outrider's dependencies from reporting usage, and from downloading anything unasked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ _NETWORK_OFF = {"HF_HUB_OFFLINE": "1"}
 
 
 def keep_private(network: bool = False) -> None:
-    """Turn the telemetry of OpenVINO, NNCF, Gradio and Hugging Face off for this process.
+    """Turn off the telemetry of OpenVINO, NNCF, Gradio and Hugging Face for this process.
 
-    Programs call it before they import those libraries, which read the variables only then; nothing calls it by
-    itself. A variable that the user has set stays.
-    `network`: whether models may be downloaded from the Hugging Face hub, for a command that says it does so.
+    Programs must call it before they import those libraries, which read the variables on import. It is never called
+    implicitly, and variables that the user has set are kept.
+
+    network: whether models may be downloaded from the Hugging Face hub.
     """
     for name, value in (_TELEMETRY_OFF if network else _TELEMETRY_OFF | _NETWORK_OFF).items():
         os.environ.setdefault(name, value)
@@ -25,11 +26,11 @@ def keep_private(network: bool = False) -> None:
 
 
 def take_silence_for_no() -> None:
-    """Let OpenVINO and NNCF report only for those who have agreed with OpenVINO's `opt_in_out --opt_in`.
+    """Let OpenVINO and NNCF report only for users who have agreed with OpenVINO's `opt_in_out --opt_in`.
 
-    Unless a file in the user's home says no, `import openvino` reports itself and leaves an identifier there, so this
-    has to come before it. There is no variable against it, and to write that file would change the setting of the
-    user's other programs; so within this process a missing file counts as a no.
+    Unless a file in the user's home says no, `import openvino` sends a report and stores an identifier there, so this
+    must be called before. No variable prevents it, and writing that file would change the setting for the user's other
+    programs. So a missing file counts as a no within this process.
     """
     try:
         from openvino_telemetry.utils import opt_in_checker

@@ -1,4 +1,4 @@
-"""What a request gives back: pieces while it runs, a Generation when it is done."""
+"""Results: pieces while a request runs, and a Generation at its end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .text.tokenizer import Span
 class Piece:
     """The next part of an answer.
 
-    `sources` tells for each of `token_ids` who proposed it ("target", or the drafter's name); `spans` cut `text` the
-    same way; `logprobs` are those of the same tokens, where the request wanted any. The last piece of an answer has a
-    `finish_reason` ("stop", "length" or "cancelled") and `stats`.
+    sources: for each of `token_ids` who proposed it, "target" or the name of a drafter; `spans` divide `text` alike.
+    logprobs: for each of `token_ids`, if the request asked for them.
+    finish_reason, stats: only in the last piece; the reason is "stop", "length" or "cancelled".
     """
 
     text: str
@@ -29,7 +29,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One finished answer; the fields are those of `Piece`, and what happened in each pass."""
+    """A finished answer, with the fields of `Piece` and a record of each pass."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -42,7 +42,7 @@ class Generation:
 
 
 class _Answers:
-    """What every result of `generate` tells of its answers."""
+    """What all results of `generate` have in common."""
 
     generations: tuple[Generation, ...]
 
@@ -70,7 +70,7 @@ class DecodedResults(_Answers):
 
 
 class DecodedText(str, _Answers):
-    """The one answer to one string: the text, as programs written for `openvino_genai` expect it, and its details."""
+    """The single answer to a string: its text, as programs written for `openvino_genai` expect, with the details."""
 
     def __new__(cls, generation: Generation) -> DecodedText:
         text = super().__new__(cls, generation.text)

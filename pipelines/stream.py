@@ -1,4 +1,4 @@
-"""Stream: an answer, piece by piece, while it is written."""
+"""Stream: an answer, piece by piece, while it is generated."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from .text.tokenizer import Span, TextStream
 
 
 class Stream(Iterator[Piece]):
-    """Iterate to run the request. `cancel` lets it end with a last piece; `close`, or dropping it, just ends it.
+    """Iterate over it to run the request. `cancel` ends it with a last piece; `close`, or dropping the stream, ends it
+    silently. Either way the request's cache blocks are freed at once.
 
-    Either way the request's blocks are free at once. An error of the request is raised where it would have gone on.
-    `advance` runs a single pass, for those who want to know of each, such as of those that only read the prompt. Where
-    another thread steps the backend, `take` gives what there is without running anything.
+    An error of the request is raised in place of the next piece. `advance` runs a single pass, for callers that want to
+    follow each, for example while a long prompt is read. If another thread runs the backend, `take` returns what there
+    is without running anything.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Stream(Iterator[Piece]):
         self._engine = engine
         self._request = request
         self._text = text
-        self._on_end = on_end  # gets the whole text; not called for an answer that was closed or failed
+        self._on_end = on_end  # called with the whole text, unless the answer was closed or failed
         self._spans: list[Span] = []
         self._num_sent = 0
         engine.add(request)
@@ -44,14 +45,15 @@ class Stream(Iterator[Piece]):
         raise StopIteration
 
     def advance(self) -> Piece | None:
-        """Run one pass, unless all is written, and give the next piece if there is one. Raises the request's error."""
-        with self._engine.lock:  # a pass that another thread runs writes into this answer too
+        """Run one pass unless the answer has ended, and return the next piece if there is one. Raises the request's
+        error."""
+        with self._engine.lock:  # passes that other threads run extend this answer as well
             if not self._ended and not self._request.finished:
                 self._engine.step()
             return self.take()
 
     def take(self) -> Piece | None:
-        """The next piece if it is written already. Raises the request's error."""
+        """The next piece if there is one already. Raises the request's error."""
         with self._engine.lock:
             if self._ended:
                 return None
@@ -67,7 +69,7 @@ class Stream(Iterator[Piece]):
 
     @property
     def ended(self) -> bool:
-        """Whether there is nothing more to come."""
+        """Whether no further piece will come."""
         return self._ended
 
     @property
@@ -76,7 +78,7 @@ class Stream(Iterator[Piece]):
 
     @property
     def read_tokens(self) -> int:
-        """Tokens of the prompt that have been read or were in the cache; not told on the way where GenAI decodes."""
+        """Tokens of the prompt that have been read or were cached. With GenAI it stays 0 until the first token."""
         with self._engine.lock:
             return self.prompt_tokens if self._request.num_new else min(self._request.num_cached, self.prompt_tokens)
 
@@ -93,7 +95,7 @@ class Stream(Iterator[Piece]):
             return tuple(self._request.trace)
 
     def cancel(self) -> None:
-        """End the answer here; the next piece is the last."""
+        """End the answer now; the next piece is the last."""
         self._engine.cancel(self._request)
 
     def close(self) -> None:
@@ -101,9 +103,9 @@ class Stream(Iterator[Piece]):
         self._ended = True
 
     def finish(self) -> Generation:
-        """Run to the end and return the whole answer, or what there is of one that was closed.
+        """Run to the end and return the whole answer, or the beginning of one that was closed.
 
-        Raises the request's error, again if it was raised before.
+        Raises the request's error, even if it was raised before.
         """
         for _ in self:
             pass
@@ -111,7 +113,7 @@ class Stream(Iterator[Piece]):
         if request.error is not None:
             raise request.error
         assert request.finish_reason is not None
-        self._spans += self._text.take(final=True)  # where it was closed, tokens may be there that no piece has told
+        self._spans += self._text.take(final=True)  # of a closed answer no piece may have had the last tokens
         return Generation(
             text="".join(span.text for span in self._spans),
             token_ids=tuple(request.new_tokens),

@@ -1,4 +1,4 @@
-"""TokenLogprobs: how likely the model itself held a token, and which it held likeliest."""
+"""TokenLogprobs: the model's probability of a token, and its likeliest tokens."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .sampling import Logits, sound
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Natural logarithms of probabilities, by the softmax of the model's raw logits: before penalties, bias,
+    """Natural logarithms of probabilities, from the softmax of the model's raw logits: before penalties, bias,
     temperature, truncation and structured output.
 
-    top: the likeliest tokens and theirs, likeliest first; equally likely ones by id.
+    top: the likeliest tokens with theirs, in descending order; equally likely ones by id.
     """
 
     token: int
@@ -23,10 +23,7 @@ class TokenLogprobs:
 
     @classmethod
     def of(cls, logits: Logits, token: int, num_top: int) -> TokenLogprobs:
-        """What a row of logits says of the token that was chosen there. Computed in float64.
-
-        Raises BrokenLogits.
-        """
+        """The entry for a token that was chosen from a row of logits, computed in float64. Raises BrokenLogits."""
         scores = sound(logits).astype(np.float64)
         scores -= scores.max()
         scores -= np.log(np.exp(scores).sum())

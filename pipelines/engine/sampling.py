@@ -1,4 +1,4 @@
-"""From a row of logits to the token for (seed, answer, position): pure functions, no state, no random generator.
+"""Sampling: pure functions from a row of logits to the token for (seed, answer, position), without any state.
 
 The token at position t is `argmax over v of (score(v) + Gumbel(seed, answer, t, v))`, where the scores are the
 processed logits; by the Gumbel-max identity this samples from softmax(score) (Maddison et al., arXiv 1411.0030). The
@@ -33,10 +33,10 @@ MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
 UNIT = 2.0**-52
 GROUP_SIZE = 64  # neighbouring ids
-FEW_GROUPS = 8  # that are looked into to begin with
-# How far below the best score the likeliest tokens are looked for, before all are taken into account.
+FEW_GROUPS = 8  # groups to compute first
+# How far below the best score to look for the likeliest tokens, before all are considered.
 REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
-ROUNDING = 1e-9  # more than what noise and scores are rounded by
+ROUNDING = 1e-9  # above the rounding errors of noise and scores
 
 
 def choose_token(
@@ -57,23 +57,24 @@ def choose_token(
 
 
 def sound(scores: S) -> S:
-    """Scores that a token can be chosen from; all others raise BrokenLogits. The maximum shows every NaN."""
+    """The scores unchanged, if a token can be chosen from them; otherwise BrokenLogits is raised. The maximum is NaN if
+    any score is."""
     highest = float(scores.max())
     if math.isfinite(highest):
         return scores
     if highest == -math.inf:
         raise BrokenLogits(
-            "No token can follow, as the model gives each that may a probability of 0 (a logit of -inf): ask for less "
-            "with structured_output_config, stop_token_ids and min_new_tokens, or export the pair again."
+            "No token can follow, as the model gives every allowed one a probability of 0 (a logit of -inf): ask for "
+            "less with structured_output_config, stop_token_ids and min_new_tokens, or export the pair again."
         )
     raise BrokenLogits(
-        f"The model's logits hold {highest}, and no token can be chosen from them: load the pair with "
+        f"The model's logits contain {highest}, so no token can be chosen: load the pair with "
         "INFERENCE_PRECISION_HINT='f32', or export it again."
     )
 
 
 def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:
-    """Logits of which only those of the `allowed` tokens are left over; the others, and ids behind them, are -inf."""
+    """Logits of the `allowed` tokens; those of all others, and of ids beyond `allowed`, are -inf."""
     if allowed is None:
         return logits
     size = min(logits.size, allowed.size)
@@ -85,7 +86,7 @@ def restricted(logits: Logits, allowed: NDArray[np.bool_] | None) -> Logits:
 def penalized(
     logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig
 ) -> Logits | Scores:
-    """Logits after the penalties and the bias, [vocabulary]: float64, or as they came where nothing changes them.
+    """Logits after penalties and bias, float64 [vocabulary]; unchanged if the configuration has neither.
 
     Repetition divides positive and multiplies negative logits of every token in prompt and answer (CTRL, arXiv
     1909.05858); presence and frequency subtract once, or once for each occurrence, for tokens of the answer. Last
@@ -110,7 +111,8 @@ def penalized(
 
 
 def candidates(scores: Logits | Scores, config: GenerationConfig) -> tuple[Ids, Scores]:
-    """The ids (ascending) and tempered scores that top-k, then top-p, then min-p leave over; never none.
+    """The ids (ascending) that remain after top-k, top-p and min-p, in this order, at least one, and their scores
+    divided by the temperature.
 
     At equal scores the lower id is kept. Top-p keeps the smallest set of the most probable tokens whose probabilities
     add up to `top_p` (Holtzman et al., arXiv 1904.09751); min-p keeps those at least `min_p` times as probable as the
@@ -171,7 +173,7 @@ def _tempered(scores: Logits | Scores, best: np.floating[Any], temperature: floa
 
 
 def _likeliest(scores: Logits | Scores, are_enough: Callable[[Ids], bool]) -> Ids:
-    """Those of the highest scores that are enough, found without sorting all."""
+    """Ids of the highest scores, as many as `are_enough` or more, found without sorting all."""
     best = scores.max()
     for reach in REACHES:
         ids = np.flatnonzero(scores >= best - reach)
@@ -181,7 +183,7 @@ def _likeliest(scores: Logits | Scores, are_enough: Callable[[Ids], bool]) -> Id
 
 
 def _top(ids: Ids, scores: Logits | Scores, num: int) -> Ids:
-    """So many of the highest scores, the lower ids of equal ones."""
+    """The ids of the `num` highest scores; of equal ones the lower."""
     if num >= ids.size:
         return ids
     least = np.partition(scores, -num)[-num]
@@ -192,7 +194,7 @@ def _top(ids: Ids, scores: Logits | Scores, num: int) -> Ids:
 
 
 def _nucleus(scores: Scores, top_p: float) -> Ids:
-    """Where the most probable are that have the mass `top_p` together."""
+    """Indices of the smallest set of most probable tokens with a total probability of `top_p`."""
     odds = np.exp(scores)
     mass = top_p * odds.sum()
     likeliest = _likeliest(scores, lambda ids: odds[ids].sum() >= mass)

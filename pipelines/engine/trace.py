@@ -1,4 +1,4 @@
-"""What happened in each pass. Every statistic is read off it, so nothing is counted twice."""
+"""Trace: a record of each pass, from which all statistics are computed."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-TARGET = "target"  # the source of a token that nobody foresaw
+TARGET = "target"  # the source of a token that no drafter proposed
 
 
 @dataclass(frozen=True, slots=True)
 class PassRecord:
     """One request's part in one pass of the target, which may serve others too. Times are in seconds.
 
-    began, ended: of `time.perf_counter`, drafting included.
-    target_s, draft_s: what of it the target took, and the draft model for all requests of the pass.
-    num_rows: rows of the target's window.
+    began, ended: by `time.perf_counter`, drafting included.
+    target_s, draft_s: the time of the target, and of the draft model for all requests of the pass.
+    num_rows: rows of this request in the target's pass.
     drafted: who proposed each token of the draft.
-    sources: who proposed each kept token; TARGET where nobody did.
+    sources: who proposed each kept token; TARGET if nobody did.
     """
 
     began: float
@@ -38,13 +38,14 @@ class PassRecord:
 class Statistics:
     """The figures of one request, times in seconds.
 
-    tokens_per_s: the rate after the first pass that gave any.
-    drafted_by, accepted_by: tokens by drafter; those copied from the earlier turns of a conversation under that name.
-    target_s, draft_s: time in the target's passes and in the draft model; what is left of total_s is everything else.
+    cached_tokens: tokens of the prompt that were taken over from earlier requests.
+    tokens_per_s: the rate after the first token.
+    drafted_by, accepted_by: tokens by drafter; "earlier_turn" are those copied from earlier turns of a conversation.
+    target_s, draft_s: time in the target's passes and in the draft model; the rest of total_s is everything else.
     """
 
     prompt_tokens: int
-    cached_tokens: int  # of the prompt, taken over from earlier requests
+    cached_tokens: int
     new_tokens: int
     passes: int
     drafted: int
@@ -59,7 +60,7 @@ class Statistics:
 
     @classmethod
     def of(cls, trace: Sequence[PassRecord], began: float, prompt_tokens: int, cached_tokens: int) -> Statistics:
-        """Read the figures off a request's trace. `began` is when it was submitted."""
+        """Compute the figures from a request's trace. `began` is when it was submitted."""
         writing = [record for record in trace if record.sources]
         first = writing[0] if writing else None
         later = sum(len(record.sources) for record in writing[1:])

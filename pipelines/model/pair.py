@@ -1,4 +1,4 @@
-"""Pair: a target and what drafts for it, as they lie on disk."""
+"""Pair: a target and its draft model on disk."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ MODEL_FILES = (
 
 
 def name_of(pair: Path) -> str:
-    """What people call a pair: its folder's name, or its parent's where that is just called "pair"."""
+    """The name of a pair's folder, or of the parent folder if it is just called "pair"."""
     folder = pair.resolve()
     return folder.parent.name if folder.name == "pair" else folder.name
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A pair folder holds target/, pair.json and, where a model drafts, draft/. A bare IR folder is a pair too."""
+    """A pair folder contains target/, pair.json and, if there is a draft model, draft/. A bare IR folder is a pair
+    without a draft model."""
 
     path: Path
     target: Path
@@ -33,13 +34,13 @@ class Pair:
 
     @classmethod
     def open(cls, path: str | Path) -> Pair:
-        """Find the models in a folder. Raises BrokenPair where a file is missing or cannot be read."""
+        """Find the models in a folder. Raises BrokenPair if a file is missing or cannot be read."""
         folder = Path(path).expanduser()
         if not folder.is_dir():
             raise BrokenPair(f"There is no folder {folder}: give a folder that `outrider export` made.")
         if not any((folder / name).exists() for name in ("openvino_model.xml", "pair.json")):
             raise BrokenPair(
-                f"{folder} is no pair, as it has neither pair.json nor openvino_model.xml: give a folder that "
+                f"{folder} is not a pair, since it has neither pair.json nor openvino_model.xml: give a folder that "
                 "`outrider export` made."
             )
         if (folder / "openvino_model.xml").is_file():
@@ -65,31 +66,31 @@ class Pair:
 
     @property
     def properties(self) -> dict[str, str | int]:
-        """OpenVINO properties that the target is to run with. They can change its text, so they belong to the pair.
+        """OpenVINO properties for the target. They can change its text, so they are part of the pair.
 
         Raises BrokenPair.
         """
         target = self._models.get("target", {})
         found = target.get("properties", {}) if isinstance(target, dict) else None
         if not isinstance(found, dict) or not all(isinstance(value, (str, int)) for value in found.values()):
-            raise BrokenPair(f"{self.path / 'pair.json'} has no sound properties ({found!r}): export the pair again.")
+            raise BrokenPair(f"{self.path / 'pair.json'} has invalid properties ({found!r}): export the pair again.")
         return found
 
     @property
     def _models(self) -> dict[str, Any]:
         models = self.metadata.get("models", {})
         if not isinstance(models, dict):
-            raise BrokenPair(f"{self.path / 'pair.json'} does not tell its models ({models!r}): export the pair again.")
+            raise BrokenPair(f"{self.path / 'pair.json'} does not list its models ({models!r}): export the pair again.")
         return models
 
     @property
     def max_context(self) -> int:
-        """Tokens that prompt and answer can have together, by the target's config.json."""
+        """The most tokens of prompt and answer together, by the target's config.json."""
         return context_length(self.target)
 
 
 def context_length(model: Path) -> int:
-    """The longest sequence that a model was made for, in tokens. Raises BrokenPair where its config.json hides it."""
+    """The longest sequence that a model supports, in tokens. Raises BrokenPair if its config.json does not say."""
     config = read_json(model / "config.json")
     inner = config.get("text_config")
     length = config.get("max_position_embeddings") or (isinstance(inner, dict) and inner.get("max_position_embeddings"))

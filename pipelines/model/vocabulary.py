@@ -1,4 +1,4 @@
-"""Do two models mean the same by each token id?"""
+"""Vocabulary: checks that two models use the same token ids."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ABSENT = -1
 
 
 def check_same_vocabulary(target: Mapping[bytes, int], draft: Mapping[bytes, int], names: str) -> None:
-    """Compare two vocabularies, from token to id. Raises VocabularyMismatch, which shows the first ids that differ."""
+    """Compare two vocabularies, token to id. Raises VocabularyMismatch, which shows the first differences."""
     if target == draft:
         return
     both = ((target.get(token, ABSENT), draft.get(token, ABSENT), token) for token in target.keys() | draft.keys())
@@ -26,7 +26,7 @@ def check_same_vocabulary(target: Mapping[bytes, int], draft: Mapping[bytes, int
 
 
 def _first_id(change: tuple[int, int, bytes]) -> tuple[int, bytes]:
-    """Orders changes by the first id that they concern, in either vocabulary."""
+    """Sorts differences by the lowest id in either vocabulary."""
     return min(place for place in change[:2] if place != ABSENT), change[2]
 
 

@@ -1,4 +1,4 @@
-"""From what a caller gives (a string, token ids, messages, a chat history) to the tokens of a prompt."""
+"""Prompts: turns a string, token ids, messages or a chat history into token ids."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Inputs: TypeAlias = Text | Sequence[str | int | Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class TokenPrompt:
-    """A prompt in the model's own tokens. It is taken as it is, without a chat template."""
+    """A prompt given as token ids, to which no chat template is applied."""
 
     ids: tuple[int, ...]
 
@@ -32,7 +32,7 @@ def prompts_of(inputs: Inputs) -> list[Prompt]:
         return [inputs]
     if not isinstance(inputs, Sequence):
         raise InvalidOption(
-            f"{type(inputs).__name__} is no prompt: give a string, token ids, a list of either, or chat messages."
+            f"{type(inputs).__name__} is not a prompt: give a string, token ids, a list of either, or chat messages."
         )
     if not inputs:
         raise EmptyPrompt("The list of prompts is empty: give at least one.")
@@ -45,7 +45,7 @@ def prompts_of(inputs: Inputs) -> list[Prompt]:
         return [_token_prompt(prompt) for prompt in prompts]
     for message in prompts:
         if not isinstance(message, Mapping) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
-            raise InvalidOption(f"{message!r} is no chat message: give a dictionary of strings 'role' and 'content'.")
+            raise InvalidOption(f"{message!r} is not a chat message: give a mapping of strings 'role' and 'content'.")
     return [prompts]
 
 
@@ -63,10 +63,14 @@ def messages_of(prompt: Text, history: Sequence[Message] | None, use_template: b
 def encode_prompt(
     prompt: Prompt, history: Sequence[Message] | None, tokenizer: Tokenizer, use_template: bool
 ) -> list[int]:
-    """The token ids of a prompt, in the model's chat template where that is wanted or the prompt is a conversation.
+    """The token ids of a prompt.
 
-    history: the chat that is on, of which the prompt is the next message; None outside of one.
-    A model without a template takes a string as it is. Raises EmptyPrompt, UnknownToken and InvalidOption.
+    The model's chat template is applied if `use_template`, and to conversations in any case; a string for a model
+    without a template is encoded as it is.
+
+    history: the current chat, of which the prompt is the next message; None if there is none.
+
+    Raises EmptyPrompt, UnknownToken and InvalidOption.
     """
     if history is not None and not (isinstance(prompt, str) and use_template):
         raise InvalidOption(
@@ -92,7 +96,7 @@ def encode_prompt(
 def num_earlier_tokens(
     prompt: Prompt, history: Sequence[Message] | None, tokenizer: Tokenizer, use_template: bool, tokens: Sequence[int]
 ) -> int:
-    """How many first `tokens` of a conversation are of its turns before the last: those up to the latest answer."""
+    """How many of the first `tokens` of a conversation belong to earlier turns, up to the latest answer."""
     if isinstance(prompt, TokenPrompt) or not tokenizer.has_chat_template:
         return 0
     messages = messages_of(prompt, history, use_template) or []
@@ -101,7 +105,7 @@ def num_earlier_tokens(
         return 0
     try:
         earlier = _templated(prompt, messages[: answers[-1] + 1], tokenizer, add_generation_prompt=False)
-    except InvalidOption:  # a template that wants a question at the end
+    except InvalidOption:  # the template requires a question at the end
         return 0
     return next((i for i, (a, b) in enumerate(zip(earlier, tokens, strict=False)) if a != b), len(earlier))
 
@@ -117,7 +121,7 @@ def _templated(
 
 
 def _says_something(message: Message) -> bool:
-    return bool(message.get("content")) or message.get("role") == "tool"  # which may well return nothing
+    return bool(message.get("content")) or message.get("role") == "tool"  # a tool may return nothing
 
 
 def _is_id(value: object) -> bool:
@@ -126,7 +130,7 @@ def _is_id(value: object) -> bool:
 
 def _token_prompt(ids: Sequence[Any]) -> TokenPrompt:
     if wrong := [value for value in ids if not _is_id(value)]:
-        raise InvalidOption(f"{wrong[0]!r} in a prompt of token ids is none: give whole numbers.")
+        raise InvalidOption(f"{wrong[0]!r} in a prompt of token ids is not one: give whole numbers.")
     return TokenPrompt(tuple(ids))
 
 

@@ -1,4 +1,4 @@
-"""What each token of a tokenizer stands for, as bytes."""
+"""TokenBytes: the bytes that each token of a vocabulary stands for."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ import regex
 
 from .tokenizer import INCOMPLETE, Tokenizer
 
-SPACE = "▁".encode()  # what SentencePiece writes for a space
+SPACE = "▁".encode()  # SentencePiece's sign for a space
 SIGNS = regex.compile(f"{INCOMPLETE}+")
-BYTE = regex.compile(rb"<0x([0-9A-F]{2})>")  # and for a byte that is no character of its vocabulary
+BYTE = regex.compile(rb"<0x([0-9A-F]{2})>")  # SentencePiece's form for a byte that is not in its vocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """of: for each id the bytes that it adds to a text, empty where that cannot be told.
-    special: ids that add none, such as the end of an answer; `of` holds their names."""
+    """of: the bytes that each id adds to a text, empty if unknown.
+    special: ids that add no text, such as the end of an answer; `of` has their names.
+    """
 
     of: tuple[bytes, ...]
     special: frozenset[int]
 
     @classmethod
     def read(cls, tokenizer: Tokenizer) -> TokenBytes:
-        """Vocabularies write tokens in several ways; which one it is, the detokenizer tells."""
+        """Vocabularies write tokens in several ways; comparing with the detokenizer's texts tells which."""
         vocabulary = tokenizer.vocabulary
         ids = [token_id for name, token_id in vocabulary.items() if name]
         names = {token_id: name for name, token_id in vocabulary.items()}
@@ -44,13 +45,13 @@ class TokenBytes:
 
 
 def _anchor(vocabulary: Mapping[bytes, int], tokenizer: Tokenizer) -> int:
-    """A token to put before others, whose first space some detokenizers take away."""
+    """A token to put before others, because some detokenizers drop a space at the beginning."""
     letters = (token_id for name, token_id in sorted(vocabulary.items()) if name.isalpha())
     return next((token_id for token_id in letters if tokenizer.decode([token_id])), min(vocabulary.values()))
 
 
 def _forms(name: bytes) -> Sequence[bytes]:
-    """What a token of this name may stand for."""
+    """The bytes that a token of this name may stand for."""
     byte = BYTE.fullmatch(name)
     return (name, name.replace(SPACE, b" "), *((bytes.fromhex(byte[1].decode()),) if byte else ()))
 
@@ -60,5 +61,5 @@ def _shown(form: bytes) -> str:
 
 
 def _merged(text: str) -> str:
-    """Decoders differ in how many signs they put for bytes that are no character."""
+    """Detokenizers differ in how many replacement characters they write for invalid bytes."""
     return SIGNS.sub(INCOMPLETE, text) if INCOMPLETE in text else text

@@ -1,4 +1,4 @@
-"""Text in and out: the tokenizer, and the stream that turns tokens into text without ever splitting a character."""
+"""Tokenizer, and TextStream, which turns tokens into text without ever splitting a character."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import regex
 
 from ..errors import BrokenPair, InvalidOption
 
-INCOMPLETE = "\ufffd"  # what a detokenizer puts where the bytes of a character are still missing
+INCOMPLETE = "\ufffd"  # detokenizers write it for a character of which bytes are missing
 GRAPHEME = regex.compile(r"\X")
 
-# Operations of a detokenizer that writes each token the same way wherever it stands.
+# The operations of detokenizers whose text for a token does not depend on its neighbours.
 CONTEXT_FREE = frozenset(
     ("Parameter", "Const", "Convert", "VocabDecoder", "ByteFallback", "FuzeRagged", "UTF8Validate", "StringTensorPack",
      "Result")
@@ -27,10 +27,10 @@ CONTEXT_FREE = frozenset(
 
 
 class Tokenizer:
-    """A pair's tokenizer and chat template. Raises BrokenPair where its files are missing or damaged.
+    """A pair's tokenizer and chat template. Raises BrokenPair if its files are missing or damaged.
 
-    Where the detokenizer writes each token the same way wherever it stands, texts are put together from those of single
-    tokens: between two passes of a model, when nothing of it is in the processor's caches, running it takes long.
+    If the text of a token does not depend on its neighbours, texts are concatenated from cached texts of single tokens,
+    since between two passes of a model, when the processor's caches are cold, running the detokenizer takes long.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -84,7 +84,7 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str:
-        """The template's text; empty where there is none."""
+        """The template's text; empty if there is none."""
         return self._tokenizer.chat_template
 
     def apply_chat_template(
@@ -94,9 +94,11 @@ class Tokenizer:
         tools: Sequence[Mapping[str, Any]] = (),
         extra_context: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
-        """The prompt for a conversation, with the tools that the model may call and further variables of the template.
+        """The text of a prompt for a conversation.
 
-        Raises InvalidOption for messages that the template cannot take.
+        tools: those that the model may call. extra_context: additional variables of the template.
+
+        Raises InvalidOption for messages that the template refuses.
         """
         given: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
         if extra_context:
@@ -116,7 +118,7 @@ def _is_context_free(detokenizer: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A piece of text and who proposed the tokens that it came from."""
+    """A piece of text, and who proposed its tokens."""
 
     text: str
     source: str
@@ -125,8 +127,8 @@ class Span:
 class TextStream:
     """Turns tokens into text as they come, and finds stop strings.
 
-    Text is held back while a later token could still change what it is: an incomplete character, the last grapheme
-    cluster (Unicode annex 29: a combining mark or an emoji modifier may follow), the beginning of a stop string.
+    Text is held back as long as later tokens could change it: an incomplete character, the last grapheme cluster
+    (Unicode annex 29: a combining mark or an emoji modifier may follow), the beginning of a stop string.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop_strings: Iterable[str] = (), include_stop: bool = False) -> None:
@@ -161,7 +163,7 @@ class TextStream:
         return len(tokens)
 
     def take(self, final: bool = False) -> tuple[Span, ...]:
-        """The text that can no longer change, with its sources; all that is left when `final`."""
+        """The text that can no longer change, with its sources; with `final`, all that is left."""
         if final and not self.stopped:
             whole = self._tokenizer.decode(self._ids)
             self._append(whole[len(self._read) :], self._last_source)
@@ -189,7 +191,7 @@ class TextStream:
         self._tail = seen[-longest:] if longest else ""
 
     def _settled(self, held: str) -> int:
-        """How many characters of the held text cannot change any more."""
+        """How many characters of the held text can no longer change."""
         if not held:
             return 0
         stop_prefix = max(

@@ -91,7 +91,7 @@ def test_drafting_by_genai_is_refused(embedded_pair, device, properties):
 
 
 def test_files_to_quote_from_are_refused_where_nothing_is_drafted(embedded_pair, tmp_path):
-    with pytest.raises(InvalidOption, match=r"reference='.*' is of no use on GPU"):
+    with pytest.raises(InvalidOption, match=r"reference='.*' has no effect on GPU"):
         Elsewhere(embedded_pair, "GPU").open(reference=tmp_path)
 
 

@@ -126,9 +126,9 @@ def with_number(number: float, place: slice, where: Callable[[Sequence[int]], bo
 @pytest.mark.parametrize(
     ("number", "place", "message"),
     [
-        (math.nan, slice(5, 6), "logits hold nan"),
-        (math.nan, slice(None), "logits hold nan"),
-        (math.inf, slice(5, 6), "logits hold inf"),
+        (math.nan, slice(5, 6), "logits contain nan"),
+        (math.nan, slice(None), "logits contain nan"),
+        (math.inf, slice(5, 6), "logits contain inf"),
         (-math.inf, slice(None), "No token can follow"),
     ],
     ids=str,

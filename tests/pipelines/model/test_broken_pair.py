@@ -70,7 +70,7 @@ def test_a_configuration_without_context_length_is_told(pair: Path):
 def test_a_folder_that_is_none_or_empty_is_told(tmp_path: Path):
     with pytest.raises(BrokenPair, match=r"There is no folder .*nowhere"):
         LLMPipeline(tmp_path / "nowhere")
-    with pytest.raises(BrokenPair, match=r"is no pair, as it has neither pair\.json nor openvino_model\.xml"):
+    with pytest.raises(BrokenPair, match=r"is not a pair, since it has neither pair\.json nor openvino_model\.xml"):
         LLMPipeline(tmp_path)
 
 

@@ -289,7 +289,7 @@ def test_a_cache_folder_that_cannot_be_written_costs_the_keeping_only(tmp_path, 
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING):
         assert measured_cost(tmp_path / "file" / "cost.json", lambda: MODEL) == MODEL
-    assert "measured again next time" in caplog.text
+    assert "will be repeated next time" in caplog.text
 
 
 def test_another_model_or_other_properties_are_measured_anew(embedded_pair):

@@ -267,13 +267,19 @@ def test_what_is_typed_waits_in_its_conversation(page) -> None:
     expect(page.locator("#prompt textarea")).to_have_value("Something else.")
 
 
-def test_an_answer_in_another_window_is_seen_and_can_be_stopped(page, pipeline) -> None:
+def second_window_on_a_growing_answer(page: Page, pipeline: ScriptedPipeline) -> Page:
+    """It has opened the conversation of `page`, whose answer waits for `pipeline.gate`."""
     pipeline.gate.clear()
     ask(page, "Write area.")
     expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
     other = opened(page.url, page.context, WIDE)
-    other.locator("#listing label").click()
+    listed(other).click()
     expect(other.locator("#stop")).to_be_visible()
+    return other
+
+
+def test_an_answer_in_another_window_is_seen_and_can_be_stopped(page, pipeline) -> None:
+    other = second_window_on_a_growing_answer(page, pipeline)
     other.locator("#stop").click()
     expect(other.locator("#chat .figures")).to_contain_text("stopped")
     expect(page.locator("#chat .figures")).to_contain_text("stopped")
@@ -281,24 +287,14 @@ def test_an_answer_in_another_window_is_seen_and_can_be_stopped(page, pipeline) 
 
 
 def test_a_window_that_opens_the_conversation_of_another_sees_its_answer_grow_and_end(page, pipeline) -> None:
-    pipeline.gate.clear()
-    ask(page, "Write area.")
-    expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
-    other = opened(page.url, page.context, WIDE)
-    listed(other).click()
-    expect(other.locator("#stop")).to_be_visible()
+    other = second_window_on_a_growing_answer(page, pipeline)
     pipeline.gate.set()
     expect(other.locator("#chat .bot-row")).to_contain_text("return width * height")
     expect(other.locator("#send")).to_be_visible()
 
 
 def test_a_window_that_turns_away_from_a_growing_answer_stays_where_it_went(page, pipeline) -> None:
-    pipeline.gate.clear()
-    ask(page, "Write area.")
-    expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
-    other = opened(page.url, page.context, WIDE)
-    listed(other).click()
-    expect(other.locator("#stop")).to_be_visible()
+    other = second_window_on_a_growing_answer(page, pipeline)
     other.locator("#new").click()
     expect(other.locator("#chat .bot-row")).to_have_count(0)
     pipeline.gate.set()

@@ -85,7 +85,7 @@ def test_another_pair_is_loaded_while_the_first_answers(page, pipeline, other) -
 
 
 def test_a_pair_that_cannot_work_is_listed_with_the_reason(page, pipeline) -> None:
-    expect(page.locator("#unusable")).to_contain_text(re.compile("broken: .*is no pair, as it has neither"))
+    expect(page.locator("#unusable")).to_contain_text(re.compile("broken: .*is not a pair, since it has neither"))
     load(page, "refused")
     expect(page.locator("#status")).to_contain_text("refused could not be loaded on CPU: its <vocabulary> is another")
     expect(page.locator("#unusable")).to_contain_text("refused (CPU): its <vocabulary> is another")
