@@ -9,10 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
 from .draft import Draft
-from .drafters.base import Drafter, ModeDrafters, ModelDrafter, Proposal, Score
+from .drafters.base import Drafter, LogitsDrafter, ModeDrafters, ModelDrafter, Proposal, Score
 from .drafters.grammar import Grammar
 
 log = logging.getLogger(__name__)
@@ -47,37 +50,42 @@ class DrafterSet:
             mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
             for mode, chain in modes.items()
         }
+        self._observing = {
+            mode: [drafter for drafter in chain.texts if isinstance(drafter, LogitsDrafter)]
+            for mode, chain in modes.items()
+        }
         self._acceptance = acceptance
         self._vocabulary_size = vocabulary_size
         self.model = next((chain.model for chain in modes.values() if chain.model is not None), None)
         self.model_s = 0.0
 
-    def chain(self, draft: Draft) -> ModeDrafters:
-        modes = self._modes if draft.request.constraint is None else self._modes_in_form
-        return modes[draft.request.config.mode]
+    def of(self, request: Request) -> ModeDrafters:
+        """The drafters of a request's mode."""
+        modes = self._modes if request.constraint is None else self._modes_in_form
+        return modes[request.config.mode]
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
         self._left_out.pop(request, None)
-        for drafter in {id(drafter): drafter for chain in self._modes.values() for drafter in chain.drafters}.values():
+        for drafter in self.of(request).drafters:
             drafter.release(request)
 
     def can_ask_model(self, draft: Draft) -> bool:
         """Whether the request's mode has a draft model that has not failed for it."""
-        model = self.chain(draft).model
+        model = self.of(draft.request).model
         return model is not None and self._is_sound(model, draft.request)
 
     def chained(self, draft: Draft) -> Iterator[Proposal]:
         """Proposals of a mode's drafters, each going on where the one before it ends."""
         ahead: list[int] = []
-        for drafter in self.chain(draft).drafters:
+        for drafter in self.of(draft.request).drafters:
             for proposal in self._proposals(drafter, draft.request, tuple(ahead)):
                 yield proposal
                 ahead.append(proposal.token)
 
     def surest(self, draft: Draft) -> Iterator[Proposal]:
         """Behind the draft, token by token, the likeliest proposal of the text drafters."""
-        drafters, ahead = self.chain(draft).texts, draft.tokens
+        drafters, ahead = self.of(draft.request).texts, draft.tokens
         running = [self._proposals(drafter, draft.request, tuple(ahead)) for drafter in drafters]
         while True:
             found = [next(proposals, None) for proposals in running]
@@ -90,6 +98,15 @@ class DrafterSet:
             for i, proposal in enumerate(found):
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
                     running[i] = self._proposals(drafters[i], draft.request, tuple(ahead))
+
+    def observe(self, draft: Draft, logits: NDArray[np.float32]) -> None:
+        """Show the target's logits, [rows of the draft, vocabulary], to the drafters that learn from them."""
+        for drafter in self._observing[draft.request.config.mode]:
+            if self._is_sound(drafter, draft.request):
+                try:
+                    drafter.observe([draft.request.tokens[draft.context], *draft.tokens], logits)
+                except Exception as error:
+                    self._leave_out(drafter, draft.request, error)
 
     def num_behind(self, draft: Draft, ahead: Sequence[int] = ()) -> int:
         """How many tokens the draft model must read before it can generate the one behind the request and `ahead`."""

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
 from .batch import Batch
@@ -134,7 +137,7 @@ class Planner:
         for draft in drafts:
             length = draft.request.config.num_assistant_tokens
             if length is None:
-                if self._drafters.chain(draft).drafters:
+                if self._drafters.of(draft.request).drafters:
                     planned.append(draft)
             else:
                 length = int(max(0, min(draft.limit, length, most_rows - rows)))
@@ -205,6 +208,10 @@ class Planner:
                 self._budget(self.cost, draft, drafts, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
+
+    def observe_logits(self, draft: Draft, logits: NDArray[np.float32]) -> None:
+        """Show drafters the target's logits, [rows of the draft, vocabulary]; see `LogitsDrafter`."""
+        self._drafters.observe(draft, logits)
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
@@ -303,7 +310,7 @@ class Planner:
         for step in steps:
             tokens, time_ms = tokens + step.probability, time_ms + step.price_ms
             best = max(best, tokens / time_ms)
-        sharing = [draft for draft in drafts if self._drafters.chain(draft).model]
+        sharing = [draft for draft in drafts if self._drafters.of(draft.request).model]
         tokens, time_ms, probability = bare.tokens, bare.time_ms, 1.0
         for window in range(1, 1 + LONGEST_GENERATED if sharing else 1):
             probability *= self._model_policy.expected

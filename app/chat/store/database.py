@@ -82,9 +82,11 @@ def _opened(path: Path | str) -> sqlite3.Connection:
             raise ValueError(f"its format is {version}, but this Outrider knows only {FORMAT}")
         if (version == 0 and tables) or (version == FORMAT and not tables.issuperset({"chats", "turns", "presets"})):
             raise ValueError("its tables are not those of a history")
+        db.execute("PRAGMA ignore_check_constraints = ON")  # a record that is not JSON spoils its turn, not the file
         for (fault,) in db.execute("PRAGMA quick_check(1)"):
             if fault != "ok":
                 raise ValueError(fault)
+        db.execute("PRAGMA ignore_check_constraints = OFF")
         db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA foreign_keys = ON")
         if version == 0:

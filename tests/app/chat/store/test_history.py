@@ -176,7 +176,9 @@ def test_a_history_is_there_after_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-@pytest.mark.parametrize("record", ["{}", "3", "[" * 900 + "]" * 900, '{"prompt": {}}', '{"prompt": "x", "stats": 1}'])
+@pytest.mark.parametrize(
+    "record", ["{}", "3", "[" * 900 + "]" * 900, '{"prompt": {}}', '{"prompt": "x", "stats": 1}', '{"prompt": "x', ""]
+)
 def test_an_unreadable_turn_is_marked_and_the_others_are_shown(tmp_path: Path, record: str) -> None:
     path = tmp_path / "history.sqlite"
     history = History(path)
@@ -186,6 +188,7 @@ def test_an_unreadable_turn_is_marked_and_the_others_are_shown(tmp_path: Path, r
     history.close()
     altered(path, "PRAGMA ignore_check_constraints = 1", f"UPDATE turns SET record = '{record}' WHERE id = {first}")
     again = History(path)
+    assert again.notice is None
     one, two = again.path(chat)
     assert (one.unreadable, one.turn.prompt, one.turn.complete) == (True, "One?\n1", True)
     assert (two.unreadable, two.turn.prompt) == (False, "Two?")
@@ -194,14 +197,16 @@ def test_an_unreadable_turn_is_marked_and_the_others_are_shown(tmp_path: Path, r
     again.close()
 
 
-def test_an_unreadable_preset_hides_no_other_and_can_be_deleted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("record", ['{"top_k": "many"}', '{"top_k"'])
+def test_an_unreadable_preset_hides_no_other_and_can_be_deleted(tmp_path: Path, record: str) -> None:
     path = tmp_path / "history.sqlite"
     history = History(path)
     history.keep_preset("good", Settings(top_k=3))
     history.keep_preset("bad", Settings())
     history.close()
-    altered(path, """UPDATE presets SET record = '{"top_k": "many"}' WHERE name = 'bad'""")
+    altered(path, "PRAGMA ignore_check_constraints = 1", f"UPDATE presets SET record = '{record}' WHERE name = 'bad'")
     again = History(path)
+    assert again.notice is None
     assert again.presets() == {"good": Settings(top_k=3)}
     assert again.preset_names() == ["bad", "good"]
     with pytest.raises(BadRecord, match="Delete it"):

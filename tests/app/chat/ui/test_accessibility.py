@@ -63,8 +63,17 @@ def open_page(
 
 
 def serious(page: Page) -> list[str]:
+    """What axe finds as the page is, and of contrasts in the other colour scheme."""
+    found = _violations(page)
+    page.evaluate("document.body.classList.toggle('dark')")
+    found += _violations(page, runOnly=["color-contrast"])
+    page.evaluate("document.body.classList.toggle('dark')")
+    return found
+
+
+def _violations(page: Page, **options: Any) -> list[str]:
     rests(page)  # what fades in has another contrast
-    found = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
     return [
         f"{each['id']}: {node['html'][:150]} {node['any'][:1] and node['any'][0]['message']}"
         for each in found
