@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.pipelines.engine import engine
+from outrider.pipelines.engine import scheduler
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.results import Piece
 from outrider.pipelines.stream import Stream
@@ -81,7 +81,7 @@ def test_the_trace_so_far_tells_of_every_token_written(served):
 
 
 def test_a_stream_tells_after_each_pass_how_much_of_its_prompt_is_read(served, monkeypatch):
-    monkeypatch.setattr(engine, "PREFILL_ROWS", 8)
+    monkeypatch.setattr(scheduler, "PREFILL_ROWS", 8)
     prompt = [i % 9 for i in range(30)]
     stream = stream_of(served[0], prompt)
     seen = [stream.read_tokens]
