@@ -86,7 +86,9 @@ $(VENV)/peers.done: $(VENV)/dev.done
 
 # The browser that tests the page: an installed one, or else the one that Playwright downloads.
 $(VENV)/browser.done: $(VENV)/dev.done
-	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && touch $@ && exit 0; done; \
+	@for name in chromium-headless-shell chromium chromium-browser google-chrome; do \
+	    command -v $$name >/dev/null && touch $@ && exit 0; \
+	done; \
 	echo "No Chromium is installed; downloading one for the tests of the page"; \
-	$(BIN)/playwright install chromium && touch $@ || \
-	{ echo "Install Chromium (Debian: apt install chromium) and run make test again." >&2; exit 1; }
+	$(BIN)/playwright install --only-shell chromium && touch $@ || \
+	{ echo "Install Chromium (Debian: apt install chromium-headless-shell) and run make test again." >&2; exit 1; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from http import HTTPStatus
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -24,6 +25,8 @@ API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 # Paths that the page posts to. Gradio has others, which process recordings or edit the app's own code.
 SENDING = (*(f"{API}/{name}" for name in ("queue/join", "run/", "cancel", "reset", "component_server")), UPLOAD, LOGIN)
+ASSETS = "/assets/"  # Gradio's scripts and styles, whose names contain a hash of their content
+FOR_EVER = "private, max-age=31536000, immutable"
 OPEN = (f"{API}/startup-events",)  # requested by Gradio itself while it starts; tells only whether it has
 
 # Gradio has inline scripts and styles, and compiles the listeners of a page with eval.
@@ -75,6 +78,8 @@ class PageGate:
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers.setdefault(name, value)
+                if scope["path"].startswith(ASSETS) and message["status"] == HTTPStatus.OK:
+                    headers.setdefault("Cache-Control", FOR_EVER)
             await send(message)
 
         scope = {**scope, "headers": [(name, value) for name, value in scope["headers"] if not _is_relayed(name)]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import pytest
@@ -93,6 +94,13 @@ def test_every_response_says_what_browsers_may_do_with_it(target: Target, path: 
             assert answer.headers[name] == value
     for part in ("default-src 'self'", "connect-src 'self'", "img-src 'self' data: blob:", "frame-ancestors 'none'"):
         assert part in HEADERS["Content-Security-Policy"]
+
+
+def test_browsers_keep_scripts_named_by_their_content_and_ask_for_all_else_again(target: Target) -> None:
+    (script, *_) = re.findall(r"assets/[\w.-]+\.js", target.get("/").text)
+    assert "immutable" in target.get(f"/{script}").headers["Cache-Control"]
+    for path in ("/", "/config", "/theme.css", f"/{script}.map", f"/{script}x"):
+        assert "immutable" not in target.get(path).headers.get("Cache-Control", "")
 
 
 @pytest.mark.parametrize("path", ["/gradio_api/vibe-edit/", "/gradio_api/process_recording", "/gradio_api/stream/x"])
