@@ -142,7 +142,6 @@ class Engine(Backend):
                 request.error = error
                 continue
             if part.draft is not None:
-                self._planner.observe_logits(part.draft, rows)
                 drafts.append(part.draft)
                 kept.append(request.new_tokens[num_before:])
         target_ms = beside_ms = None

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
 from .draft import Draft
-from .drafters.base import Drafter, LogitsDrafter, ModeDrafters, ModelDrafter, Proposal, Score
+from .drafters.base import Drafter, ModeDrafters, ModelDrafter, Proposal, Score
 from .drafters.grammar import Grammar
 
 log = logging.getLogger(__name__)
@@ -48,10 +45,6 @@ class DrafterSet:
         grammar = Grammar()
         self._modes_in_form = {
             mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
-            for mode, chain in modes.items()
-        }
-        self._observing = {
-            mode: [drafter for drafter in chain.texts if isinstance(drafter, LogitsDrafter)]
             for mode, chain in modes.items()
         }
         self._acceptance = acceptance
@@ -98,15 +91,6 @@ class DrafterSet:
             for i, proposal in enumerate(found):
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
                     running[i] = self._proposals(drafters[i], draft.request, tuple(ahead))
-
-    def observe(self, draft: Draft, logits: NDArray[np.float32]) -> None:
-        """Show the target's logits, [rows of the draft, vocabulary], to the drafters that learn from them."""
-        for drafter in self._observing[draft.request.config.mode]:
-            if self._is_sound(drafter, draft.request):
-                try:
-                    drafter.observe([draft.request.tokens[draft.context], *draft.tokens], logits)
-                except Exception as error:
-                    self._leave_out(drafter, draft.request, error)
 
     def num_behind(self, draft: Draft, ahead: Sequence[int] = ()) -> int:
         """How many tokens the draft model must read before it can generate the one behind the request and `ahead`."""

@@ -9,9 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
 from .batch import Batch
@@ -208,10 +205,6 @@ class Planner:
                 self._budget(self.cost, draft, drafts, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
-
-    def observe_logits(self, draft: Draft, logits: NDArray[np.float32]) -> None:
-        """Show drafters the target's logits, [rows of the draft, vocabulary]; see `LogitsDrafter`."""
-        self._drafters.observe(draft, logits)
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Protocol, TypeAlias
 
 from ...engine.request import Request
 from ..acceptance import Features
@@ -42,16 +39,6 @@ class Drafter(Protocol):
 
     def release(self, request: Request) -> None:
         """Forget a finished request, also one never seen."""
-        ...
-
-
-@runtime_checkable
-class LogitsDrafter(Drafter, Protocol):
-    """A drafter that learns from the target's logits."""
-
-    def observe(self, tokens: Sequence[int], logits: NDArray[np.float32]) -> None:
-        """Learn from a pass. `tokens` are the last token of a request and its draft, rejected ones included; `logits`
-        [tokens, vocabulary] are those behind each of them, in memory that the next pass overwrites."""
         ...
 
 
