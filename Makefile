@@ -32,7 +32,7 @@ types: $(VENV)/dev.done
 	$(BIN)/mypy $(addprefix $(VENV)/src/outrider/,$(FOLDERS))
 
 pytest: $(VENV)/dev.done $(VENV)/browser.done
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)  # the page's tests, the longest, come first
 
 exactness: $(VENV)/dev.done
 	$(BIN)/python -m tests.pipelines.instruction_sets
