@@ -31,8 +31,9 @@ lint: $(VENV)/dev.done
 types: $(VENV)/dev.done
 	$(BIN)/mypy $(addprefix $(VENV)/src/outrider/,$(FOLDERS))
 
+# In the order of the folders, so that the tests of the page, which take longest, begin first.
 pytest: $(VENV)/dev.done $(VENV)/browser.done
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)  # the page's tests, the longest, come first
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 exactness: $(VENV)/dev.done
 	$(BIN)/python -m tests.pipelines.instruction_sets
