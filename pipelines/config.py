@@ -1,4 +1,4 @@
-"""GenerationConfig: what a request asks for, with the names, defaults and meanings of `openvino_genai`'s."""
+"""GenerationConfig: the options of a request, with the names, defaults and meanings of `openvino_genai`'s."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
-    """The settings of one request.
+    """The options of one request. Raises InvalidOption if a value is out of range.
 
-    `mode` chooses who drafts: nobody ("off", plain decoding); the latest n-gram match in prompt and output ("lookup");
-    an index of both that learns from the answer how it edits what it copies ("suffix"); the pair's draft model
-    ("draft"); the index and behind it the draft model ("chained"); whichever is worth more ("auto"; without a draft
-    model, the index). A reference folder, where the pipeline has one, goes with the index. `num_assistant_tokens` are
-    drafted for each pass, or as many as pay where it is None; `max_ngram_size` is the longest n-gram that "lookup"
-    matches. None of it changes the tokens, only the speed.
+    Drafting changes the speed and never the tokens:
 
-    Decoding is greedy unless `do_sample` is set; a temperature of 0 is greedy as well. A limit of None is none.
-    `logit_bias` is added to the scores of the tokens whose ids it names, after the penalties; any dictionary will do.
-    `logprobs` is how many of the likeliest tokens are reported at each place, with the probability of the one written.
+    mode: "off": plain decoding, without drafts. "lookup": the latest n-gram match in prompt and answer. "suffix": an
+        index of prompt and answer, which also learns how the answer edits what it copies, and the reference folder if
+        the pipeline has one. "draft": the draft model. "chained": the index, and the draft model behind it. "auto":
+        whichever of these pays most; without a draft model, the index.
+    num_assistant_tokens: tokens to draft for each pass; None for as many as pay.
+    max_ngram_size: the longest n-gram of mode "lookup".
 
-    With `structured_output_config` only tokens count that keep the answer to that form; the answer ends where the form
-    is complete, and before only by its own limits: stop strings, stop tokens and length cut it off.
+    Decoding is greedy unless `do_sample` is set and the temperature is above 0. A limit of None means no limit.
 
-    Raises InvalidOption where a value is out of range.
+    logit_bias: added to the scores of the given token ids, after penalties; any mapping is accepted.
+    logprobs: how many of the likeliest tokens to report at each place, besides the chosen one.
+    structured_output_config: tokens that would violate it are impossible, and the answer ends when the structure is
+        complete. Stop strings, stop tokens and length can still end it earlier.
     """
 
     max_new_tokens: int | None = None
@@ -102,7 +102,7 @@ class GenerationConfig:
 
     @property
     def penalizes(self) -> bool:
-        """Whether tokens are scored by anything but their logits."""
+        """Whether anything changes the logits."""
         changes = (self.presence_penalty, self.frequency_penalty, self.logit_bias, self.min_new_tokens)
         return self.repetition_penalty != 1.0 or any(changes)
 
@@ -114,7 +114,7 @@ class GenerationConfig:
     def updated(self, options: Mapping[str, Any]) -> GenerationConfig:
         """This configuration with some options changed. Raises UnknownOption and InvalidOption.
 
-        A `max_new_tokens` alone takes a higher `min_new_tokens` of this configuration down with it.
+        A `max_new_tokens` given alone lowers this configuration's `min_new_tokens` if that is higher.
         """
         for name in options:
             if name not in _NAMES:
@@ -128,7 +128,7 @@ class GenerationConfig:
 
     @classmethod
     def from_folder(cls, folder: Path) -> GenerationConfig:
-        """The defaults that a model's own generation_config.json names. Raises BrokenPair where it cannot be read."""
+        """The defaults in a model's generation_config.json. Raises BrokenPair if it cannot be read."""
         path = folder / "generation_config.json"
         if not path.exists():
             return cls()
@@ -148,7 +148,7 @@ class GenerationConfig:
 
     @classmethod
     def from_genai(cls, config: openvino_genai.GenerationConfig) -> GenerationConfig:
-        """What an `openvino_genai.GenerationConfig` asks for. Raises UnknownOption for what only that one can do."""
+        """Convert an `openvino_genai.GenerationConfig`. Raises UnknownOption for options that only that one has."""
         default = openvino_genai.GenerationConfig()
         options: dict[str, Any] = {}
         for name in dir(config):
@@ -167,7 +167,7 @@ class GenerationConfig:
         if options.get("num_assistant_tokens") == 0:
             options["mode"] = "off"
             del options["num_assistant_tokens"]
-        if options.get("ignore_eos"):  # there it goes for the stop tokens too, among which it notes the model's end
+        if options.get("ignore_eos"):  # there it also applies to stop tokens, which include the model's end token
             options.pop("stop_token_ids", None)
         return cls(**options)
 

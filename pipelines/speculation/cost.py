@@ -21,15 +21,18 @@ from .measuring import TILE_ROWS, TOKEN_SHARE, UNTILED_ROWS, increasing, measure
 
 FORMAT = 9
 WIDE_TILE_ROWS = 64  # see `is_tiled`
-TABLE_ROWS = 128  # numbers of rows whose costs are tabulated, since the planner needs many in every pass
-DRAFT = 0.7  # standard deviation of the logarithm of the draft model's time over the measured one
-DRAFT_FORGET = 0.0013  # share of what was learnt of it that is forgotten in each pass, or it is never asked again
+TABLE_ROWS = 128  # costs of up to so many rows are tabulated, since the planner needs many in every pass
+DRAFT_FORGET = 0.0013  # share of the draft model's correction that is forgotten in each pass, so it is asked again
 DRAFT_DOUBT = 0.2  # see `KalmanFilter`
-BUSY = 0.2  # the same of all passes together, as the machine may be busy
-BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)  # the same of each number of rows, shared with those near to it, and alone
-NEAR = 4.0  # doublings of the number of rows
-AT_ONCE = 8  # passes
-SAVE_AFTER = 64  # passes, and then after twice as many, and so on
+
+# Standard deviations of the logarithms of actual over measured times: of the draft model; of all passes together, as
+# the machine may be busy; of each number of rows and of context, correlated with similar numbers and independently.
+DRAFT = 0.7
+BUSY = 0.2
+BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)
+NEAR = 4.0  # correlation length, in doublings of the number of rows
+AT_ONCE = 8  # passes to learn from at a time
+SAVE_AFTER = 64  # passes, then twice as many, and so on
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +41,7 @@ log = logging.getLogger(__name__)
 class CostModel:
     """The time of a pass is a part for all its rows together and a part for each request's attention.
 
-    rows: the numbers of rows with known costs, ascending; fewer than the first cost as much (see `PagedModel`).
+    rows: the numbers of rows with known costs, ascending; fewer rows than the first cost as much (see `PagedModel`).
     base_ms: for each of `rows`, the time of a pass over an empty context; ascending.
     context_ms: for each of `rows`, the time that a token of context adds for a window of so many rows; ascending.
     draft_ms: the draft model's time to generate a token.
@@ -47,7 +50,7 @@ class CostModel:
     is_tiled: whether passes of more than UNTILED_ROWS take as long as if they filled the last tile of TILE_ROWS, as
         with OpenVINO's matrix kernels for AVX-512; beyond 192 rows their tiles have WIDE_TILE_ROWS.
     base_doubt, context_doubt: for each of `rows`, additional standard deviations of the logarithms of costs that were
-        guessed or measured badly; empty if none were.
+        estimated or measured badly; empty if none were.
 
     A `KalmanFilter` over all costs corrects the measurements with every pass: the machine may be busy now, it may have
     been busy while some costs were measured, and other programs slow down passes of few rows, which wait for memory,
@@ -64,18 +67,18 @@ class CostModel:
     is_tiled: bool = False
     base_doubt: tuple[float, ...] = ()
     context_doubt: tuple[float, ...] = ()
-    least_row_ms: float = field(init=False, compare=False)  # what one more row costs where it costs least
-    _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # of all, base, a row beyond, context
-    _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # of late
+    least_row_ms: float = field(init=False, compare=False)  # the lowest cost of one more row
+    _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # all, base, beyond, context
+    _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # unlearnt
     _draft_filter: KalmanFilter = field(init=False, compare=False, repr=False)
-    _base: list[float] = field(init=False, compare=False, repr=False)  # as believed now, and so
-    _beyond: float = field(init=False, compare=False, repr=False)  # what each row beyond the last of `rows` adds
+    _base: list[float] = field(init=False, compare=False, repr=False)  # current estimates, like those that follow
+    _beyond: float = field(init=False, compare=False, repr=False)  # cost of each row beyond the last of `rows`
     _context: list[float] = field(init=False, compare=False, repr=False)
     _tabled: NDArray[np.int64] = field(init=False, compare=False, repr=False)
-    _rows_table: list[float] = field(init=False, compare=False, repr=False)  # `_rows_ms` of up to TABLE_ROWS, and so
+    _rows_table: list[float] = field(init=False, compare=False, repr=False)  # `_rows_ms` for up to TABLE_ROWS
     _token_table: list[float] = field(init=False, compare=False, repr=False)
-    _draft_slowness: float = field(init=False, compare=False, repr=False)  # times as long as was measured
-    _path: Path | None = field(init=False, compare=False, repr=False)  # where what was learnt is kept
+    _draft_slowness: float = field(init=False, compare=False, repr=False)  # actual over measured time
+    _path: Path | None = field(init=False, compare=False, repr=False)  # the file to save to
     _num_learnt: int = field(init=False, compare=False, repr=False)  # passes
     _save_at: int = field(init=False, compare=False, repr=False)
 
@@ -84,13 +87,13 @@ class CostModel:
         self._filter, self._seen = KalmanFilter(_prior(self.rows, self._doubt)), []
         self._path, self._num_learnt, self._save_at = None, 0, SAVE_AFTER
         self._draft_filter = KalmanFilter(np.array([[DRAFT**2]]), DRAFT_FORGET, DRAFT_DOUBT)
-        self._draft_filter.update(np.ones(1), 0.0)  # what was measured is a time that was seen
+        self._draft_filter.update(np.ones(1), 0.0)  # the measurement counts as one observed time
         self._draft_slowness = 1.0
         self._believe()
 
     @property
     def is_guessed(self) -> bool:
-        """Whether some costs were not measured well."""
+        """Whether some costs were estimated or measured badly."""
         return any((*self.base_doubt, *self.context_doubt))
 
     def pass_ms(self, windows: Iterable[tuple[int, int]]) -> float:
@@ -102,17 +105,20 @@ class CostModel:
         return self._rows_ms(total_rows) + attention_ms
 
     def row_ms(self, total_rows: int, rows: int, context: int) -> float:
-        """What one more row costs in a pass of `total_rows`, in a window that has `rows` over `context` tokens."""
+        """The cost of one more row in a pass of `total_rows`, for a window of `rows` rows behind `context` tokens."""
         attention_ms = context * (self._token_ms(rows + 1) - self._token_ms(rows))
         return self._rows_ms(total_rows + 1) - self._rows_ms(total_rows) + attention_ms
 
     def without_part_tile(self, rows: int) -> int:
-        """The most rows, of so many, that waste no part of a tile: the others are cheaper in a pass of their own."""
+        """The largest number of rows up to `rows` that fills whole tiles; the rest is cheaper in a pass of its own."""
         return rows - rows % WIDE_TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
-        """Learn from a pass that took `measured_ms`. Several passes are learnt from at a time, unless costs were
-        guessed: behind each of them nothing of this is in the processor's caches."""
+        """Learn from a pass over windows of (rows, context) each that took `measured_ms`.
+
+        Unless costs were estimated, passes are collected and learnt from several at a time, because after each pass the
+        processor's caches are cold and Python is slow.
+        """
         if measured_ms > 0:
             self._seen.append((tuple(windows), measured_ms))
         if len(self._seen) < (1 if self.is_guessed else AT_ONCE):
@@ -127,11 +133,11 @@ class CostModel:
             self._save_again()
 
     def draft_pass_ms(self, num_requests: int) -> float:
-        """The time of one pass of the draft model, a token for each of several requests."""
+        """The time of a pass of the draft model that generates a token for each of several requests."""
         return self._draft_slowness * (self.draft_ms + (num_requests - 1) * self.draft_row_ms)
 
     def feeding_ms(self, num_tokens: int) -> float:
-        """The time in which the draft model is fed so many tokens. Where they are many, they are all that it knows."""
+        """The time in which the draft model reads `num_tokens`; many tokens are assumed to be its whole context."""
         return self._draft_slowness * num_tokens * (self.draft_row_ms + self.draft_context_ms * num_tokens / 2)
 
     def observe_draft(self, expected_ms: float, measured_ms: float) -> None:
@@ -141,7 +147,7 @@ class CostModel:
             self._draft_slowness = math.exp(self._draft_filter.mean[0])
 
     def forget_draft(self) -> None:
-        """Let go of a little of what was learnt of the draft model, in a pass in which it was not asked."""
+        """Return a little to the draft model's measured costs, after a pass in which it was not asked."""
         self._draft_filter.forget()
         self._draft_slowness = math.exp(self._draft_filter.mean[0])
 
@@ -152,17 +158,17 @@ class CostModel:
         try:
             self.save(self._path)
         except OSError as error:
-            log.warning("What was learnt of this machine cannot be kept: %s", error)
+            log.warning("The refined costs of passes cannot be saved: %s", error)
             self._path = None
 
     @property
     def _doubt(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Of `base_ms` and of `context_ms`: float64 [rows]."""
+        """The doubts of `base_ms` and of `context_ms`, float64 [rows] each."""
         none = (0.0,) * len(self.rows)
         return np.array(self.base_doubt or none), np.array(self.context_doubt or none)
 
     def _rows_ms(self, rows: int) -> float:
-        """The time of a pass of so many rows over an empty context."""
+        """The time of a pass of `rows` rows over an empty context."""
         if rows < TABLE_ROWS:
             return self._rows_table[rows]
         i, share = self._place(rows)
@@ -171,14 +177,15 @@ class CostModel:
         return (1 - share) * self._base[i] + share * self._base[i + 1]
 
     def _token_ms(self, rows: int) -> float:
-        """What a token of context adds for a window of so many rows."""
+        """The time that a token of context adds for a window of `rows` rows."""
         if rows < TABLE_ROWS:
             return self._token_table[rows]
         i, share = self._place(rows)
         return (1 - share) * self._context[i] + share * self._context[i + 1]
 
     def _place(self, rows: int) -> tuple[int, float]:
-        """Between which two measured numbers of rows, and how far. Beyond the last, along the last stretch."""
+        """The index of the interval of `self.rows` that contains `rows`, and the position in it from 0 to 1; above 1
+        beyond the last."""
         rows = self._whole(rows)
         if rows <= self.rows[0]:
             return 0, 0.0
@@ -186,11 +193,11 @@ class CostModel:
         return i - 1, (rows - self.rows[i - 1]) / (self.rows[i] - self.rows[i - 1])
 
     def _whole(self, rows: int) -> int:
-        """The number of rows that a pass of so many takes the time of."""
+        """The number of rows whose time a pass of `rows` takes: with tiles, the next whole tile."""
         return rows + -rows % TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
     def _shares(self, windows: Sequence[tuple[int, int]], expected_ms: float) -> NDArray[np.float64]:
-        """Of the time of a pass, in the order of `_filter`."""
+        """The shares of a pass's time that scale with each factor of `_filter`, in its order."""
         n = len(self.rows)
         shares = np.zeros(2 + 2 * n)
         i, share = self._place(sum(rows for rows, _ in windows))
@@ -206,7 +213,7 @@ class CostModel:
         return shares
 
     def _believe(self) -> None:
-        """Take the costs as they are thought to be by now."""
+        """Update the current estimates from the filter."""
         n, factors, last = len(self.rows), np.exp(self._filter.mean[1:] + self._filter.mean[0]), self.rows[-1]
         base, context = increasing(factors[:n] * self.base_ms), increasing(factors[n + 1 :] * self.context_ms)
         self._base, self._context = base.tolist(), context.tolist()
@@ -228,19 +235,19 @@ class CostModel:
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
     ) -> CostModel:
-        """Time passes of both models, of the target's those of `least_rows` to `most_rows`. Raises NoMeasurement.
+        """Time passes of both models, the target's with `least_rows` to `most_rows` rows. Raises NoMeasurement.
 
-        budget_s: after so many seconds no pass begins but those few without which nothing can be said. What was not
-            tried is guessed, and doubted until passes show it.
-        token_share: bytes of a token's keys and values, for each of the target's weights.
+        budget_s: after so many seconds only indispensable passes are begun. Costs that were not measured are estimated,
+            and corrected by later passes.
+        token_share: bytes of a token's keys and values for each byte of the target's weights.
         """
         made = measured(target, draft, max_context, least_rows, most_rows, token_share, budget_s)
         return cls(**{each.name: getattr(made, each.name) for each in fields(made)})
 
     def refined(self) -> CostModel:
-        """What is known by now: what was guessed, as passes have shown it, and what was measured, as it was, since the
-        machine may have been busy of late. For the same reason, the draft model's costs are taken as they seem to be
-        only where that is less: one that seems dear is not asked, so nobody would find out that it is not."""
+        """A model with estimated costs corrected by passes, and measured ones unchanged, as the machine may have been
+        busy lately. The draft model's costs are corrected downwards only: if it seemed too slow, it would not be asked,
+        and the error would never be found out."""
         n, factors, deviation = len(self.rows), np.exp(self._filter.mean[1:]), self._filter.deviation[1:]
         base_doubt, context_doubt = self._doubt
         base = np.where(base_doubt > 0, factors[:n], 1.0) * self.base_ms
@@ -258,11 +265,11 @@ class CostModel:
         )
 
     def keep_on(self, path: Path) -> None:
-        """Save what is learnt of guessed costs to `path`, from time to time, until that fails."""
+        """Save corrections of estimated costs to `path` from time to time, until that fails."""
         self._path = path
 
     def save(self, path: Path) -> None:
-        """Write what is known by now to `path`, whole or not at all. Raises OSError."""
+        """Write `refined()` to `path`, atomically. Raises OSError."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         known = self.refined()
@@ -276,7 +283,7 @@ class CostModel:
 
     @classmethod
     def load(cls, path: Path) -> CostModel | None:
-        """The model in `path`; None where there is none, or a damaged one, or one of another format."""
+        """The model in `path`; None if it is missing, damaged, or of another format."""
         try:
             stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if stored.pop("format") != FORMAT:
@@ -304,7 +311,8 @@ class CostModel:
 
 
 def _prior(rows: Sequence[int], doubts: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:
-    """How far costs may be from what was measured, in the order of `CostModel._filter`: float64 [costs, costs]."""
+    """Prior covariance of the logarithms of actual over measured costs, in the order of `CostModel._filter`, float64
+    [costs, costs]."""
     places = np.log2([*rows, 2 * rows[-1]])
     near = np.exp(-abs(places[:, None] - places) / NEAR)
     n, (base, context) = len(rows), doubts
@@ -318,6 +326,6 @@ def _prior(rows: Sequence[int], doubts: tuple[NDArray[np.float64], NDArray[np.fl
 
 
 def _left(doubt: tuple[float, ...], deviation: NDArray[np.float64], usual: tuple[float, float]) -> tuple[float, ...]:
-    """What is left of `doubt` now that costs are believed to within `deviation`, to three places: then it is over."""
+    """What remains of `doubt` given the posterior `deviation`, rounded to three places so that it ends at 0."""
     variance = (deviation**2 - usual[0] ** 2 - usual[1] ** 2).clip(0.0)
     return tuple(np.minimum(doubt, np.sqrt(variance)).round(3).tolist()) if any(doubt) else doubt
