@@ -52,8 +52,9 @@ class Node:
 
 
 def title_of(prompt: str) -> str:
-    """The first line of a prompt, with the next one if it ends in a colon, cut to TITLE_LENGTH."""
-    lines = [line.strip() for line in prompt.splitlines() if line.strip()] or ["..."]
+    """The first line of a prompt, with the next one if it ends in a colon, cut to TITLE_LENGTH; fences do not count."""
+    stripped = (line.strip() for line in prompt.splitlines())
+    lines = [line for line in stripped if line and not line.startswith("```")] or ["..."]
     line = " ".join(lines[:2]) if lines[0].endswith((":", "：")) else lines[0]
     return line if len(line) <= TITLE_LENGTH else f"{line[: TITLE_LENGTH - 1]}…"
 

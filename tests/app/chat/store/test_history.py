@@ -255,4 +255,5 @@ def test_a_title_is_the_first_line_of_the_prompt() -> None:
     assert title_of("改名：\ndef f(): ...") == "改名： def f(): ..."
     assert title_of("Rename it.\ndef f(): ...") == "Rename it."
     assert title_of("x" * 100) == "x" * 59 + "…"
-    assert title_of(" \n ") == "..."
+    assert title_of("Rename it:\n```python\ndef f(): ...\n```") == "Rename it: def f(): ..."
+    assert title_of(" \n ") == title_of("```\n```") == "..."
