@@ -26,7 +26,7 @@ SETS = {
 }
 FOLDER = Path(__file__).parent
 SUITES = (
-    "engine/test_rows.py",
+    "model/test_rows.py",
     "model/test_paged_model.py",
     "model/test_partial_sums.py",
     "model/test_exactness.py",

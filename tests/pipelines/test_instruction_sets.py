@@ -7,7 +7,7 @@ import pytest
 from .instruction_sets import available, run
 
 TESTS = (
-    "engine/test_rows.py::test_the_check_of_the_embedded_target_holds",
+    "model/test_rows.py::test_the_check_of_the_embedded_target_holds",
     "model/test_paged_model.py::test_logits_do_not_depend_on_the_cut[0]",
     "model/test_paged_model.py::test_logits_do_not_depend_on_who_else_is_in_the_pass[0]",
     "model/test_partial_sums.py::test_passes_of_two_rows_and_more_give_the_same_bits",
