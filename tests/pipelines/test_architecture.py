@@ -10,7 +10,7 @@ from outrider import pipelines
 FOLDER = Path(next(iter(pipelines.__path__)))
 PAGE = (FOLDER / "ARCHITECTURE.md").read_text(encoding="utf-8")
 QUOTED = re.findall(r"`([^`\n]+)`", PAGE)
-PATH, NAME = re.compile(r"[a-z_/]+(\.py|/)"), re.compile(r"\w+(\.\w+)?")
+PATH, NAME = re.compile(r"(\.\./)?[a-z0-9_/]+(\.py|\.css|/)"), re.compile(r"\w+(\.\w+)?")
 DEFINED = re.compile(r"^ *(?:class|def) (\w+)|^ *(?:self\.)?(\w+)(?:: [^=\n]+)?(?: =|$)", re.MULTILINE)
 
 
