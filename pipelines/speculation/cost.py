@@ -158,7 +158,7 @@ class CostModel:
         try:
             self.save(self._path)
         except OSError as error:
-            log.warning("The refined costs of passes cannot be saved: %s", error)
+            log.warning("The refined costs of passes cannot be kept: %s", error)
             self._path = None
 
     @property
