@@ -110,7 +110,7 @@ class Engine(Backend):
     def _draft(self, schedule: Schedule) -> list[Part]:
         """The parts of the next pass."""
         drafts = [_empty_draft(request) for request in schedule.decoding]
-        self._planner.draft(drafts, schedule.num_prefill_rows, self._target.rows.most)
+        self._planner.draft(drafts, schedule.num_prefill_rows, self._scheduler.most_rows)
         parts = [*map(self._scheduler.place, drafts), *schedule.prefill]
         return [part for part in parts if not part.request.finished]
 

@@ -52,7 +52,7 @@ class Scheduler:
         self.waiting = waiting
         self.running: list[Request] = []
         self._pool = pool
-        self._most_rows = most_rows
+        self.most_rows = most_rows
 
     def schedule(self, cost: CostModel | None, admits_new: bool = True) -> Schedule:
         """Admit what has room, and divide the next pass. The oldest requests come first where blocks or rows are short.
@@ -69,9 +69,9 @@ class Scheduler:
         running = [request for request in self.running if not request.finished]
         decoding = [request for request in running if len(request.tokens) - request.num_cached <= 1]
         reading = [request for request in running if request not in decoding]
-        kept_free = min(PREFILL_ROWS_BESIDE_DECODING, self._most_rows // 2) if reading else 0
-        if len(decoding) > self._most_rows - kept_free:
-            decoding = sorted(decoding, key=_last_served)[: self._most_rows - kept_free]
+        kept_free = min(PREFILL_ROWS_BESIDE_DECODING, self.most_rows // 2) if reading else 0
+        if len(decoding) > self.most_rows - kept_free:
+            decoding = sorted(decoding, key=_last_served)[: self.most_rows - kept_free]
         return Schedule(decoding, self._prefill(reading, len(decoding), cost))
 
     def place(self, draft: Draft) -> Part:
@@ -133,7 +133,7 @@ class Scheduler:
 
     def _prefill(self, requests: Sequence[Request], num_decoding: int, cost: CostModel | None) -> list[Part]:
         """The next chunks of prompts, in whole tiles if a part of a tile would cost as much as all of it."""
-        room = self._most_rows - num_decoding
+        room = self.most_rows - num_decoding
         if num_decoding:
             return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING))
         parts = self._chunks(requests, min(room, PREFILL_ROWS))
