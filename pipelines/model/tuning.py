@@ -139,14 +139,29 @@ class _Search:
 
     def run(self) -> tuple[PagedModel | None, Compilation]:
         """The exact model with its compilation, or None with the default one."""
+        model, found = self._first()
+        if model is None or found.longest is None:
+            return model, found
+        for longest in LONGEST:
+            if longest < found.longest:
+                own_s = _fastest_s(model)
+                model = None  # else two are in memory
+                shorter = replace(found, longest=longest)
+                if _relative(_fastest_s(self._loaded(shorter)), own_s) < 1:
+                    model, as_found = self._tried(replace(shorter, rows=ANY_ROWS), found.rows.fewest)
+                    found = as_found or found
+                model = model or self._loaded(found)
+        return model, found
+
+    def _first(self) -> tuple[PagedModel | None, Compilation]:
         candidates = list(self._candidates())
         for few in FILLED:
             for candidate in candidates:
                 if self._refused.get(candidate, 0) > few:
                     continue
                 model, found = self._tried(candidate, few)
-                if found is not None:
-                    return model, found
+                if model is not None and found is not None:
+                    return self._in_shorter_parts(model, found, few)
                 model = None  # else two are in memory
             candidates = [each for each in candidates if each in self._refused]
         return None, Compilation(False, PROPERTIES[PRECISION])
@@ -190,6 +205,25 @@ class _Search:
         self.price = self._costs(candidate, model, rows)
         return (None, None) if self.price > self._limit else (model, replace(candidate, rows=rows))
 
+    def _in_shorter_parts(self, model: PagedModel, found: Compilation, few: int) -> tuple[PagedModel, Compilation]:
+        """The model summed in shorter parts if that is faster, and exact with `few` rows too; else the one given."""
+        for longest in LONGEST:
+            if found.longest is None or longest >= found.longest:
+                continue
+            own_s = _fastest_s(model)
+            del model  # else two are in memory
+            model = replace(found, longest=longest).load(self._folder, NUM_TOKENS // BLOCK_SIZE, self._properties)
+            if _relative(_fastest_s(model), own_s) < 1:
+                del model
+                shorter, as_found = self._tried(replace(found, longest=longest, rows=ANY_ROWS), few)
+                if shorter is not None and as_found is not None:
+                    return shorter, as_found
+            model = found.load(self._folder, 1, self._properties)
+        return model, found
+
+    def _loaded(self, candidate: Compilation) -> PagedModel:
+        return candidate.load(self._folder, NUM_TOKENS // BLOCK_SIZE, self._properties)
+
     def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> float:
         """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
         another candidate if that was faster: the machine's speed changes from minute to minute."""
@@ -229,12 +263,17 @@ def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, C
                 raise
             log.info("The properties do not go together with %s: %s", own.precision, error)
     chosen = own if own in times and _relative(times[full], times[own]) >= 1 else full
-    parts = replace(chosen, longest=LONGEST[0])
-    if model is not None and model.longest_inner > LONGEST[0]:
+    whole = chosen
+    for longest in LONGEST:
+        if model is None or longest >= model.longest_inner:
+            break
+        parts = replace(whole, longest=longest)
         model = None
         model = timed(parts)
-        is_as_fast_alone = times[parts][0] <= AS_FAST * times[chosen][0]
-        if is_as_fast_alone and _relative(times[parts], times[chosen]) < WORTH_IT:
+        is_as_fast_alone = times[parts][0] <= AS_FAST * times[whole][0]
+        if not is_as_fast_alone or _relative(times[parts], times[whole]) >= WORTH_IT:
+            break
+        if chosen == whole or _relative(times[parts], times[chosen]) < 1:
             chosen = parts
     if model is None or chosen != [*times][-1]:
         model = None

@@ -177,6 +177,26 @@ def test_where_exactness_does_not_count_long_products_are_summed_in_parts_if_tha
     assert (model.precision, model.num_blocks, model.traits[-1]) == ("f32", 4, longest)
 
 
+@pytest.mark.parametrize(
+    ("together", "inexact", "expected"),
+    [
+        ({4096: 0.8, 2048: 0.7}, "none", 2048),
+        ({4096: 0.8, 2048: 0.9}, "none", 4096),
+        ({4096: 0.8, 2048: 0.7}, 2048, 4096),
+    ],
+)
+@pytest.mark.parametrize("exact", [True, False])
+def test_of_the_parts_that_do_those_are_taken_that_make_passes_fastest(
+    monkeypatch: pytest.MonkeyPatch, exact: bool, together: dict[int, float], inexact: object, expected: int
+) -> None:
+    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, inexact, fewest={"bf16": 5, None: 5})
+    clock.relative = {longest: (1.0, share) for longest, share in together.items()}
+    model, compilation = tuning.load_target(Path(), 4, {}, exact)
+    if not exact and inexact == 2048:
+        expected = 2048
+    assert (compilation.longest, model.traits[-1], model.num_blocks) == (expected, expected, 4)
+
+
 def test_a_precision_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 2.0}, "bf16")
     for exact in (True, False):
