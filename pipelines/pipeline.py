@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import openvino_genai
 
 from .config import AUTO, GenerationConfig
-from .devices.devices import CPU, check_device, load
+from .devices.devices import CPU, NPU, check_device, load
 from .devices.genai_engine import GenaiEngine
 from .engine.backend import Backend
 from .engine.request import Request
@@ -66,7 +66,7 @@ class LLMPipeline:
         reference: str | Path | None = None,
         **properties: Any,
     ) -> None:
-        check_device(device)
+        check_device(device, properties)
         if cache_tokens is not None and not (type(cache_tokens) is int and cache_tokens >= 2):
             raise InvalidOption(f"cache_tokens={cache_tokens!r} is not possible: give a whole number from 2 up.")
         self.pair = Pair.open(models_path)
@@ -81,9 +81,9 @@ class LLMPipeline:
         self._engine: Backend
         self._speculation: Runtime | None = None
         self.modes: tuple[str, ...] = ("off",)
-        if device == CPU:
+        if device in (CPU, NPU):
             folder = None if reference is None else Path(reference).expanduser()
-            self._speculation = Runtime(self.pair, self.tokenizer, cache_tokens, exact, folder, properties)
+            self._speculation = Runtime(self.pair, self.tokenizer, device, cache_tokens, exact, folder, properties)
             self._engine = self._speculation.engine
             self._cache_tokens = self._speculation.cache_tokens
             self.modes = self._speculation.modes
@@ -101,6 +101,11 @@ class LLMPipeline:
     def exact(self) -> bool:
         """Whether the same seed gives the same text in every mode; checked when the pair is first loaded."""
         return self._speculation is not None and self._speculation.exact
+
+    @property
+    def drafts(self) -> bool:
+        """Whether anything can be drafted on this device."""
+        return self._speculation is not None
 
     @property
     def speculation(self) -> Runtime:
@@ -208,15 +213,15 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
-        if self.device != CPU and chosen.mode == AUTO:  # there are no drafters
+        if self._speculation is None and chosen.mode == AUTO:  # there are no drafters
             chosen = chosen.updated({"mode": "off"})
-        if self.device != CPU and chosen.mode not in self.modes:
+        if self._speculation is None and chosen.mode not in self.modes:
             raise InvalidOption(
                 f"mode={chosen.mode!r} is not possible on {self.device}, where nothing is drafted: leave it out, or "
                 "load the pair with device='CPU'."
             )
         for name, reason in REFUSED_ELSEWHERE.items():
-            if self.device != CPU and (value := getattr(chosen, name)):
+            if self._speculation is None and (value := getattr(chosen, name)):
                 raise InvalidOption(
                     f"{name}={value!r} is not possible on {self.device}, where OpenVINO GenAI {reason}: leave it out, "
                     "or load the pair with device='CPU'."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
 from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
-from outrider.pipelines.devices.devices import CPU
+from outrider.pipelines.devices.devices import CPU, NPU
 from outrider.pipelines.model.pair import name_of
 
 from ..server.access import Access
@@ -51,7 +51,7 @@ def serve(
         raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that contains pairs.")
 
     def load(path: Path, device: str) -> LLMPipeline:
-        return LLMPipeline(path, device, reference=reference if device == CPU else None, exact=exact)
+        return LLMPipeline(path, device, reference=reference if device in (CPU, NPU) else None, exact=exact)
 
     pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
     assistant = Assistant(pipeline, name_of(pair), load, pairs or pairs_folder(), (pair,))

@@ -40,7 +40,7 @@ PairFolder = Annotated[
 Reference = Annotated[Path | None, typer.Option("--reference", help="A folder of text files to draft quotations from.")]
 
 Device = Annotated[
-    str, typer.Option(help="Device of the model: CPU; or GPU, GPU.1, NPU, which decode without drafts.")
+    str, typer.Option(help="Device of the model: CPU, NPU; or GPU, GPU.1, which decode without drafts.")
 ]  # fmt: skip
 
 Exact = Annotated[

@@ -94,7 +94,7 @@ def _who(access: Access) -> str:
 
 
 def _promise(pipeline: LLMPipeline) -> str:
-    if pipeline.device != "CPU":
+    if not pipeline.drafts:
         return f"On {pipeline.device} nothing is drafted, and the same seed may give another text."
     if not pipeline.exact:
         return "On this device the same seed may give another text in another mode."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,23 +11,14 @@ import openvino
 import openvino_genai
 
 from ..config import UNLIMITED
+from ..engine.room import Room
 from ..errors import InvalidOption, UnsupportedDevice, reason_of
 
 CPU, NPU = "CPU", "NPU"
-MAX_PROMPT_LEN, MIN_RESPONSE_LEN = 1024, 128  # GenAI's defaults on an NPU
 BLOCK_SIZES = {"GPU": 16}  # tokens in a block of GenAI's cache
 BLOCK_SIZE = 32  # the same on other devices
 DRAFTING = ("draft_model", "prompt_lookup")  # properties that make GenAI draft
 SCHEDULING = frozenset({"scheduler_config", "ATTENTION_BACKEND"})  # properties that configure the cache
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """The most tokens of a prompt, and of prompt and answer together, and what the user can raise to get more."""
-
-    prompt_tokens: int
-    tokens: int
-    remedy: str
 
 
 def device_names() -> tuple[str, ...]:
@@ -36,9 +26,12 @@ def device_names() -> tuple[str, ...]:
     return tuple(openvino.Core().available_devices)
 
 
-def check_device(device: str) -> None:
-    """Raises UnsupportedDevice if OpenVINO finds no device of this name."""
+def check_device(device: str, properties: Mapping[str, Any] = MappingProxyType({})) -> None:
+    """Raises UnsupportedDevice if OpenVINO finds no device of this name. Its code for NPUs also computes on other
+    devices, if `properties` say so."""
     if device == CPU:  # looking for the others takes time
+        return
+    if device == NPU and properties.get("NPUW_DEVICES", NPU) != NPU:
         return
     seen = device_names()
     known = set(seen)
@@ -59,10 +52,9 @@ def load(
     exact: bool = True,
     properties: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[openvino_genai.LLMPipeline, Room]:
-    """Load a model with OpenVINO GenAI, which uses paged attention, or fixed shapes on an NPU.
+    """Load a model with OpenVINO GenAI, which uses paged attention.
 
-    cache_tokens: size of the cache; None lets it grow with the requests. On an NPU the properties MAX_PROMPT_LEN and
-        MIN_RESPONSE_LEN determine it.
+    cache_tokens: size of the cache; None lets it grow with the requests.
     exact: False keeps computed prompts for later ones that begin alike. With that, texts depended on earlier requests
         when it was measured on the CPU.
     properties: those of `openvino_genai.LLMPipeline`.
@@ -76,21 +68,13 @@ def load(
                 "Leave it out, or use the CPU, where every request chooses its mode."
             )
     given = dict(properties)
-    room = Room(max_context, max_context, "a model of longer context")
-    if device == NPU:
-        prompt = _whole(properties, "MAX_PROMPT_LEN", MAX_PROMPT_LEN)
-        tokens = prompt + _whole(properties, "MIN_RESPONSE_LEN", MIN_RESPONSE_LEN)
-        room = Room(prompt, tokens, "a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN")
-        if cache_tokens is not None:
-            raise InvalidOption(
-                f"cache_tokens={cache_tokens} is not possible on an NPU: give MAX_PROMPT_LEN and MIN_RESPONSE_LEN."
-            )
-    elif SCHEDULING.isdisjoint(properties):
+    room = Room(max_context, "a model of longer context")
+    if SCHEDULING.isdisjoint(properties):
         num_blocks = 0 if cache_tokens is None else -(-cache_tokens // _block_size(device))
         given["scheduler_config"] = _scheduler(num_blocks, prefix_caching=not exact)
         if num_blocks:
             held = num_blocks * _block_size(device)
-            room = Room(held, held, "more cache_tokens")
+            room = Room(held, "cache_tokens={tokens} or more", held)
     elif cache_tokens is not None:
         raise InvalidOption(
             f"cache_tokens={cache_tokens} is not possible together with {', '.join(SCHEDULING & set(properties))}: "
@@ -119,7 +103,8 @@ def _block_size(device: str) -> int:
     return BLOCK_SIZES.get(device.split(".")[0], BLOCK_SIZE)
 
 
-def _whole(properties: Mapping[str, Any], name: str, default: int) -> int:
+def whole_number(properties: Mapping[str, Any], name: str, default: int) -> int:
+    """A property that counts something. Raises InvalidOption."""
     value = properties.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidOption(f"{name}={value!r} is not possible: give a whole number from 1 up.")

@@ -14,9 +14,9 @@ import openvino_genai
 
 from ..engine.backend import Backend, Load
 from ..engine.request import Request
+from ..engine.room import Room
 from ..engine.trace import TARGET, PassRecord
-from ..errors import CacheTooSmall, DeviceFailed, PromptTooLong, reason_of
-from .devices import Room
+from ..errors import DeviceFailed, reason_of
 from .genai_config import to_genai
 
 Written: TypeAlias = "list[int] | Exception | None"  # the next tokens, or how GenAI ended
@@ -42,19 +42,8 @@ class GenaiEngine(Backend):
 
     def _check(self, request: Request) -> None:
         """Raises PromptTooLong, CacheTooSmall and InvalidOption."""
-        prompt, new, room = request.num_prompt_tokens, request.max_new_tokens, self._room
-        if prompt > room.prompt_tokens:
-            raise PromptTooLong(
-                f"The prompt has {prompt} tokens and this device was prepared for {room.prompt_tokens}: shorten the "
-                f"prompt, or load the pair with {room.remedy}."
-            )
-        if prompt + new > room.tokens:
-            raise CacheTooSmall(
-                f"The request needs a cache of {prompt + new} tokens ({prompt} of the prompt and up to {new} new "
-                f"ones), and the cache holds {room.tokens}: lower max_new_tokens, shorten the prompt, or load the "
-                f"pair with {room.remedy}."
-            )
-        to_genai(request.config, new, request.answer)
+        self._room.require(request)
+        to_genai(request.config, request.max_new_tokens, request.answer)
 
     @property
     def load(self) -> Load:

@@ -11,13 +11,13 @@ from itertools import compress
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import CacheTooSmall
-from ..model.paged_model import PagedModel
+from ..model.target import Target
 from ..speculation.draft import Draft
 from ..speculation.planner import LONGEST, Planner
 from .backend import Backend, Load
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
 from .request import Request
+from .room import Room
 from .scheduler import Part, Schedule, Scheduler
 from .trace import TARGET, PassRecord
 from .verify import verify
@@ -30,12 +30,13 @@ class Engine(Backend):
     requests. So the state of a request must be read under the `lock`.
     """
 
-    def __init__(self, target: PagedModel, pool: BlockPool, planner: Planner) -> None:
+    def __init__(self, target: Target, pool: BlockPool, planner: Planner, room: Room | None = None) -> None:
         super().__init__()
+        self._room = room or Room(pool.num_blocks * pool.block_size, "cache_tokens={tokens} or more")
         self._target = target
         self._pool = pool
         self._planner = planner
-        self._scheduler = Scheduler(self._waiting, pool, target.rows.most)
+        self._scheduler = Scheduler(self._waiting, pool, target.rows)
         self._is_stepping = False
         self._num_borrowing = 0  # callers of `borrowed` that wait for blocks or hold them
 
@@ -82,13 +83,7 @@ class Engine(Backend):
                 self._num_borrowing -= 1
 
     def _check(self, request: Request) -> None:
-        capacity = self._pool.num_blocks * self._pool.block_size
-        if self._pool.blocks_for(request.num_slots) > self._pool.num_blocks:
-            raise CacheTooSmall(
-                f"The request needs a cache of {request.num_slots} tokens ({request.num_prompt_tokens} of the prompt "
-                f"and up to {request.max_new_tokens} new ones), and the cache holds {capacity}: lower max_new_tokens, "
-                f"shorten the prompt, or load the pair with cache_tokens={request.num_slots} or more."
-            )
+        self._room.require(request)
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:
@@ -110,7 +105,7 @@ class Engine(Backend):
     def _draft(self, schedule: Schedule) -> list[Part]:
         """The parts of the next pass."""
         drafts = [_empty_draft(request) for request in schedule.decoding]
-        self._planner.draft(drafts, schedule.num_prefill_rows, self._scheduler.most_rows)
+        self._planner.draft(drafts, schedule.num_prefill_rows, self._scheduler.rows.most_decoding)
         parts = [*map(self._scheduler.place, drafts), *schedule.prefill]
         return [part for part in parts if not part.request.finished]
 

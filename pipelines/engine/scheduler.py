@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..model.paged_model import PREFILL_ROWS, Window
+from ..model.paged_model import Rows, Window
 from ..speculation.cost import CostModel
 from ..speculation.draft import Draft
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
@@ -38,7 +38,7 @@ class Schedule:
 
 
 class Scheduler:
-    """Admits requests in order, and gives them blocks of `pool` as they grow and at most `most_rows` rows in a pass.
+    """Admits requests in order, and gives them blocks of `pool` as they grow and rows of a pass as `rows` allows.
 
     When no block is free, the youngest request goes back to the front of `waiting` and is computed again later, to the
     same tokens. Long prompts are read in chunks, so that running answers continue meanwhile. Of several prompts that
@@ -48,11 +48,11 @@ class Scheduler:
     until `remove`, since the pass that is under way may still use them.
     """
 
-    def __init__(self, waiting: deque[Request], pool: BlockPool, most_rows: int) -> None:
+    def __init__(self, waiting: deque[Request], pool: BlockPool, rows: Rows) -> None:
         self.waiting = waiting
         self.running: list[Request] = []
         self._pool = pool
-        self.most_rows = most_rows
+        self.rows = rows
 
     def schedule(self, cost: CostModel | None, admits_new: bool = True) -> Schedule:
         """Admit what has room, and divide the next pass. The oldest requests come first where blocks or rows are short.
@@ -69,9 +69,10 @@ class Scheduler:
         running = [request for request in self.running if not request.finished]
         decoding = [request for request in running if len(request.tokens) - request.num_cached <= 1]
         reading = [request for request in running if request not in decoding]
-        kept_free = min(PREFILL_ROWS_BESIDE_DECODING, self.most_rows // 2) if reading else 0
-        if len(decoding) > self.most_rows - kept_free:
-            decoding = sorted(decoding, key=_last_served)[: self.most_rows - kept_free]
+        most_rows = self.rows.most_decoding
+        kept_free = min(PREFILL_ROWS_BESIDE_DECODING, most_rows // 2) if reading else 0
+        if len(decoding) > most_rows - kept_free:
+            decoding = sorted(decoding, key=_last_served)[: most_rows - kept_free]
         return Schedule(decoding, self._prefill(reading, len(decoding), cost))
 
     def place(self, draft: Draft) -> Part:
@@ -133,10 +134,10 @@ class Scheduler:
 
     def _prefill(self, requests: Sequence[Request], num_decoding: int, cost: CostModel | None) -> list[Part]:
         """The next chunks of prompts, in whole tiles if a part of a tile would cost as much as all of it."""
-        room = self.most_rows - num_decoding
         if num_decoding:
+            room = self.rows.most_decoding - num_decoding
             return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING))
-        parts = self._chunks(requests, min(room, PREFILL_ROWS))
+        parts = self._chunks(requests, self.rows.most)
         rows = sum(len(part.window.tokens) for part in parts)
         if cost is not None and (whole := cost.without_part_tile(rows)) < rows:
             return self._chunks(requests, whole)

@@ -61,11 +61,19 @@ class Rows:
 
     The device chooses kernels by the number of rows, and the last bits of the logits depend on the kernel. All passes
     of `fewest` to `most` rows, with logits for at least `fewest_projected` of them, give the same bits.
+
+    fixed: rows that every pass has that decodes, as on an NPU; None: as many as are fed.
     """
 
     fewest: int = 1
     most: int = PREFILL_ROWS
     fewest_projected: int = 1
+    fixed: int | None = None
+
+    @property
+    def most_decoding(self) -> int:
+        """Rows of a pass that decodes."""
+        return self.fixed or self.most
 
 
 ANY_ROWS = Rows()
@@ -202,6 +210,10 @@ class PagedModel:
             held = cache.data.reshape(cache.shape[0], -1).view(np.uint8)
             held[blocks] = rng.integers(*ANYTHING, (len(blocks), held.shape[1]), np.uint8)
 
+    def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
+        """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it."""
+        return self.forward([Window([0] * rows, context, blocks, rows)])
+
     def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> NDArray[np.float32]:
         """Read the tokens of one sequence that are not cached yet; logits [vocabulary] behind the last of them."""
         last, most = len(tokens) - 1, self.rows.most
@@ -215,14 +227,19 @@ def _ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
     return [i for begin, length in zip(begins, lengths, strict=False) for i in range(begin, begin + length)]
 
 
-def _paged(core: ov.Core, folder: Path) -> ov.Model:
+def read_model(core: ov.Core, folder: Path) -> ov.Model:
+    """The model in `folder`/openvino_model.xml. Raises BrokenPair."""
     path = folder / "openvino_model.xml"
     if not path.is_file() or not path.with_suffix(".bin").is_file():
         raise BrokenPair(f"{path} or its .bin file is missing: export the pair again.")
     try:
-        model = core.read_model(path)
+        return core.read_model(path)
     except RuntimeError as error:
         raise BrokenPair(f"{path} cannot be read: export the pair again. ({error})") from error
+
+
+def _paged(core: ov.Core, folder: Path) -> ov.Model:
+    model = read_model(core, folder)
     try:
         paged_attention_transformation(model)
     except RuntimeError as error:

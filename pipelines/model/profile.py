@@ -35,9 +35,10 @@ def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: 
     A model is identified by its graph, which determines the cost of a pass; the values of its weights do not.
     """
     models = [path for path in (pair.target, pair.draft) if path is not None]
-    threads = ov.Core().get_property(device, "INFERENCE_NUM_THREADS")
-    processor = ov.Core().get_property(device, "FULL_DEVICE_NAME")
-    about = [device, ov.get_version(), threads, processor, sorted(properties.items()), exact, instruction_limit()]
+    core = ov.Core()
+    threads = core.get_property("CPU", "INFERENCE_NUM_THREADS")
+    names = [core.get_property(each, "FULL_DEVICE_NAME") for each in ("CPU", device) if each in core.available_devices]
+    about = [device, ov.get_version(), threads, names, sorted(properties.items()), exact, instruction_limit()]
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
         digest.update((model / "openvino_model.xml").read_bytes())

@@ -234,14 +234,16 @@ class CostModel:
         most_rows: int | None = None,
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
+        is_fixed: bool = False,
     ) -> CostModel:
         """Time passes of both models, the target's with `least_rows` to `most_rows` rows. Raises NoMeasurement.
 
         budget_s: after so many seconds only indispensable passes are begun. Costs that were not measured are estimated,
             and corrected by later passes.
+        is_fixed: whether all passes of up to `most_rows` rows take as long, behind any context.
         token_share: bytes of a token's keys and values for each byte of the target's weights.
         """
-        made = measured(target, draft, max_context, least_rows, most_rows, token_share, budget_s)
+        made = measured(target, draft, max_context, least_rows, most_rows, token_share, budget_s, is_fixed)
         return cls(**{each.name: getattr(made, each.name) for each in fields(made)})
 
     def refined(self) -> CostModel:

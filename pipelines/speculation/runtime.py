@@ -1,4 +1,4 @@
-"""Runtime: a pair on the CPU, with the caches, drafters and measurements that speculative decoding needs."""
+"""Runtime: a pair on the CPU or an NPU, with the caches, drafters and measurements that speculative decoding needs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..config import AUTO
+from ..devices.devices import CPU, NPU
+from ..devices.npu_model import NpuModel
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
-from ..model.paged_model import BLOCK_SIZE, PagedModel, Window
+from ..engine.room import Room
+from ..errors import InvalidOption
+from ..model.paged_model import BLOCK_SIZE, PagedModel
 from ..model.pair import Pair, context_length
 from ..model.processor import GROUP_SIZE, PRECISION
 from ..model.profile import cache_folder, measured_cost, profile_path
-from ..model.timing import Run
-from ..model.tuning import load_target
+from ..model.target import Target
+from ..model.tuning import Compilation, load_target
 from ..model.vocabulary import check_same_vocabulary
 from ..text.tokenizer import Tokenizer
 from . import draft_model_policy
@@ -56,7 +61,7 @@ class Memory:
 
 
 class Runtime:
-    """Loads both models; `engine` decodes with them in each of `modes`.
+    """Loads both models; `engine` decodes with them in each of `modes`. The draft model runs on the CPU.
 
     compilation: how the target is compiled on this machine.
     exact: whether the same seed gives the same text in every mode.
@@ -69,21 +74,23 @@ class Runtime:
         self,
         pair: Pair,
         tokenizer: Tokenizer,
+        device: str,
         cache_tokens: int | None,
         exact: bool | None,
         reference: Path | None,
         properties: Mapping[str, Any],
     ) -> None:
-        properties = {**pair.properties, **properties}
-        num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
-        self.cache_tokens = num_blocks * BLOCK_SIZE
-        self._pool = BlockPool(num_blocks, BLOCK_SIZE)
+        if device == NPU:
+            loaded = _on_npu(pair, cache_tokens, properties)
+        else:
+            properties = {**pair.properties, **properties}
+            loaded = _on_cpu(pair, cache_tokens, exact, properties)
+        self._target, self.compilation, self._compiled = loaded.target, loaded.compilation, loaded.path
+        self.cache_tokens = loaded.room.tokens
+        self._pool = loaded.pool
+        num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
         self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
-        self._compiled = profile_path(pair, "CPU", properties, exact).with_suffix(".compilation.json")
-        self._target, self.compilation = load_target(
-            pair.target, num_blocks, properties, exact, pair.max_context, self._compiled
-        )
         if exact and not self.exact:
             log.warning(
                 "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
@@ -100,14 +107,15 @@ class Runtime:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
-            self._draft = PagedModel(pair.draft, num_blocks, _draft_properties(self.precision, properties), exact=False)
+            on_cpu = _draft_properties("f32" if device == NPU else self.precision, properties)
+            self._draft = PagedModel(pair.draft, num_blocks, on_cpu, exact=False)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
             modes |= {"draft": ModeDrafters(model=writing), "chained": ModeDrafters(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
         self._planner = Planner(DrafterSet(modes, acceptance, self._target.vocabulary_size), acceptance)
-        self.engine = Engine(self._target, self._pool, self._planner)
-        self._profile = profile_path(pair, "CPU", {**properties, PRECISION: self.precision}, self.exact)
+        self.engine = Engine(self._target, self._pool, self._planner, loaded.room)
+        self._profile = profile_path(pair, device, {**properties, PRECISION: self.precision}, self.exact)
         self._is_measured = False
 
     @property
@@ -143,14 +151,13 @@ class Runtime:
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room, self._target.rows.most)
         with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
-            passes = [_passes(self._target, blocks)]
-            if self._draft is not None:
-                passes.append(_passes(self._draft, draft_blocks))
             for rows in range(1, room + 1):
-                for run in passes:
-                    if time.perf_counter() > until:
-                        return
-                    run(rows, 0)
+                if self._target.rows.fixed is None:
+                    self._target.blind_pass(rows, 0, blocks)
+                if self._draft is not None:
+                    self._draft.blind_pass(rows, 0, draft_blocks)
+                if time.perf_counter() > until:
+                    return
 
     def measure(self, again: bool = False) -> None:
         """Learn what passes cost here, which the planner goes by, within MEASURE_S seconds and a pass; `again`, though
@@ -160,24 +167,27 @@ class Runtime:
         self._is_measured = True
         if again:
             for path in (self._profile, self._compiled):  # the latter is tried when the pair is loaded again
-                path.unlink(missing_ok=True)
+                if path is not None:
+                    path.unlink(missing_ok=True)
         room = min(MEASURED_TOKENS, self._room)
 
         def measured() -> CostModel:
             with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
+                rows = self._target.rows
                 self._target.occupy(blocks)
                 draft = None
                 if self._draft is not None:
                     self._draft.occupy(draft_blocks)
-                    draft = _passes(self._draft, draft_blocks)
+                    draft = partial(self._draft.blind_pass, blocks=draft_blocks)
                 return CostModel.measure(
-                    _passes(self._target, blocks),
+                    partial(self._target.blind_pass, blocks=blocks),
                     draft,
                     room,
-                    self._target.rows.fewest,
-                    self._target.rows.most,
+                    rows.fewest,
+                    rows.most_decoding,
                     token_share=self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes,
                     budget_s=math.inf if again else MEASURE_S,
+                    is_fixed=rows.fixed is not None,
                 )
 
         self._planner.cost = measured_cost(self._profile, measured)
@@ -191,6 +201,37 @@ class Runtime:
             pass  # whoever holds every block has taken those that were kept
 
 
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A target, its cache, and the file that remembers how it is compiled."""
+
+    target: Target
+    compilation: Compilation
+    pool: BlockPool
+    room: Room
+    path: Path | None = None
+
+
+def _on_cpu(pair: Pair, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]) -> _Loaded:
+    num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
+    path = profile_path(pair, CPU, properties, exact).with_suffix(".compilation.json")
+    target, compilation = load_target(pair.target, num_blocks, properties, exact, pair.max_context, path)
+    room = Room(num_blocks * BLOCK_SIZE, "cache_tokens={tokens} or more")
+    return _Loaded(target, compilation, BlockPool(num_blocks, BLOCK_SIZE), room, path)
+
+
+def _on_npu(pair: Pair, cache_tokens: int | None, properties: Mapping[str, Any]) -> _Loaded:
+    """The cache holds one sequence, so the pool has a single block, as long as that."""
+    if cache_tokens is not None:
+        raise InvalidOption(
+            f"cache_tokens={cache_tokens} is not possible on an NPU: give MAX_PROMPT_LEN and MIN_RESPONSE_LEN."
+        )
+    target = NpuModel(pair.target, properties)
+    room = Room(target.num_tokens, "a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN", target.rows.most)
+    pool = BlockPool(1, target.num_tokens)
+    return _Loaded(target, Compilation(False, target.precision, rows=target.rows), pool, room)
+
+
 def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str, Any]:
     """A draft model changes no text, so its activations may be coarse. What the target runs fastest in, it does; and it
     runs on the processors that the target's `properties` leave to both."""
@@ -200,8 +241,3 @@ def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str
 def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference:
     vocabulary = hashlib.sha256((pair.target / "openvino_tokenizer.bin").read_bytes()).hexdigest()
     return Reference.of(folder, cache_folder(), vocabulary, lambda text: tokenizer.encode(text, False))
-
-
-def _passes(model: PagedModel, blocks: list[int]) -> Run:
-    """Passes over whatever the blocks hold."""
-    return lambda rows, context: model.forward([Window([0] * rows, context, blocks, num_rows=rows)])

@@ -56,6 +56,6 @@ class Masthead:
 
     def _small_print(self, words: Words) -> str:
         pipeline = self._assistant.pipeline
-        if pipeline.device != "CPU":
+        if not pipeline.drafts:
             return words("genai", device=pipeline.device)
         return words("exact" if pipeline.exact else "inexact")

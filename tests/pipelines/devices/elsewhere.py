@@ -1,7 +1,6 @@
 """Devices that this machine lacks: all of the way there is real, except that OpenVINO GenAI computes on the CPU.
 
-What stands in for a GPU runs paged attention, as GenAI does on GPUs; what stands in for an NPU runs the stateful model
-that an NPU needs. The NPU's fixed shapes are not played.
+What stands in for a GPU runs paged attention, as GenAI does on GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from outrider.pipelines.devices import devices
 from outrider.pipelines.model.processor import limited_properties
 
 GENAI = openvino_genai.LLMPipeline
-OWN_PROPERTIES: dict[str, dict[str, Any]] = {"GPU": {}, "NPU": {"ATTENTION_BACKEND": "SDPA"}}
 
 
 class Faulty:
@@ -54,16 +52,13 @@ class Elsewhere:
 
     def reference(self) -> Any:
         """GenAI's own pipeline, without Outrider. It forgets each prompt, or its text would depend on those before."""
-        properties = OWN_PROPERTIES[self.device] | limited_properties()
-        if self.device == "GPU":
-            properties["scheduler_config"] = openvino_genai.SchedulerConfig()
-            properties["scheduler_config"].max_num_batched_tokens = 4096
+        properties: dict[str, Any] = dict(limited_properties())
+        properties["scheduler_config"] = openvino_genai.SchedulerConfig()
+        properties["scheduler_config"].max_num_batched_tokens = 4096
         return GENAI(self.pair / "target", "CPU", **properties)
 
     def _load(self, model: Path, device: str, **properties: Any) -> Faulty:
         assert device == self.device
         self.properties = properties
-        fixed_shapes = ("MAX_PROMPT_LEN", "MIN_RESPONSE_LEN")
-        known = {name: value for name, value in properties.items() if name not in fixed_shapes}
-        self.faulty = Faulty(GENAI(model, "CPU", **OWN_PROPERTIES[device], **limited_properties(), **known))
+        self.faulty = Faulty(GENAI(model, "CPU", **limited_properties(), **properties))
         return self.faulty

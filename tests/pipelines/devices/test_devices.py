@@ -83,7 +83,7 @@ def test_an_unknown_property_is_said(embedded_pair):
         Elsewhere(embedded_pair, "GPU").open(HORSES=4)
 
 
-@pytest.mark.parametrize("device", ["GPU", "NPU"])
+@pytest.mark.parametrize("device", ["GPU", "GPU.1"])
 @pytest.mark.parametrize("properties", [{"prompt_lookup": True}, {"draft_model": "draft"}], ids=str)
 def test_drafting_by_genai_is_refused(embedded_pair, device, properties):
     with pytest.raises(InvalidOption, match=f"{next(iter(properties))}=.*on {device} .*plain decoding"):
@@ -101,9 +101,9 @@ def test_the_cache_of_a_gpu_has_the_size_that_is_asked_for(embedded_pair):
     assert elsewhere.properties["scheduler_config"].num_kv_blocks == 0  # then it grows
     pipeline = elsewhere.open(cache_tokens=100)
     assert elsewhere.properties["scheduler_config"].num_kv_blocks == 7  # of 16 tokens
-    with pytest.raises(CacheTooSmall, match=r"cache of 1\d\d tokens .*cache holds 112.*more cache_tokens"):
+    with pytest.raises(CacheTooSmall, match=r"cache of 1\d\d tokens .*cache holds 112.*cache_tokens=117 or more"):
         pipeline.generate(PROMPT, max_new_tokens=100)
-    with pytest.raises(PromptTooLong, match=r"prepared for 112.*more cache_tokens"):
+    with pytest.raises(PromptTooLong, match=r"prepared for 112.*cache_tokens=\d+ or more"):
         pipeline.generate(PROMPT * 9)
     answer = pipeline.generate(PROMPT, ignore_eos=True).generations[0]
     assert answer.finish_reason == "length"
@@ -135,27 +135,6 @@ def test_a_cache_serves_one_request_after_the_other_to_its_last_slot(embedded_pa
         tokens = openvino_genai.Tokenizer(embedded_pair / "target").encode("a b", add_special_tokens=False).input_ids
         config.max_new_tokens = 64 - tokens.shape[1]
         assert len(model.generate(tokens, config).tokens[0]) == config.max_new_tokens
-
-
-def test_an_npu_takes_what_it_was_prepared_for(embedded_pair):
-    elsewhere = Elsewhere(embedded_pair, "NPU")
-    pipeline = elsewhere.open(MAX_PROMPT_LEN=64, MIN_RESPONSE_LEN=16)
-    assert elsewhere.properties == {"MAX_PROMPT_LEN": 64, "MIN_RESPONSE_LEN": 16}
-    with pytest.raises(PromptTooLong, match=r"prepared for 64.*larger MAX_PROMPT_LEN"):
-        pipeline.generate(PROMPT * 9, max_new_tokens=1)
-    with pytest.raises(CacheTooSmall, match=r"cache holds 80: lower max_new_tokens.*MIN_RESPONSE_LEN"):
-        pipeline.generate(PROMPT, max_new_tokens=80)
-    answer = pipeline.generate(PROMPT, ignore_eos=True).generations[0]
-    assert answer.stats.prompt_tokens + answer.stats.new_tokens == 80
-    plain = elsewhere.open()
-    assert elsewhere.properties == {}
-    with pytest.raises(PromptTooLong, match="prepared for 1024"):
-        plain.generate(PROMPT * 99)
-    with pytest.raises(InvalidOption, match=r"cache_tokens=64 .*MAX_PROMPT_LEN"):
-        elsewhere.open(cache_tokens=64)
-    for value in (0, "64", True, 1.5):
-        with pytest.raises(InvalidOption, match=r"MAX_PROMPT_LEN=.*whole number"):
-            elsewhere.open(MAX_PROMPT_LEN=value)
 
 
 def test_a_program_ends_quietly_in_the_middle_of_an_answer(embedded_pair):

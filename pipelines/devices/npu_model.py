@@ -1,0 +1,124 @@
+"""NpuModel: a model on an NPU, compiled for fixed shapes and for one sequence at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from ..errors import UnsupportedDevice, UnsupportedModel, reason_of
+from ..model.paged_model import Rows, Window, read_model
+from .devices import NPU, whole_number
+
+MAX_PROMPT_LEN, MIN_RESPONSE_LEN = "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN"  # as OpenVINO GenAI names them
+DEFAULTS = {MAX_PROMPT_LEN: 1024, MIN_RESPONSE_LEN: 128}  # GenAI's
+DECODING_ROWS = "NPUW_LLM_MAX_GENERATION_TOKEN_LEN"
+NUM_DECODING_ROWS = 8  # rows come in multiples of eight
+COMPILED = {"NPU_USE_NPUW": "YES", "NPUW_LLM": "YES", "NPUW_LLM_BATCH_DIM": 0, "NPUW_LLM_SEQ_LEN_DIM": 2}
+CACHE_BYTES = 2  # of a number in the cache, which is kept in f16
+
+
+class NpuModel:
+    """Compiles `folder`/openvino_model.xml for an NPU. Not safe for concurrent calls.
+
+    A prompt is read whole, in one pass; a pass that decodes has `rows.fixed` rows, however many are wanted, and takes
+    as long for each number of them. The cache holds one sequence. A pass begins behind the tokens that are kept: what
+    was computed from its first position on is overwritten, so rejected tokens need no more (OpenVINO's pull request
+    31578), and position 0 begins another sequence.
+
+    properties: those of OpenVINO, and MAX_PROMPT_LEN and MIN_RESPONSE_LEN, the most tokens of a prompt and those of an
+        answer that have room behind it. With NPUW_DEVICES="CPU", OpenVINO's code for NPUs computes on the CPU.
+    num_tokens: the most tokens of a prompt and its answer together.
+
+    Raises BrokenPair if the IR cannot be read, UnsupportedModel for weights other than symmetric int4,
+    UnsupportedDevice if it cannot be compiled, and InvalidOption for a length or a number of rows that is none.
+    """
+
+    def __init__(self, folder: Path, properties: Mapping[str, Any]) -> None:
+        lengths = {name: whole_number(properties, name, default) for name, default in DEFAULTS.items()}
+        num_rows = whole_number(properties, DECODING_ROWS, NUM_DECODING_ROWS)
+        model = read_model(ov.Core(), folder)
+        require_symmetric_int4(model, folder)
+        given = {name: value for name, value in properties.items() if name not in lengths}
+        response = lengths[MIN_RESPONSE_LEN] + num_rows  # the cache is read before the rows of a pass are added to it
+        sizes = {"NPUW_LLM_MAX_PROMPT_LEN": lengths[MAX_PROMPT_LEN], "NPUW_LLM_MIN_RESPONSE_LEN": response}
+        try:
+            compiled = ov.Core().compile_model(model, NPU, {**COMPILED, **sizes, DECODING_ROWS: num_rows, **given})
+        except RuntimeError as error:
+            raise UnsupportedDevice(
+                f"OpenVINO could not compile {folder} for an NPU ({reason_of(error)}): update the device's driver, "
+                "check the properties, or use another device."
+            ) from error
+        self._request = compiled.create_infer_request()
+        self._num_cached = 0
+        self.num_tokens = sum(lengths.values())
+        self.rows = Rows(most=lengths[MAX_PROMPT_LEN], fixed=num_rows)
+        self.vocabulary_size: int = model.output("logits").partial_shape[-1].get_length()
+        self.num_threads: int = ov.Core().get_property("CPU", "INFERENCE_NUM_THREADS")
+        self.precision = "f16"
+        self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
+        self.cache_bytes = CACHE_BYTES * self.num_tokens * sum(map(_numbers_for_a_token, model.get_variables()))
+
+    def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        """Run one window; logits float32 [num_rows, vocabulary], in memory that the next pass overwrites.
+
+        Raises ValueError for several windows, for tokens that are not behind the cached ones, and for too many rows.
+        """
+        if len(windows) != 1:
+            raise ValueError(f"An NPU computes one sequence at a time, not {len(windows)}.")
+        (window,) = windows
+        start, end = window.start, window.start + len(window.tokens)
+        most = self.rows.most_decoding if start else self.rows.most
+        if start > self._num_cached or end > self.num_tokens or len(window.tokens) > most:
+            raise ValueError(
+                f"A pass over the tokens {start} to {end} is not possible: {self._num_cached} are cached, there is "
+                f"room for {self.num_tokens}, and a pass has {most} rows at most."
+            )
+        if window.num_rows > self.rows.most_decoding:
+            raise ValueError(f"A pass has logits for {self.rows.most_decoding} rows at most, not {window.num_rows}.")
+        self._num_cached = start  # if the pass fails, the rest is lost
+        tokens = np.array([window.tokens], np.int64)
+        if end == 1:  # one row alone does not begin another sequence, but is put behind the one before
+            tokens = np.repeat(tokens, 2, axis=1)
+        positions = np.arange(start, start + tokens.shape[1], dtype=np.int64)[np.newaxis]
+        mask = np.ones((1, start + tokens.shape[1]), np.int64)
+        self._request.infer({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
+        self._num_cached = end
+        logits = self._request.get_tensor("logits").data[0]
+        last = len(logits) - (tokens.shape[1] - len(window.tokens))
+        return [logits[last - window.num_rows : last]]
+
+    def occupy(self, blocks: Sequence[int]) -> None:
+        """Nothing needs to be filled: `blind_pass` reads as many tokens as it wants cached."""
+
+    def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
+        while self._num_cached < context:
+            most = self.rows.most_decoding if self._num_cached else self.rows.most
+            tokens = [0] * min(most, context - self._num_cached)
+            self.forward([Window(tokens, self._num_cached, blocks)])
+        return self.forward([Window([0] * rows, context, blocks, rows)])
+
+
+def require_symmetric_int4(model: ov.Model, folder: Path) -> None:
+    """Raises UnsupportedModel unless the weights are what OpenVINO's documentation asks for on an NPU; embeddings and
+    the projection on the vocabulary can be int8."""
+    constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+    sizes: Counter[str] = Counter()
+    for node in constants:
+        sizes[node.get_element_type().get_type_name()] += int(np.prod(node.get_output_shape(0)))
+    if "i4" not in sizes or "u4" in sizes:
+        found = "asymmetric int4" if "u4" in sizes else sizes.most_common(1)[0][0]
+        raise UnsupportedModel(
+            f"{folder} has weights of type {found}, and an NPU takes symmetric int4: export the pair with --for npu."
+        )
+
+
+def _numbers_for_a_token(variable: Any) -> int:
+    """Of keys or values [batch, heads, tokens, size]."""
+    heads, size = (variable.info.data_shape[i].get_length() for i in (1, 3))
+    return int(heads * size)

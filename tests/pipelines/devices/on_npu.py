@@ -1,0 +1,54 @@
+"""OpenVINO's own code for NPUs, which computes on the CPU here, and a pair as an NPU wants it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+
+from outrider.export.checkpoint import find_checkpoint
+from outrider.export.compression import Compression
+from outrider.export.convert import compress, convert
+from outrider.models import pyscout
+from outrider.pipelines.model.processor import limited_properties
+
+STAND_IN = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_ONLINE_PIPELINE": "NONE"}
+
+
+def make_pair(embedded: Path, folder: Path, compression: Compression) -> Path:
+    """The embedded pair with its target compressed anew."""
+    shutil.copytree(embedded, folder)
+    checkpoint = find_checkpoint(str(Path(pyscout.__file__).parent / "checkpoints" / "target"), False, print)
+    made = folder.with_suffix(".made")
+    convert(checkpoint, made, half=False)
+    compress(made, compression, checkpoint.source)
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        shutil.move(made / name, folder / "target" / name)
+    return folder
+
+
+class OneByOne:
+    """Slow greedy decoding by OpenVINO's CPU plugin alone: the whole text goes through the model for each token."""
+
+    def __init__(self, pair: Path) -> None:
+        model = ov.Core().read_model(pair / "target" / "openvino_model.xml")
+        properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", **limited_properties()}
+        self._request = ov.Core().compile_model(model, "CPU", properties).create_infer_request()
+
+    def logits(self, tokens: list[int]) -> np.ndarray:
+        """float32 [tokens, vocabulary]"""
+        self._request.reset_state()
+        given = {"input_ids": np.array([tokens]), "attention_mask": np.ones((1, len(tokens)), np.int64)}
+        given["position_ids"] = np.arange(len(tokens))[np.newaxis]
+        given["beam_idx"] = np.zeros(1, np.int32)
+        self._request.infer(given)
+        return self._request.get_tensor("logits").data[0].copy()
+
+    def answer(self, prompt: list[int], num_tokens: int) -> list[int]:
+        tokens = list(prompt)
+        for _ in range(num_tokens):
+            tokens.append(int(self.logits(tokens)[-1].argmax()))
+        return tokens[len(prompt) :]

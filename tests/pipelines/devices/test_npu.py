@@ -1,0 +1,236 @@
+"""Drafting on an NPU: all of OpenVINO's code for it is real, except that its parts compute on the CPU."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino_genai
+import pytest
+from openvino import opset15 as ops
+
+from outrider.pipelines import (
+    CacheTooSmall,
+    InvalidOption,
+    LLMPipeline,
+    PromptTooLong,
+    StructuredOutputConfig,
+    UnsupportedDevice,
+    UnsupportedModel,
+)
+from outrider.pipelines.devices import devices
+from outrider.pipelines.devices.npu_model import require_symmetric_int4
+
+from .on_npu import STAND_IN, OneByOne
+
+MODES = ("off", "lookup", "suffix", "draft", "chained", "auto")
+CODE = "def area(width, height):\n    return width * height\n"
+RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
+SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 11}
+
+
+@pytest.fixture(scope="module")
+def pipeline(npu_pair: Path) -> LLMPipeline:
+    pipeline = LLMPipeline(npu_pair, "NPU", **STAND_IN)
+    pipeline.warm_up()
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def small(npu_pair: Path) -> LLMPipeline:
+    """With room for 64 tokens of a prompt and 64 of an answer."""
+    return LLMPipeline(npu_pair, "NPU", MAX_PROMPT_LEN=64, MIN_RESPONSE_LEN=64, **STAND_IN)
+
+
+@pytest.fixture(scope="module")
+def slow(npu_pair: Path) -> OneByOne:
+    return OneByOne(npu_pair)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(pipeline: LLMPipeline) -> Iterator[None]:
+    yield
+    load = pipeline.backend.load
+    assert (load.waiting, load.running, load.cache_used) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("prompt", [RENAME, CODE * 3, "x"])
+def test_greedy_text_is_that_of_decoding_one_token_after_the_other(pipeline, slow, prompt, mode):
+    tokens = pipeline.tokenizer.encode(prompt, False)
+    answer = pipeline.generate([tokens], max_new_tokens=32, ignore_eos=True, mode=mode).generations[0]
+    assert list(answer.token_ids) == slow.answer(tokens, 32)
+
+
+@pytest.mark.parametrize("mode", ["lookup", "suffix", "draft", "chained", "auto"])
+def test_drafts_save_passes(pipeline, mode):
+    answer = pipeline.generate(RENAME, max_new_tokens=48, ignore_eos=True, mode=mode).generations[0]
+    assert answer.stats.passes <= 24
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_answer_ends_at_any_token_that_is_to_end_it(pipeline, mode):
+    whole = pipeline.generate(RENAME, max_new_tokens=16, ignore_eos=True, mode="off").generations[0].token_ids
+    for token in set(whole):
+        answer = pipeline.generate(RENAME, max_new_tokens=16, stop_token_ids={token}, mode=mode).generations[0]
+        assert answer.token_ids == whole[: whole.index(token) + 1]
+
+
+def test_genais_drafting_is_not_used_because_its_answers_run_past_their_ends(npu_pair, pipeline):
+    """If this fails, OpenVINO GenAI has mended it."""
+    draft = openvino_genai.draft_model(npu_pair / "draft", "CPU")
+    theirs = openvino_genai.LLMPipeline(npu_pair / "target", "NPU", draft_model=draft, **STAND_IN)
+    prompt = openvino_genai.Tokenizer(npu_pair / "target").encode(CODE * 3, add_special_tokens=False).input_ids
+    whole = pipeline.generate([prompt.data[0].tolist()], max_new_tokens=24, ignore_eos=True).generations[0].token_ids
+    ran_past = 0
+    for token in set(whole):
+        config = openvino_genai.GenerationConfig()
+        config.max_new_tokens, config.num_assistant_tokens, config.stop_token_ids = 24, 3, {token}
+        config.set_eos_token_id(token)
+        ran_past += len(theirs.generate(prompt, config).tokens[0]) > whole.index(token) + 1
+    assert ran_past
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_seed_gives_the_same_text_in_a_mode(pipeline, mode):
+    first, second, other = (
+        pipeline.generate(RENAME, max_new_tokens=30, mode=mode, **{**SAMPLED, "rng_seed": seed})
+        for seed in (11, 11, 12)
+    )
+    assert first == second != other
+
+
+@pytest.mark.parametrize("end", ["cancelled", "dropped", "failed"])
+@pytest.mark.parametrize("mode", ["off", "auto"])
+def test_an_answer_that_is_given_up_makes_room_for_the_next(pipeline, monkeypatch, mode, end):
+    whole = pipeline.generate(RENAME, max_new_tokens=30, mode=mode)
+    stream = pipeline.stream(RENAME, max_new_tokens=30, mode=mode)
+    next(stream)
+    if end == "failed":
+        target = pipeline.speculation.engine._target
+        with monkeypatch.context() as patch:
+            patch.setattr(target, "_request", None)
+            with pytest.raises(AttributeError):
+                stream.finish()
+    elif end == "cancelled":
+        stream.cancel()
+    del stream
+    assert pipeline.generate(RENAME, max_new_tokens=30, mode=mode) == whole
+
+
+def test_requests_at_once_get_the_texts_that_each_gets_alone(pipeline):
+    asked = [(prompt, mode) for prompt in (RENAME, CODE) for mode in ("off", "lookup", "auto")]
+    alone = [pipeline.generate(prompt, max_new_tokens=12, mode=mode) for prompt, mode in asked]
+    with ThreadPoolExecutor(6) as threads:
+        together = threads.map(lambda each: pipeline.generate(each[0], max_new_tokens=12, mode=each[1]), asked)
+        assert list(together) == alone
+    assert pipeline.generate([RENAME, CODE], max_new_tokens=12, mode="off").texts == [alone[0], alone[3]]
+
+
+@pytest.mark.parametrize("mode", ["off", "auto"])
+def test_a_chat_answers_as_if_all_of_it_were_asked_at_once(pipeline, mode):
+    pipeline.start_chat()
+    try:
+        answers = [pipeline.generate(text, max_new_tokens=20, mode=mode) for text in (RENAME, "Explain it.")]
+    finally:
+        pipeline.finish_chat()
+    messages = [
+        {"role": "user", "content": RENAME},
+        {"role": "assistant", "content": answers[0]},
+        {"role": "user", "content": "Explain it."},
+    ]
+    assert pipeline.generate(messages, max_new_tokens=20, mode=mode).texts == [answers[1]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_answer_fills_the_window_to_its_last_slot(small, pipeline, mode):
+    tokens = pipeline.tokenizer.encode(CODE, False)
+    room = 128 - len(tokens)
+    answer = small.generate([tokens], ignore_eos=True, mode=mode).generations[0]
+    assert (len(answer.token_ids), answer.finish_reason) == (room, "length")
+    roomy = pipeline.generate([tokens], max_new_tokens=room, ignore_eos=True, mode=mode).generations[0]
+    assert answer.token_ids == roomy.token_ids
+
+
+def test_what_has_no_room_is_refused_with_what_to_do(small):
+    with pytest.raises(PromptTooLong, match=r"prepared for 64: .*a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN"):
+        small.generate(CODE * 9, max_new_tokens=1)
+    with pytest.raises(CacheTooSmall, match=r"cache holds 128: lower max_new_tokens"):
+        small.generate("x", max_new_tokens=128)
+    prompt = small.tokenizer.encode(CODE * 9, False)[:64]
+    assert small.generate([prompt], max_new_tokens=64, ignore_eos=True).stats[0].new_tokens == 64
+
+
+def test_other_numbers_of_rows_give_the_same_text(npu_pair, pipeline):
+    plain = pipeline.generate(RENAME, max_new_tokens=40, mode="off")
+    for rows in (1, 16):
+        other = LLMPipeline(npu_pair, "NPU", NPUW_LLM_MAX_GENERATION_TOKEN_LEN=rows, **STAND_IN)
+        for mode in ("off", "lookup", "auto"):
+            assert other.generate(RENAME, max_new_tokens=40, mode=mode) == plain
+
+
+def test_log_probabilities_structure_and_biases_are_those_of_the_engine(pipeline):
+    answer = pipeline.generate(RENAME, max_new_tokens=8, logprobs=2).generations[0]
+    assert len(answer.logprobs) == 8 == len(answer.token_ids)
+    form = StructuredOutputConfig(regex="(yes|no), [a-c]{3}")
+    written = {
+        mode: pipeline.generate("Is it?", max_new_tokens=30, structured_output_config=form, mode=mode) for mode in MODES
+    }
+    assert set(written.values()) <= {
+        f"{a}, {b}{c}{d}" for a in ("yes", "no") for b in "abc" for c in "abc" for d in "abc"
+    }
+    assert pipeline.generate("x", max_new_tokens=3, logit_bias={300: 100.0}).generations[0].token_ids == (300,) * 3
+
+
+def test_nothing_is_promised_but_all_is_drafted(pipeline, npu_pair, caplog):
+    assert (pipeline.exact, pipeline.modes, pipeline.device) == (False, MODES, "NPU")
+    assert pipeline.speculation.cost.rows == (1, 8)
+    with caplog.at_level(logging.WARNING):
+        LLMPipeline(npu_pair, "NPU", exact=True, **STAND_IN)
+    assert "another text in another mode" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [(["i4", "i8"], None), (["i8"], "type i8"), (["u4", "i8"], "asymmetric int4"), (["i4", "u4"], "asymmetric int4")],
+    ids=str,
+)
+def test_weights_other_than_symmetric_int4_are_refused(types, message):
+    weights = [ops.constant(np.ones((4, 4), np.int8), getattr(ov.Type, each)) for each in types]
+    model = ov.Model([ops.convert(each, "f32") for each in weights], [])
+    if message is None:
+        require_symmetric_int4(model, Path("folder"))
+    else:
+        with pytest.raises(UnsupportedModel, match=rf"folder has weights of .*{message}.* symmetric int4.*--for npu"):
+            require_symmetric_int4(model, Path("folder"))
+
+
+def test_a_pair_that_was_not_made_for_an_npu_is_refused(embedded_pair):
+    with pytest.raises(UnsupportedModel, match=r"target has weights of .*--for npu"):
+        LLMPipeline(embedded_pair, "NPU", **STAND_IN)
+
+
+@pytest.mark.parametrize("name", ["MAX_PROMPT_LEN", "MIN_RESPONSE_LEN", "NPUW_LLM_MAX_GENERATION_TOKEN_LEN"])
+@pytest.mark.parametrize("value", [0, "64", True, 1.5], ids=repr)
+def test_lengths_that_are_none_are_refused(npu_pair, name, value):
+    with pytest.raises(InvalidOption, match=f"{name}={value!r}.*whole number"):
+        LLMPipeline(npu_pair, "NPU", **STAND_IN, **{name: value})
+
+
+def test_an_npu_that_is_not_there_is_refused_unless_another_device_computes(npu_pair, monkeypatch):
+    monkeypatch.setattr(devices, "device_names", lambda: ("CPU",))
+    with pytest.raises(UnsupportedDevice, match="no device 'NPU'"):
+        LLMPipeline(npu_pair, "NPU")
+    with pytest.raises(UnsupportedDevice, match="no device 'NPU'"):
+        LLMPipeline(npu_pair, "NPU", NPU_USE_NPUW="YES")
+    with pytest.raises(InvalidOption, match=r"cache_tokens=64 .*MAX_PROMPT_LEN"):
+        LLMPipeline(npu_pair, "NPU", cache_tokens=64, **STAND_IN)
+
+
+def test_a_property_that_openvino_does_not_know_is_said(npu_pair):
+    with pytest.raises(UnsupportedDevice, match=r"could not compile .* for an NPU \(.*HORSES"):
+        LLMPipeline(npu_pair, "NPU", NPUW_HORSES="4", **STAND_IN)
