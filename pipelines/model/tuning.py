@@ -25,9 +25,9 @@ EARLY = 1.15  # tolerance of the first estimate of that price
 FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind that are timed, and seconds
 ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
 CONTEXT = 64
-REPEATS = 5
+REPEATS, MOST_REPEATS, REPEATED_S = 5, 40, 0.5  # of passes of each size; candidates are timed one after the other
 WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
-AS_FAST = 1.03  # the same for passes of one row, if only larger passes are to gain
+AS_FAST = 1.1  # the same for passes of one row, if only larger passes are to gain; as exact as such times are
 NUM_TOKENS = 128
 
 log = logging.getLogger(__name__)
@@ -293,8 +293,13 @@ def _relative(took_s: Sequence[float], own_s: Sequence[float]) -> float:
 def _fastest_s(model: PagedModel) -> list[float]:
     """For each of ROWS the shortest time of a pass, in seconds. The first passes pack weights and compile kernels, so
     they are never the shortest."""
-    blocks = range(min(model.num_blocks, NUM_TOKENS // BLOCK_SIZE))
-    return [min(_pass_s(model, blocks, rows) for _ in range(1 + REPEATS)) for rows in ROWS]
+    blocks, shortest = range(min(model.num_blocks, NUM_TOKENS // BLOCK_SIZE)), []
+    for rows in ROWS:
+        until, times = time.perf_counter() + REPEATED_S, [_pass_s(model, blocks, rows)]
+        while len(times) <= REPEATS or (len(times) < MOST_REPEATS and time.perf_counter() < until):
+            times.append(_pass_s(model, blocks, rows))
+        shortest.append(min(times))
+    return shortest
 
 
 def _pass_s(model: PagedModel, blocks: Sequence[int], rows: int) -> float:
