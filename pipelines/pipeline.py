@@ -46,12 +46,15 @@ class LLMPipeline:
     reference: a folder of text files that answers may quote; its index is saved in the user's cache folder.
     properties: OpenVINO properties of the target.
 
-    On devices other than the CPU ("GPU", "GPU.1", "NPU") OpenVINO GenAI decodes, one request after the other. There
-    `exact` is False and `modes` is ("off",): nothing is drafted, and the same seed may give another text (see
-    `GenaiEngine`). `logprobs`, `logit_bias` and `structured_output_config` are refused there. With `exact=False` GenAI
-    keeps computed prompts, so that the next turn of a chat begins sooner, but its text depends on earlier requests.
-    Without `cache_tokens` the cache grows as needed; an NPU has the properties MAX_PROMPT_LEN and MIN_RESPONSE_LEN
-    instead.
+    On an NPU requests are served one after the other, by the same engine and with all modes, and `exact` is False:
+    texts of one seed can differ from mode to mode. In place of `cache_tokens` it has the properties MAX_PROMPT_LEN
+    (1024 unless given) and MIN_RESPONSE_LEN (128), the most tokens of a prompt and the room behind it, and it takes
+    symmetric int4 weights (see `NpuModel`).
+
+    On a GPU ("GPU", "GPU.1") OpenVINO GenAI decodes, one request after the other. `exact` is False and `modes` is
+    ("off",): nothing is drafted, and the same seed may give another text (see `GenaiEngine`). `logprobs`, `logit_bias`
+    and `structured_output_config` are refused. With `exact=False` GenAI keeps computed prompts, so that the next turn
+    of a chat begins sooner, but its text depends on earlier requests. Without `cache_tokens` the cache grows as needed.
 
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """
@@ -109,7 +112,7 @@ class LLMPipeline:
 
     @property
     def speculation(self) -> Runtime:
-        """The engine, its cost model and what else there is only on the CPU. Raises UnsupportedDevice elsewhere."""
+        """The engine, its cost model and what drafting needs. Raises UnsupportedDevice where nothing is drafted."""
         if self._speculation is None:
             raise UnsupportedDevice(f"Nothing is drafted on {self.device}: load the pair with device='CPU'.")
         return self._speculation

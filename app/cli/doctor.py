@@ -84,9 +84,7 @@ def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
     rows, price = compilation.rows, compilation.price
     if not compilation.exact:
         found = [("exactness", "[yellow]the drafting mode can change the text[/], not its distribution")]
-        return (
-            found if price is None else [*found, ("its cost", f"{price:.2f} plain passes a token; --exact pays it")]
-        )
+        return found if price is None else [*found, ("its cost", f"{price:.2f} plain passes a token; --exact pays it")]
     parts = "" if compilation.longest is None else f", products above {compilation.longest} in parts"
     return [
         ("exactness", "[green]the same text in every mode[/], checked bit by bit"),

@@ -1,1 +1,1 @@
-"""Devices other than the CPU, where OpenVINO GenAI decodes."""
+"""Devices other than the CPU: a model on an NPU, and GPUs, where OpenVINO GenAI decodes."""

@@ -114,7 +114,8 @@ def require_symmetric_int4(model: ov.Model, folder: Path) -> None:
     if "i4" not in sizes or "u4" in sizes:
         found = "asymmetric int4" if "u4" in sizes else sizes.most_common(1)[0][0]
         raise UnsupportedModel(
-            f"{folder} has weights of type {found}, and an NPU takes symmetric int4: export the pair with --for npu."
+            f"{folder} has weights of type {found}, and an NPU takes symmetric int4: export the pair with "
+            "--target-weights int4 --symmetric."
         )
 
 

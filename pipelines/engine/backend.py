@@ -26,7 +26,7 @@ class Load:
 
 
 class Backend(ABC):
-    """`Engine` on the CPU, `GenaiEngine` on every other device.
+    """`Engine` on the CPU and on an NPU, `GenaiEngine` on a GPU.
 
     Any thread that waits for a request calls `step` until it has finished; calls from several threads take turns, and
     each serves all requests. So the state of a request must be read under the `lock`.

@@ -205,12 +205,15 @@ def test_weights_other_than_symmetric_int4_are_refused(types, message):
     if message is None:
         require_symmetric_int4(model, Path("folder"))
     else:
-        with pytest.raises(UnsupportedModel, match=rf"folder has weights of .*{message}.* symmetric int4.*--for npu"):
+        with pytest.raises(
+            UnsupportedModel,
+            match=rf"folder has weights of .*{message}.* symmetric int4.*--target-weights int4 --symmetric",
+        ):
             require_symmetric_int4(model, Path("folder"))
 
 
 def test_a_pair_that_was_not_made_for_an_npu_is_refused(embedded_pair):
-    with pytest.raises(UnsupportedModel, match=r"target has weights of .*--for npu"):
+    with pytest.raises(UnsupportedModel, match=r"target has weights of .*--target-weights int4 --symmetric"):
         LLMPipeline(embedded_pair, "NPU", **STAND_IN)
 
 
