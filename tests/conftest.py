@@ -46,3 +46,12 @@ def embedded_pair() -> Path:
     from outrider import models
 
     return models.embedded_pair()
+
+
+@pytest.fixture(scope="session")
+def npu_pair(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pair that comes with Outrider with symmetric int4 weights, as an NPU wants it."""
+    from outrider.export.compression import Compression
+    from tests.on_npu import make_pair
+
+    return make_pair(embedded_pair, tmp_path_factory.mktemp("npu") / "pair", Compression("int4", group_size=64))

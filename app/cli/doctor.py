@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.bar import Bar
 from rich.console import Console
@@ -28,8 +29,9 @@ class Gain:
     speedup: float
 
 
-def gain(cost: CostModel, acceptance: float, draft_ms: float) -> Gain:
-    """The best gain at an acceptance rate in 0..1 with a drafter that takes `draft_ms` milliseconds per token.
+def gain(cost: CostModel, acceptance: float, draft_ms: float, longest: int = LONGEST) -> Gain:
+    """The best gain at an acceptance rate in 0..1 with a drafter that takes `draft_ms` milliseconds per token, and
+    drafts of up to `longest` tokens.
 
     A pass with a draft of n tokens yields 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).
     """
@@ -39,19 +41,21 @@ def gain(cost: CostModel, acceptance: float, draft_ms: float) -> Gain:
         tokens = sum(acceptance**i for i in range(length + 1))
         return tokens * plain_ms / (cost.pass_ms([(1 + length, CONTEXT)]) + length * draft_ms)
 
-    return max((Gain(length, speedup(length)) for length in range(LONGEST + 1)), key=lambda found: found.speedup)
+    return max((Gain(length, speedup(length)) for length in range(longest + 1)), key=lambda found: found.speedup)
 
 
-def examine(pair: Path, console: Console, again: bool = False, exact: bool | None = None) -> bool:
+def examine(
+    pair: Path, console: Console, again: bool = False, exact: bool | None = None, device: str = "CPU", **properties: Any
+) -> bool:
     """Print the findings on a pair. False if nothing could be measured, or if `exact` cannot be guaranteed.
 
     again: repeat measurements that were stored earlier.
-    exact: as for `LLMPipeline`.
+    exact, device, properties: as for `LLMPipeline`.
 
     Raises what `LLMPipeline` raises.
     """
     with console.status("Loading and measuring"):
-        pipeline = LLMPipeline(pair, exact=exact)
+        pipeline = LLMPipeline(pair, device, exact=exact, **properties)
         speculation = pipeline.speculation
         speculation.measure(again)
     console.print(_findings(pipeline))
@@ -59,14 +63,16 @@ def examine(pair: Path, console: Console, again: bool = False, exact: bool | Non
         console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded without drafts. Try "
                       "again when it is less busy.")  # fmt: skip
         return False
-    console.print(_passes(speculation.cost), _gains(speculation.cost))
+    longest = min(LONGEST, speculation.compilation.rows.most_decoding - 1)
+    console.print(_passes(speculation.cost), _gains(speculation.cost, longest))
     return pipeline.exact or not exact
 
 
 def _findings(pipeline: LLMPipeline) -> Table:
     table = Table(title=f"{pipeline.pair.path}", show_header=False, title_justify="left", box=None, padding=(0, 1))
     speculation, memory = pipeline.speculation, pipeline.speculation.memory
-    table.add_row("device", f"{pipeline.device}, {speculation.num_threads} threads, {speculation.precision}")
+    threads = f"{speculation.num_threads} threads, " if speculation.num_threads else ""
+    table.add_row("device", f"{pipeline.device}, {threads}{speculation.precision}")
     for name, finding in _exactness(speculation.compilation):
         table.add_row(name, finding)
     if pipeline.pair.properties:
@@ -84,7 +90,9 @@ def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
     rows, price = compilation.rows, compilation.price
     if not compilation.exact:
         found = [("exactness", "[yellow]the drafting mode can change the text[/], not its distribution")]
-        return found if price is None else [*found, ("its cost", f"{price:.2f} plain passes a token; --exact pays it")]
+        return (
+            found if price is None else [*found, ("its cost", f"{price:.2f} plain passes a token; --exact pays it")]
+        )
     parts = "" if compilation.longest is None else f", products above {compilation.longest} in parts"
     return [
         ("exactness", "[green]the same text in every mode[/], checked bit by bit"),
@@ -110,7 +118,7 @@ def _passes(cost: CostModel) -> Table:
     return table
 
 
-def _gains(cost: CostModel) -> Table:
+def _gains(cost: CostModel, longest: int) -> Table:
     table = Table(title="Expected speedup by acceptance rate", title_justify="left")
     table.add_column("accepted", justify="right")
     table.add_column("lookup", justify="right")
@@ -118,6 +126,6 @@ def _gains(cost: CostModel) -> Table:
         table.add_column("draft model", justify="right")
     for acceptance in ACCEPTANCES:
         costs = (0.0, cost.draft_ms) if cost.draft_ms else (0.0,)
-        gains = [gain(cost, acceptance, draft_ms) for draft_ms in costs]
+        gains = [gain(cost, acceptance, draft_ms, longest) for draft_ms in costs]
         table.add_row(f"{acceptance:.0%}", *(f"{g.speedup:.2f} times, {g.length} drafted" for g in gains))
     return table

@@ -196,6 +196,7 @@ def doctor(
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Repeat measurements that were stored earlier.")] = False,
     exact: Exact = None,
+    device: Device = "CPU",
 ) -> None:
     """Check a pair on this machine and measure its speed. PAIR is its name or its folder."""
     keep_private()
@@ -203,7 +204,7 @@ def doctor(
 
     from .doctor import examine
 
-    if not examine(pair or _embedded_pair(), Console(), again, exact):
+    if not examine(pair or _embedded_pair(), Console(), again, exact, device):
         raise typer.Exit(1)
 
 

@@ -59,7 +59,7 @@ class NpuModel:
         self.num_tokens = sum(lengths.values())
         self.rows = Rows(most=lengths[MAX_PROMPT_LEN], fixed=num_rows)
         self.vocabulary_size: int = model.output("logits").partial_shape[-1].get_length()
-        self.num_threads: int = ov.Core().get_property("CPU", "INFERENCE_NUM_THREADS")
+        self.num_threads = 0
         self.precision = "f16"
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
         self.cache_bytes = CACHE_BYTES * self.num_tokens * sum(map(_numbers_for_a_token, model.get_variables()))

@@ -15,6 +15,7 @@ class Target(Protocol):
     """A model with a key-value cache, from which rejected tokens can be taken back.
 
     rows: how many rows a pass may have.
+    num_threads: of the processor; 0 where another device computes.
     precision: the type that the device computes in, such as "f32".
     weight_bytes, cache_bytes: its size in memory.
     """

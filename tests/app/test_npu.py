@@ -1,0 +1,42 @@
+"""What a person sees of an NPU: all of OpenVINO's code for it is real, except that its parts compute on the CPU."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from outrider.app.cli import doctor
+from outrider.pipelines import LLMPipeline
+from tests.on_npu import STAND_IN
+
+from .server.serving import MODEL, running
+
+CODE = "def area(width, height):\n    return width * height\n"
+
+
+@pytest.fixture(scope="module")
+def pipeline(npu_pair: Path) -> LLMPipeline:
+    return LLMPipeline(npu_pair, "NPU", **STAND_IN)
+
+
+def test_the_doctor_tells_that_eight_rows_cost_as_much_as_one(npu_pair: Path) -> None:
+    console = Console(file=StringIO(), width=100)
+    assert doctor.examine(npu_pair, console, device="NPU", **STAND_IN)
+    shown = console.file.getvalue()
+    for finding in ("NPU, f16", "not its distribution", "1,152 tokens", "7 drafted", "draft model, one"):
+        assert finding in shown, finding
+    assert "8 drafted" not in shown
+
+
+def test_a_client_of_the_server_gets_the_same_text_in_every_mode(pipeline: LLMPipeline) -> None:
+    with running(pipeline) as served, served.client() as client:
+        texts = {
+            client.completions.create(
+                model=MODEL, prompt=CODE, max_tokens=24, temperature=0, extra_body={"speculation": mode}
+            ).choices[0].text
+            for mode in pipeline.modes
+        }  # fmt: skip
+    assert len(texts) == 1
