@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..model.paged_model import Rows, Window
+from ..model.paged_model import PREFILL_ROWS, Rows, Window
 from ..speculation.cost import CostModel
 from ..speculation.draft import Draft
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
@@ -137,7 +137,8 @@ class Scheduler:
         if num_decoding:
             room = self.rows.most_decoding - num_decoding
             return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING))
-        parts = self._chunks(requests, self.rows.most)
+        is_whole = self.rows.fixed is not None  # such devices read a prompt in one pass
+        parts = self._chunks(requests, self.rows.most if is_whole else min(self.rows.most, PREFILL_ROWS))
         rows = sum(len(part.window.tokens) for part in parts)
         if cost is not None and (whole := cost.without_part_tile(rows)) < rows:
             return self._chunks(requests, whole)

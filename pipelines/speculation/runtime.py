@@ -151,13 +151,14 @@ class Runtime:
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room, self._target.rows.most)
         with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
+            passes = [] if self._target.rows.fixed else [partial(self._target.blind_pass, blocks=blocks)]
+            if self._draft is not None:
+                passes.append(partial(self._draft.blind_pass, blocks=draft_blocks))
             for rows in range(1, room + 1):
-                if self._target.rows.fixed is None:
-                    self._target.blind_pass(rows, 0, blocks)
-                if self._draft is not None:
-                    self._draft.blind_pass(rows, 0, draft_blocks)
-                if time.perf_counter() > until:
-                    return
+                for run in passes:
+                    if time.perf_counter() > until:
+                        return
+                    run(rows, 0)
 
     def measure(self, again: bool = False) -> None:
         """Learn what passes cost here, which the planner goes by, within MEASURE_S seconds and a pass; `again`, though

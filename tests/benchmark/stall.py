@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 
 from outrider.pipelines import LLMPipeline
-from outrider.pipelines.engine.engine import PREFILL_ROWS_BESIDE_DECODING
+from outrider.pipelines.engine.scheduler import PREFILL_ROWS_BESIDE_DECODING
 
 LATER = 16  # tokens after which the prompt joins
 PLAIN = {"mode": "off", "ignore_eos": True, "apply_chat_template": False}

@@ -165,7 +165,8 @@ def test_measuring_leaves_no_trace_in_what_the_cache_keeps_of_earlier_prompts(em
 def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for(embedded_pair, promise, monkeypatch):
     budgets, shares = [], []
 
-    def measure(target, draft, *limits, token_share, budget_s):
+    def measure(target, draft, *limits, token_share, budget_s, is_fixed):
+        assert not is_fixed
         budgets.append(budget_s)
         shares.append(token_share)
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
