@@ -120,6 +120,10 @@ class ScriptedPipeline:
     end_token = 2
     read_tokens = PROMPT_TOKENS  # when an answer begins
 
+    @property
+    def drafts(self) -> bool:
+        return len(self.modes) > 1
+
     def __init__(self) -> None:
         self.warm = threading.Event()
         self.gate = threading.Event()
