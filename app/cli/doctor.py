@@ -63,7 +63,7 @@ def examine(
         console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded without drafts. Try "
                       "again when it is less busy.")  # fmt: skip
         return False
-    longest = min(LONGEST, speculation.compilation.rows.most_decoding - 1)
+    longest = min(LONGEST, speculation.compilation.rows.most - 1)
     console.print(_passes(speculation.cost), _gains(speculation.cost, longest))
     return pipeline.exact or not exact
 

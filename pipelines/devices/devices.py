@@ -31,7 +31,7 @@ def check_device(device: str, properties: Mapping[str, Any] = MappingProxyType({
     devices, if `properties` say so."""
     if device == CPU:  # looking for the others takes time
         return
-    if device == NPU and properties.get("NPUW_DEVICES", NPU) != NPU:
+    if device == NPU and NPU not in str(properties.get("NPUW_DEVICES", NPU)).split(","):
         return
     seen = device_names()
     known = set(seen)

@@ -12,7 +12,8 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from ..errors import UnsupportedDevice, UnsupportedModel, reason_of
-from ..model.paged_model import Rows, Window, read_model
+from ..model.paged_model import read_model
+from ..model.target import Rows, Window
 from .devices import NPU, whole_number
 
 MAX_PROMPT_LEN, MIN_RESPONSE_LEN = "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN"  # as OpenVINO GenAI names them
@@ -26,14 +27,14 @@ CACHE_BYTES = 2  # of a number in the cache, which is kept in f16
 class NpuModel:
     """Compiles `folder`/openvino_model.xml for an NPU. Not safe for concurrent calls.
 
-    A prompt is read whole, in one pass; a pass that decodes has `rows.fixed` rows, however many are wanted, and takes
-    as long for each number of them. The cache holds one sequence. A pass begins behind the tokens that are kept: what
+    A prompt is read whole, in one pass; a pass that decodes has `rows.most` rows, however many are wanted, and takes as
+    long for each number of them. The cache holds one sequence. A pass begins behind the tokens that are kept: what
     was computed from its first position on is overwritten, so rejected tokens need no more (OpenVINO's pull request
     31578), and position 0 begins another sequence.
 
     properties: those of OpenVINO, and MAX_PROMPT_LEN and MIN_RESPONSE_LEN, the most tokens of a prompt and those of an
         answer that have room behind it. With NPUW_DEVICES="CPU", OpenVINO's code for NPUs computes on the CPU.
-    num_tokens: the most tokens of a prompt and its answer together.
+    num_prompt_tokens, num_tokens: the most tokens of a prompt, and of a prompt and its answer together.
 
     Raises BrokenPair if the IR cannot be read, UnsupportedModel for weights other than symmetric int4,
     UnsupportedDevice if it cannot be compiled, and InvalidOption for a length or a number of rows that is none.
@@ -57,7 +58,8 @@ class NpuModel:
         self._request = compiled.create_infer_request()
         self._num_cached = 0
         self.num_tokens = sum(lengths.values())
-        self.rows = Rows(most=lengths[MAX_PROMPT_LEN], fixed=num_rows)
+        self.num_prompt_tokens = lengths[MAX_PROMPT_LEN]
+        self.rows = Rows(most=num_rows, whole_prompt=self.num_prompt_tokens)
         self.vocabulary_size: int = model.output("logits").partial_shape[-1].get_length()
         self.num_threads = 0
         self.precision = "f16"
@@ -73,14 +75,14 @@ class NpuModel:
             raise ValueError(f"An NPU computes one sequence at a time, not {len(windows)}.")
         (window,) = windows
         start, end = window.start, window.start + len(window.tokens)
-        most = self.rows.most_decoding if start else self.rows.most
+        most = self.rows.most if start else self.num_prompt_tokens
         if start > self._num_cached or end > self.num_tokens or len(window.tokens) > most:
             raise ValueError(
                 f"A pass over the tokens {start} to {end} is not possible: {self._num_cached} are cached, there is "
                 f"room for {self.num_tokens}, and a pass has {most} rows at most."
             )
-        if window.num_rows > self.rows.most_decoding:
-            raise ValueError(f"A pass has logits for {self.rows.most_decoding} rows at most, not {window.num_rows}.")
+        if window.num_rows > self.rows.most:
+            raise ValueError(f"A pass has logits for {self.rows.most} rows at most, not {window.num_rows}.")
         self._num_cached = start  # if the pass fails, the rest is lost
         tokens = np.array([window.tokens], np.int64)
         if end == 1:  # one row alone does not begin another sequence, but is put behind the one before
@@ -98,7 +100,7 @@ class NpuModel:
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
         while self._num_cached < context:
-            most = self.rows.most_decoding if self._num_cached else self.rows.most
+            most = self.rows.most if self._num_cached else self.num_prompt_tokens
             tokens = [0] * min(most, context - self._num_cached)
             self.forward([Window(tokens, self._num_cached, blocks)])
         return self.forward([Window([0] * rows, context, blocks, rows)])

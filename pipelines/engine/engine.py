@@ -32,7 +32,7 @@ class Engine(Backend):
 
     def __init__(self, target: Target, pool: BlockPool, planner: Planner, room: Room | None = None) -> None:
         super().__init__()
-        self._room = room or Room(pool.num_blocks * pool.block_size, "cache_tokens={tokens} or more")
+        self._room = room or Room.of(pool)
         self._target = target
         self._pool = pool
         self._planner = planner
@@ -105,7 +105,7 @@ class Engine(Backend):
     def _draft(self, schedule: Schedule) -> list[Part]:
         """The parts of the next pass."""
         drafts = [_empty_draft(request) for request in schedule.decoding]
-        self._planner.draft(drafts, schedule.num_prefill_rows, self._scheduler.rows.most_decoding)
+        self._planner.draft(drafts, schedule.num_prefill_rows, self._scheduler.rows.most)
         parts = [*map(self._scheduler.place, drafts), *schedule.prefill]
         return [part for part in parts if not part.request.finished]
 

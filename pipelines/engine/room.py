@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ..errors import CacheTooSmall, PromptTooLong
+from .block_pool import BlockPool
 from .request import Request
 
 
@@ -17,6 +18,11 @@ class Room:
     tokens: int
     remedy: str
     prompt_tokens: float = math.inf
+
+    @classmethod
+    def of(cls, pool: BlockPool) -> Room:
+        """That of a cache on the CPU."""
+        return cls(pool.num_blocks * pool.block_size, "cache_tokens={tokens} or more")
 
     def require(self, request: Request) -> None:
         """Raises PromptTooLong and CacheTooSmall."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ..model.paged_model import PREFILL_ROWS, Rows, Window
+from ..model.target import PREFILL_ROWS, Rows, Window
 from ..speculation.cost import CostModel
 from ..speculation.draft import Draft
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
@@ -69,10 +69,9 @@ class Scheduler:
         running = [request for request in self.running if not request.finished]
         decoding = [request for request in running if len(request.tokens) - request.num_cached <= 1]
         reading = [request for request in running if request not in decoding]
-        most_rows = self.rows.most_decoding
-        kept_free = min(PREFILL_ROWS_BESIDE_DECODING, most_rows // 2) if reading else 0
-        if len(decoding) > most_rows - kept_free:
-            decoding = sorted(decoding, key=_last_served)[: most_rows - kept_free]
+        kept_free = min(PREFILL_ROWS_BESIDE_DECODING, self.rows.most // 2) if reading else 0
+        if len(decoding) > self.rows.most - kept_free:
+            decoding = sorted(decoding, key=_last_served)[: self.rows.most - kept_free]
         return Schedule(decoding, self._prefill(reading, len(decoding), cost))
 
     def place(self, draft: Draft) -> Part:
@@ -134,11 +133,12 @@ class Scheduler:
 
     def _prefill(self, requests: Sequence[Request], num_decoding: int, cost: CostModel | None) -> list[Part]:
         """The next chunks of prompts, in whole tiles if a part of a tile would cost as much as all of it."""
+        if self.rows.whole_prompt is not None:
+            return [] if num_decoding else self._chunks(requests[:1], self.rows.whole_prompt)
+        room = self.rows.most - num_decoding
         if num_decoding:
-            room = self.rows.most_decoding - num_decoding
             return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING))
-        is_whole = self.rows.fixed is not None  # such devices read a prompt in one pass
-        parts = self._chunks(requests, self.rows.most if is_whole else min(self.rows.most, PREFILL_ROWS))
+        parts = self._chunks(requests, min(room, PREFILL_ROWS))
         rows = sum(len(part.window.tokens) for part in parts)
         if cost is not None and (whole := cost.without_part_tile(rows)) < rows:
             return self._chunks(requests, whole)

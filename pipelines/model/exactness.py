@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .paged_model import ANY_ROWS, BLOCK_SIZE, PagedModel, Rows, Window
+from .paged_model import BLOCK_SIZE, PagedModel
+from .target import ANY_ROWS, Rows, Window
 
 # Numbers of rows to try: all small ones, then the tile sizes of kernels and some in between.
 TRIED = (*range(1, 10), 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 192, 256, 512)

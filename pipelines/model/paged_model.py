@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,9 @@ from ..errors import BrokenPair, InvalidOption, UnsupportedModel
 from .partial_sums import longest_inner, split_products
 from .processor import PRECISION, limited_properties
 from .projections import join_projections
+from .target import ANY_ROWS, Window
 
 BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
-PREFILL_ROWS = 512  # largest pass: longer ones do not read a prompt any faster
 ATTENDING_ROWS = 2  # least rows per sequence in exact attention: a single row goes through another kernel
 UNFILLED_ROWS, FILLED_ROWS = 64, 32  # longer passes that need not be exact are padded to a multiple, see `forward`
 
@@ -38,45 +37,6 @@ PROPERTIES = {
     # The default, by channel, requantizes the keys of accepted tokens whenever a rejected one enters their block.
     "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One sequence's new tokens in a pass.
-
-    tokens: token ids for the positions from `start` on.
-    blocks: ids of the sequence's cache blocks, in order.
-    num_rows: the last so many tokens get logits.
-    """
-
-    tokens: Sequence[int]
-    start: int
-    blocks: Sequence[int]
-    num_rows: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """How many rows a pass may have, counted over all sequences.
-
-    The device chooses kernels by the number of rows, and the last bits of the logits depend on the kernel. All passes
-    of `fewest` to `most` rows, with logits for at least `fewest_projected` of them, give the same bits.
-
-    fixed: rows that every pass has that decodes, as on an NPU; None: as many as are fed.
-    """
-
-    fewest: int = 1
-    most: int = PREFILL_ROWS
-    fewest_projected: int = 1
-    fixed: int | None = None
-
-    @property
-    def most_decoding(self) -> int:
-        """Rows of a pass that decodes."""
-        return self.fixed or self.most
-
-
-ANY_ROWS = Rows()
 
 
 class PagedModel:

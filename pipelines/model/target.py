@@ -1,20 +1,55 @@
-"""Target: what the engine needs of the model that decides on the tokens."""
+"""Target: what the engine needs of the model that decides on the tokens, and what it feeds it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .paged_model import Rows, Window
+PREFILL_ROWS = 512  # largest pass: longer ones do not read a prompt any faster
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One sequence's new tokens in a pass.
+
+    tokens: token ids for the positions from `start` on.
+    blocks: ids of the sequence's cache blocks, in order.
+    num_rows: the last so many tokens get logits.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    num_rows: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """How many rows a pass may have, counted over all sequences.
+
+    The device chooses kernels by the number of rows, and the last bits of the logits depend on the kernel. All passes
+    of `fewest` to `most` rows, with logits for at least `fewest_projected` of them, give the same bits.
+
+    whole_prompt: where shapes are fixed, as on an NPU, the most tokens of a prompt, which is read alone and in a single
+        pass. Passes that decode take as long there for any number of rows. None: prompts are read in chunks.
+    """
+
+    fewest: int = 1
+    most: int = PREFILL_ROWS
+    fewest_projected: int = 1
+    whole_prompt: int | None = None
+
+
+ANY_ROWS = Rows()
 
 
 class Target(Protocol):
     """A model with a key-value cache, from which rejected tokens can be taken back.
 
-    rows: how many rows a pass may have.
     num_threads: of the processor; 0 where another device computes.
     precision: the type that the device computes in, such as "f32".
     weight_bytes, cache_bytes: its size in memory.

@@ -12,9 +12,10 @@ from typing import Any
 
 from ..errors import InvalidOption
 from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
-from .paged_model import ANY_ROWS, BLOCK_SIZE, PROPERTIES, PagedModel, Rows, Window
+from .paged_model import BLOCK_SIZE, PROPERTIES, PagedModel
 from .processor import GROUP_SIZE, PRECISION, fastest_precision
 from .profile import keep, kept
+from .target import ANY_ROWS, Rows, Window
 
 # How many activations share a scale if weights are int8 or int4. The plugin's default is 32. Larger groups are faster
 # and coarser; none here is larger than a usual group of int4 weights.
@@ -124,7 +125,7 @@ class _Search:
 
     limit: the longest that an exact pass of one token may take, in plain passes. Candidates that are clearly slower
         are dropped early, since the full check takes long with a large model.
-    price: of the candidate tried last, if it was exact or too slow to check.
+    price: of the candidate that was chosen, or of the one tried last, if it was exact or too slow to check.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, Any], max_context: int, limit: float) -> None:
@@ -140,28 +141,33 @@ class _Search:
     def run(self) -> tuple[PagedModel | None, Compilation]:
         """The exact model with its compilation, or None with the default one."""
         model, found = self._first()
-        if model is None or found.longest is None:
-            return model, found
         for longest in LONGEST:
-            if longest < found.longest:
+            if model is not None and found.longest is not None and longest < found.longest:
                 own_s = _fastest_s(model)
                 model = None  # else two are in memory
-                shorter = replace(found, longest=longest)
-                if _relative(_fastest_s(self._loaded(shorter)), own_s) < 1:
-                    model, as_found = self._tried(replace(shorter, rows=ANY_ROWS), found.rows.fewest)
-                    found = as_found or found
-                model = model or self._loaded(found)
+                model, found = self._faster(found, longest, own_s)
         return model, found
 
+    def _faster(self, found: Compilation, longest: int, own_s: Sequence[float]) -> tuple[PagedModel, Compilation]:
+        """The model summed in parts of `longest` if passes are faster than `own_s` and exact, else as it was found."""
+        shorter, price = replace(found, longest=longest), self.price
+        if _relative(_fastest_s(self._loaded(shorter)), own_s) < 1:
+            model, as_found = self._tried(replace(shorter, rows=ANY_ROWS), found.rows.fewest)
+            if model is not None and as_found is not None:
+                return model, as_found
+        self.price = price
+        return self._loaded(found), found
+
     def _first(self) -> tuple[PagedModel | None, Compilation]:
+        """The first candidate that is exact, with its compilation, or None with the default one."""
         candidates = list(self._candidates())
         for few in FILLED:
             for candidate in candidates:
                 if self._refused.get(candidate, 0) > few:
                     continue
                 model, found = self._tried(candidate, few)
-                if model is not None and found is not None:
-                    return self._in_shorter_parts(model, found, few)
+                if found is not None:
+                    return model, found
                 model = None  # else two are in memory
             candidates = [each for each in candidates if each in self._refused]
         return None, Compilation(False, PROPERTIES[PRECISION])
@@ -204,22 +210,6 @@ class _Search:
             return None, None
         self.price = self._costs(candidate, model, rows)
         return (None, None) if self.price > self._limit else (model, replace(candidate, rows=rows))
-
-    def _in_shorter_parts(self, model: PagedModel, found: Compilation, few: int) -> tuple[PagedModel, Compilation]:
-        """The model summed in shorter parts if that is faster, and exact with `few` rows too; else the one given."""
-        for longest in LONGEST:
-            if found.longest is None or longest >= found.longest:
-                continue
-            own_s = _fastest_s(model)
-            del model  # else two are in memory
-            model = replace(found, longest=longest).load(self._folder, NUM_TOKENS // BLOCK_SIZE, self._properties)
-            if _relative(_fastest_s(model), own_s) < 1:
-                del model
-                shorter, as_found = self._tried(replace(found, longest=longest, rows=ANY_ROWS), few)
-                if shorter is not None and as_found is not None:
-                    return shorter, as_found
-            model = found.load(self._folder, 1, self._properties)
-        return model, found
 
     def _loaded(self, candidate: Compilation) -> PagedModel:
         return candidate.load(self._folder, NUM_TOKENS // BLOCK_SIZE, self._properties)

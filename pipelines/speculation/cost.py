@@ -17,7 +17,15 @@ from numpy.typing import NDArray
 
 from ..model.timing import Run
 from .kalman_filter import KalmanFilter
-from .measuring import TILE_ROWS, TOKEN_SHARE, UNTILED_ROWS, increasing, measured
+from .measuring import (
+    TILE_ROWS,
+    TOKEN_SHARE,
+    UNTILED_ROWS,
+    Measured,
+    increasing,
+    measured,
+    measured_at_fixed_size,
+)  # fmt: skip
 
 FORMAT = 9
 WIDE_TILE_ROWS = 64  # see `is_tiled`
@@ -234,16 +242,30 @@ class CostModel:
         most_rows: int | None = None,
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
-        is_fixed: bool = False,
     ) -> CostModel:
         """Time passes of both models, the target's with `least_rows` to `most_rows` rows. Raises NoMeasurement.
 
         budget_s: after so many seconds only indispensable passes are begun. Costs that were not measured are estimated,
             and corrected by later passes.
-        is_fixed: whether all passes of up to `most_rows` rows take as long, behind any context.
         token_share: bytes of a token's keys and values for each byte of the target's weights.
         """
-        made = measured(target, draft, max_context, least_rows, most_rows, token_share, budget_s, is_fixed)
+        return cls._of(measured(target, draft, max_context, least_rows, most_rows, token_share, budget_s))
+
+    @classmethod
+    def measure_at_fixed_size(
+        cls,
+        target: Run,
+        draft: Run | None,
+        max_context: int,
+        most_rows: int,
+        token_share: float = TOKEN_SHARE,
+        budget_s: float = math.inf,
+    ) -> CostModel:
+        """As `measure`, where every pass takes as long as one of `most_rows` rows, behind any context."""
+        return cls._of(measured_at_fixed_size(target, draft, max_context, most_rows, token_share, budget_s))
+
+    @classmethod
+    def _of(cls, made: Measured) -> CostModel:
         return cls(**{each.name: getattr(made, each.name) for each in fields(made)})
 
     def refined(self) -> CostModel:

@@ -48,17 +48,13 @@ def measured(
     most_rows: int | None,
     token_share: float,
     budget_s: float,
-    is_fixed: bool = False,
 ) -> Measured:
     """See `CostModel.measure`. Raises NoMeasurement."""
     most = min(max_context - 1, most_rows or max_context)
-    sizes = {1, most} if is_fixed else {least_rows, *ROWS}
-    rows = tuple(n for n in sorted(sizes) if least_rows <= n <= most)
+    rows = tuple(n for n in sorted({least_rows, *ROWS}) if least_rows <= n <= most)
     if len(rows) < 2:
         raise NoMeasurement(f"No two sizes of a pass can be timed between {least_rows} and {most} rows.")
     short, long = (max(0, min(context, max_context - rows[-1])) for context in CONTEXTS)
-    if is_fixed:
-        long = short
     few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row has an attention kernel of its own
     tiles = [UNTILED_ROWS + more for more in (0, 1) if most > UNTILED_ROWS and max_context > UNTILED_ROWS + short]
     at_short = {n: Timing(target, n, short) for n in (*rows, *tiles)}
@@ -71,12 +67,10 @@ def measured(
     take(list(dict.fromkeys((*needed, *more))), budget_s)
     short_ms, base_doubt = _filled(rows, at_short)
     slope, context_doubt = _slopes(rows, short_ms, at_long, max(long - short, 1), token_share)
-    if is_fixed:
-        short_ms, slope = np.full(len(rows), short_ms.min()), np.zeros(len(rows))
     base = increasing(short_ms - slope * short)
     if base.min() <= 0:
         raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
-    if base[-1] <= base[0] and not is_fixed:  # drafts would seem free
+    if base[-1] <= base[0]:  # drafts would seem free
         raise NoMeasurement(f"A pass of {rows[-1]} rows would take no longer than one of {rows[0]}.")
     row_share = (short_ms[-1] - short_ms[0]) / (rows[-1] - rows[0]) / short_ms[0]
     return Measured(
@@ -88,6 +82,21 @@ def measured(
         base_doubt,
         context_doubt,
     )
+
+
+def measured_at_fixed_size(
+    target: Run, draft: Run | None, max_context: int, most_rows: int, token_share: float, budget_s: float
+) -> Measured:
+    """See `CostModel.measure_at_fixed_size`. Raises NoMeasurement."""
+    if most_rows < 2:
+        raise NoMeasurement("Every pass has a single row, which leaves none for drafts.")
+    short = max(0, min(CONTEXTS[0], max_context - most_rows))
+    one = Timing(target, 1, short, num_needed=2)
+    drafts = [] if draft is None else _draft_timings(draft, lambda: target(1, short), max_context, short, short)
+    take([one, *drafts], budget_s)
+    assert one.ms is not None
+    costs = _draft_costs(drafts, 0.0, token_share)
+    return Measured((1, most_rows), (one.ms, one.ms), (0.0, 0.0), *costs, False, (one.doubt, one.doubt), (0.0, 0.0))
 
 
 def increasing(values: SequenceOf[float] | NDArray[np.float64]) -> NDArray[np.float64]:

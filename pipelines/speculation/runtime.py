@@ -42,6 +42,7 @@ from .planner import LONGEST, Planner
 from .reference import Reference
 
 CACHE_TOKENS = 16384  # by default
+COMPILATION = ".compilation-2.json"  # numbered, so that a better search is made where an earlier one was remembered
 # Properties of the target that the draft model shares.
 PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
@@ -115,7 +116,8 @@ class Runtime:
         self.modes = tuple(modes)
         self._planner = Planner(DrafterSet(modes, acceptance, self._target.vocabulary_size), acceptance)
         self.engine = Engine(self._target, self._pool, self._planner, loaded.room)
-        self._profile = profile_path(pair, device, {**properties, PRECISION: self.precision}, self.exact)
+        compiled = {**properties, PRECISION: self.precision, "longest": self.compilation.longest}
+        self._profile = profile_path(pair, device, compiled, self.exact)
         self._is_measured = False
 
     @property
@@ -151,7 +153,9 @@ class Runtime:
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room, self._target.rows.most)
         with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
-            passes = [] if self._target.rows.fixed else [partial(self._target.blind_pass, blocks=blocks)]
+            passes = []
+            if self._target.rows.whole_prompt is None:
+                passes.append(partial(self._target.blind_pass, blocks=blocks))
             if self._draft is not None:
                 passes.append(partial(self._draft.blind_pass, blocks=draft_blocks))
             for rows in range(1, room + 1):
@@ -180,16 +184,12 @@ class Runtime:
                 if self._draft is not None:
                     self._draft.occupy(draft_blocks)
                     draft = partial(self._draft.blind_pass, blocks=draft_blocks)
-                return CostModel.measure(
-                    partial(self._target.blind_pass, blocks=blocks),
-                    draft,
-                    room,
-                    rows.fewest,
-                    rows.most_decoding,
-                    token_share=self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes,
-                    budget_s=math.inf if again else MEASURE_S,
-                    is_fixed=rows.fixed is not None,
-                )
+                target = partial(self._target.blind_pass, blocks=blocks)
+                token_share = self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes
+                budget_s = math.inf if again else MEASURE_S
+                if rows.whole_prompt is not None:
+                    return CostModel.measure_at_fixed_size(target, draft, room, rows.most, token_share, budget_s)
+                return CostModel.measure(target, draft, room, rows.fewest, rows.most, token_share, budget_s)
 
         self._planner.cost = measured_cost(self._profile, measured)
 
@@ -214,11 +214,10 @@ class _Loaded:
 
 
 def _on_cpu(pair: Pair, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]) -> _Loaded:
-    num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
-    path = profile_path(pair, CPU, properties, exact).with_suffix(".compilation.json")
-    target, compilation = load_target(pair.target, num_blocks, properties, exact, pair.max_context, path)
-    room = Room(num_blocks * BLOCK_SIZE, "cache_tokens={tokens} or more")
-    return _Loaded(target, compilation, BlockPool(num_blocks, BLOCK_SIZE), room, path)
+    pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
+    path = profile_path(pair, CPU, properties, exact).with_suffix(COMPILATION)
+    target, compilation = load_target(pair.target, pool.num_blocks, properties, exact, pair.max_context, path)
+    return _Loaded(target, compilation, pool, Room.of(pool), path)
 
 
 def _on_npu(pair: Pair, cache_tokens: int | None, properties: Mapping[str, Any]) -> _Loaded:
@@ -228,7 +227,7 @@ def _on_npu(pair: Pair, cache_tokens: int | None, properties: Mapping[str, Any])
             f"cache_tokens={cache_tokens} is not possible on an NPU: give MAX_PROMPT_LEN and MIN_RESPONSE_LEN."
         )
     target = NpuModel(pair.target, properties)
-    room = Room(target.num_tokens, "a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN", target.rows.most)
+    room = Room(target.num_tokens, "a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN", target.num_prompt_tokens)
     pool = BlockPool(1, target.num_tokens)
     return _Loaded(target, Compilation(False, target.precision, rows=target.rows), pool, room)
 

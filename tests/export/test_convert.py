@@ -9,8 +9,9 @@ import pytest
 from outrider.export.checkpoint import Checkpoint, find_checkpoint
 from outrider.export.compression import Compression
 from outrider.export.convert import compress, convert, precisions
-from outrider.pipelines.model.paged_model import PagedModel, Window
+from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.processor import GROUP_SIZE, PRECISION, fastest_precision
+from outrider.pipelines.model.target import Window
 from outrider.pipelines.model.tuning import load_target
 
 MANY = 50_000  # weights; the target's embedding, which int4 leaves at int8, has 38,400

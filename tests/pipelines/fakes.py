@@ -12,7 +12,7 @@ from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
 from outrider.pipelines.engine.request import Request
-from outrider.pipelines.model.paged_model import Rows, Window
+from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.drafter_set import DrafterSet

@@ -13,7 +13,8 @@ from functools import cache
 import regex
 
 from outrider.pipelines.config import GenerationConfig
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel, Window
+from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.target import Window
 
 Logits = Sequence[float]
 WORD = 2**64

@@ -13,7 +13,8 @@ from ...config import GenerationConfig
 from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
 from ...engine.sampling import Logits, choose_token
-from ...model.paged_model import PREFILL_ROWS, PagedModel, Window
+from ...model.paged_model import PagedModel
+from ...model.target import PREFILL_ROWS, Window
 from ..acceptance import Features
 from .base import Proposal, Score, Wanted
 

@@ -24,11 +24,12 @@ from outrider.pipelines import (
 )
 from outrider.pipelines.devices import devices
 from outrider.pipelines.devices.npu_model import require_symmetric_int4
-from tests.on_npu import STAND_IN, OneByOne
+from tests.on_npu import STAND_IN, OnCpu
 
 MODES = ("off", "lookup", "suffix", "draft", "chained", "auto")
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
+ROUNDING = 0.4  # of logits, between devices
 SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 11}
 
 
@@ -46,8 +47,8 @@ def small(npu_pair: Path) -> LLMPipeline:
 
 
 @pytest.fixture(scope="module")
-def slow(npu_pair: Path) -> OneByOne:
-    return OneByOne(npu_pair)
+def reference(npu_pair: Path) -> OnCpu:
+    return OnCpu(npu_pair)
 
 
 @pytest.fixture(autouse=True)
@@ -59,10 +60,11 @@ def nothing_is_left(pipeline: LLMPipeline) -> Iterator[None]:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("prompt", [RENAME, CODE * 3, "x"])
-def test_greedy_text_is_that_of_decoding_one_token_after_the_other(pipeline, slow, prompt, mode):
+def test_greedy_tokens_are_the_likeliest_by_the_cpu(pipeline, reference, prompt, mode):
     tokens = pipeline.tokenizer.encode(prompt, False)
     answer = pipeline.generate([tokens], max_new_tokens=32, ignore_eos=True, mode=mode).generations[0]
-    assert list(answer.token_ids) == slow.answer(tokens, 32)
+    assert len(answer.token_ids) == 32
+    assert reference.shortfall(tokens, answer.token_ids) < ROUNDING
 
 
 @pytest.mark.parametrize("mode", ["lookup", "suffix", "draft", "chained", "auto"])
@@ -155,6 +157,14 @@ def test_an_answer_fills_the_window_to_its_last_slot(small, pipeline, mode):
     assert answer.token_ids == roomy.token_ids
 
 
+@pytest.mark.parametrize("mode", ["off", "auto"])
+def test_a_prompt_is_read_whole_however_long(pipeline, reference, mode):
+    tokens = (pipeline.tokenizer.encode(CODE, False) * 99)[:700]
+    answer = pipeline.generate([tokens], max_new_tokens=6, ignore_eos=True, mode=mode).generations[0]
+    assert reference.shortfall(tokens, answer.token_ids) < ROUNDING
+    assert answer.stats.passes <= 6
+
+
 def test_what_has_no_room_is_refused_with_what_to_do(small):
     with pytest.raises(PromptTooLong, match=r"prepared for 64: .*a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN"):
         small.generate(CODE * 9, max_new_tokens=1)
@@ -229,6 +239,8 @@ def test_an_npu_that_is_not_there_is_refused_unless_another_device_computes(npu_
         LLMPipeline(npu_pair, "NPU")
     with pytest.raises(UnsupportedDevice, match="no device 'NPU'"):
         LLMPipeline(npu_pair, "NPU", NPU_USE_NPUW="YES")
+    with pytest.raises(UnsupportedDevice, match="no device 'NPU'"):
+        LLMPipeline(npu_pair, "NPU", **{**STAND_IN, "NPUW_DEVICES": "NPU,CPU"})
     with pytest.raises(InvalidOption, match=r"cache_tokens=64 .*MAX_PROMPT_LEN"):
         LLMPipeline(npu_pair, "NPU", cache_tokens=64, **STAND_IN)
 

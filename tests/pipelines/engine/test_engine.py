@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.engine import scheduler as scheduler_module
 from outrider.pipelines.errors import CacheTooSmall
-from outrider.pipelines.model.paged_model import Rows
+from outrider.pipelines.model.target import Rows
 
 from ..fakes import BLOCK_SIZE, FakeModel, fake_engine, new_request, run
 from ..serving import COST, RULE, SAMPLED, check, drafters, plain, requests

@@ -14,8 +14,9 @@ import pytest
 from openvino import opset15 as ops
 
 from outrider.pipelines.errors import BrokenPair, InvalidOption, UnsupportedModel
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel, Window
+from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.model.processor import limited_properties
+from outrider.pipelines.model.target import Window
 
 from ..real import NUM_BLOCKS, Models
 

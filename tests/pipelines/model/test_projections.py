@@ -8,9 +8,10 @@ import pytest
 from openvino import opset15 as ops
 
 from outrider.pipelines.model import paged_model
-from outrider.pipelines.model.paged_model import PagedModel, Window
+from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.processor import limited_properties
 from outrider.pipelines.model.projections import join_projections
+from outrider.pipelines.model.target import Window
 
 from ..real import NUM_BLOCKS
 from .weights import KINDS, weights_of

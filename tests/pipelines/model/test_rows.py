@@ -10,7 +10,8 @@ import pytest
 
 from outrider.pipelines.model import exactness
 from outrider.pipelines.model.exactness import exact_rows, find_rows, is_exact
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel, Rows, Window
+from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.target import Rows, Window
 
 from ..fakes import FakeModel, random_rule
 from ..real import Models

@@ -10,8 +10,8 @@ import pytest
 
 from outrider.pipelines import BrokenPair, LLMPipeline, Pair
 from outrider.pipelines.model import tuning
-from outrider.pipelines.model.paged_model import Rows, Window
 from outrider.pipelines.model.processor import PRECISION
+from outrider.pipelines.model.target import Rows, Window
 
 GROUP_SIZE = tuning.GROUP_SIZE
 
@@ -194,6 +194,7 @@ def test_of_the_parts_that_do_those_are_taken_that_make_passes_fastest(
     model, compilation = tuning.load_target(Path(), 4, {}, exact)
     if not exact and inexact == 2048:
         expected = 2048
+    assert compilation.price == (1.0 if exact else None)
     assert (compilation.longest, model.traits[-1], model.num_blocks) == (expected, expected, 4)
 
 

@@ -131,7 +131,8 @@ def planner_of(
     return Planner(DrafterSet(modes, Odds(), 12, model.clock), Odds(), cost, clock)
 
 
-BASES = st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(
+FLAT = st.floats(0.05, 10).map(lambda pass_ms: [pass_ms] * len(ROWS))  # as on an NPU
+BASES = FLAT | st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(
     lambda steps: [10 + sum(steps[: i + 1]) for i in range(len(steps))]
 )
 

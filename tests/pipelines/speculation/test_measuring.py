@@ -129,6 +129,26 @@ def test_passes_of_one_size_alone_are_no_measurement(monkeypatch):
         CostModel.measure(clock.target, None, 2048, 2, 2)
 
 
+@given(st.floats(0.5, 3000), st.booleans(), st.randoms(use_true_random=False), st.sampled_from([100, 1152, 9000]))
+@settings(max_examples=40)
+def test_where_every_pass_takes_as_long_rows_are_free_however_noisy_the_clock(plain_ms, has_draft, rng, max_context):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        clock = Machine(monkeypatch, lambda rows, context: plain_ms * rng.uniform(1, 1.5))
+        draft = clock.draft if has_draft else None
+        made = CostModel.measure_at_fixed_size(clock.target, draft, max_context, 8, budget_s=BUDGET_S)
+    assert {rows for rows, _ in clock.passes} == {1}
+    assert all(rows + context <= max_context for rows, context in clock.passes + clock.draft_passes)
+    assert 0.999 * plain_ms <= made.pass_ms([(1, 0)]) <= 1.501 * plain_ms
+    assert made.pass_ms([(8, 1000)]) == made.pass_ms([(1, 0)])
+    assert (made.draft_ms > 0) == has_draft
+
+
+def test_a_single_row_in_every_pass_leaves_none_for_drafts(monkeypatch):
+    clock = Machine(monkeypatch, lambda rows, context: 10)
+    with pytest.raises(NoMeasurement, match="single row"):
+        CostModel.measure_at_fixed_size(clock.target, None, 2048, 1)
+
+
 @given(SLOW, st.floats(0.01, 0.99), st.integers(0, 10_000))
 @settings(max_examples=40)
 def test_guessed_costs_lose_little_beyond_what_the_ledger_allows(machine, odds, seed):

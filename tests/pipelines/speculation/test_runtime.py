@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.model import exactness
-from outrider.pipelines.model.paged_model import Window
 from outrider.pipelines.model.processor import PRECISION, fastest_precision
+from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation import runtime as runtime_module
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
@@ -75,6 +76,24 @@ def test_what_a_pair_was_found_to_be_is_remembered_until_it_is_measured_again(em
     speculation.measure(again=True)
     assert load().precision == "f32"
     assert tried
+
+
+def test_what_passes_cost_is_measured_anew_where_the_model_is_compiled_otherwise(embedded_pair, monkeypatch):
+    load_target = runtime_module.load_target
+    for longest in (None, 128):
+
+        def load(*given, longest=longest):
+            model, found = load_target(*given)
+            return model, replace(found, longest=longest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(runtime_module, "load_target", load)
+            speculation = LLMPipeline(embedded_pair, cache_tokens=512, exact=True).speculation
+        speculation.measure()
+        if longest is None:
+            first = speculation._profile
+        assert speculation._profile.exists()
+    assert speculation._profile != first
 
 
 def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
@@ -165,8 +184,7 @@ def test_measuring_leaves_no_trace_in_what_the_cache_keeps_of_earlier_prompts(em
 def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for(embedded_pair, promise, monkeypatch):
     budgets, shares = [], []
 
-    def measure(target, draft, *limits, token_share, budget_s, is_fixed):
-        assert not is_fixed
+    def measure(target, draft, max_context, least_rows, most_rows, token_share, budget_s):
         budgets.append(budget_s)
         shares.append(token_share)
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
