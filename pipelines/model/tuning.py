@@ -20,7 +20,7 @@ from .target import ANY_ROWS, Rows, Window
 # How many activations share a scale if weights are int8 or int4. The plugin's default is 32. Larger groups are faster
 # and coarser; none here is larger than a usual group of int4 weights.
 CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 128})
-LONGEST = (4096, 2048)  # values of `Compilation.longest` to try
+LONGEST = (2048, 4096)  # values of `Compilation.longest` to try, the one that was fastest on every processor first
 FAIR = 1.1  # highest price of exactness that is paid by default, in plain passes of one row
 EARLY = 1.15  # tolerance of the first estimate of that price
 FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind that are timed, and seconds
@@ -139,26 +139,6 @@ class _Search:
         self.price: float | None = None
 
     def run(self) -> tuple[PagedModel | None, Compilation]:
-        """The exact model with its compilation, or None with the default one."""
-        model, found = self._first()
-        for longest in LONGEST:
-            if model is not None and found.longest is not None and longest < found.longest:
-                own_s = _fastest_s(model)
-                model = None  # else two are in memory
-                model, found = self._faster(found, longest, own_s)
-        return model, found
-
-    def _faster(self, found: Compilation, longest: int, own_s: Sequence[float]) -> tuple[PagedModel, Compilation]:
-        """The model summed in parts of `longest` if passes are faster than `own_s` and exact, else as it was found."""
-        shorter, price = replace(found, longest=longest), self.price
-        if _relative(_fastest_s(self._loaded(shorter)), own_s) < 1:
-            model, as_found = self._tried(replace(shorter, rows=ANY_ROWS), found.rows.fewest)
-            if model is not None and as_found is not None:
-                return model, as_found
-        self.price = price
-        return self._loaded(found), found
-
-    def _first(self) -> tuple[PagedModel | None, Compilation]:
         """The first candidate that is exact, with its compilation, or None with the default one."""
         candidates = list(self._candidates())
         for few in FILLED:
@@ -254,17 +234,15 @@ def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, C
             log.info("The properties do not go together with %s: %s", own.precision, error)
     chosen = own if own in times and _relative(times[full], times[own]) >= 1 else full
     whole = chosen
-    for longest in LONGEST:
-        if model is None or longest >= model.longest_inner:
-            break
+    longest_inner = 0 if model is None else model.longest_inner
+    for longest in (each for each in LONGEST if each < longest_inner):
         parts = replace(whole, longest=longest)
         model = None
         model = timed(parts)
         is_as_fast_alone = times[parts][0] <= AS_FAST * times[whole][0]
-        if not is_as_fast_alone or _relative(times[parts], times[whole]) >= WORTH_IT:
-            break
-        if chosen == whole or _relative(times[parts], times[chosen]) < 1:
+        if is_as_fast_alone and _relative(times[parts], times[whole]) < WORTH_IT:
             chosen = parts
+            break
     if model is None or chosen != [*times][-1]:
         model = None
         model = chosen.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)

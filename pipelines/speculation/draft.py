@@ -32,7 +32,7 @@ class Draft:
     """What a request brings to a pass behind its last token, which has `context` cached tokens before it.
 
     limit: the most tokens that it may have.
-    offers: what text drafters propose, as far as they were asked, whether or not it is drafted.
+    offers: drafts that were considered, whether or not they are made, each from its first token on.
     probabilities: for each proposal, that the target accepts the draft up to and including it.
     prices_ms: for each proposal, the time that its row adds to the pass.
     draft_ms: the draft model's time that was charged to it.
@@ -44,7 +44,7 @@ class Draft:
     context: int
     limit: int
     proposals: list[Proposal] = field(default_factory=list)
-    offers: list[Proposal] = field(default_factory=list)
+    offers: list[list[Proposal]] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     prices_ms: list[float] = field(default_factory=list)
     draft_ms: float = 0.0

@@ -216,11 +216,13 @@ class DraftModelPolicy:
         for draft, scores in zip(drafts, self._asked(batch, self._drafters.score, drafts, aheads), strict=True):
             unscored = draft.proposals.copy()
             draft.cut(0)
+            draft.offers.append(scored := [])
             is_mended = False
             for proposal, score in zip_longest(unscored, (scores or ())[: draft.num_scored]):
                 better = proposal
                 if score is not None:
                     better = self._better(proposal, score, draft.request.config.greedy)
+                scored.append(better)
                 if not self._take(batch, rate, draft, better):
                     break
                 if is_mended := better.token != proposal.token:
@@ -272,6 +274,7 @@ class DraftModelPolicy:
             self._num_expected += 1
             weight = max(FORGET, 1 / self._num_expected)
             self.expected += weight * (self._acceptance.probability(proposal.features) - self.expected)
+            draft.offers.append([*draft.proposals, proposal])
             is_taken = self._take(batch, rate, draft, proposal)
             if is_taken and self._is_worth_generating(batch, rate, draft, len(drafts), bool(goes_on)):
                 goes_on.append(draft)

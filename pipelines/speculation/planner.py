@@ -227,14 +227,14 @@ class Planner:
     def _learn(self, draft: Draft, kept: Sequence[int]) -> None:
         """Compare proposals with the tokens that were kept, also proposals that were not worth a row: otherwise a kind
         of proposal that once did badly would never be tried again."""
-        for proposal, token in zip(draft.proposals, kept, strict=False):
-            self._acceptance.observe(proposal.features, proposal.token == token)
-        drafted = {id(proposal) for proposal in draft.proposals}
-        for proposal, token in zip(draft.offers, kept, strict=False):
-            if id(proposal) not in drafted:
-                self._acceptance.observe(proposal.features, proposal.token == token)
-            if proposal.token != token:
-                return
+        known: set[int] = set()
+        for proposals in (draft.proposals, *draft.offers):
+            for proposal, token in zip(proposals, kept, strict=False):
+                if id(proposal) not in known:
+                    known.add(id(proposal))
+                    self._acceptance.observe(proposal.features, proposal.token == token)
+                if proposal.token != token:
+                    break
 
     def _draft_from_text(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare) -> None:
         """Take what the text drafters propose, the likeliest first, as far as it pays."""
@@ -256,13 +256,14 @@ class Planner:
         least = plain_rate * batch.least_row_ms
         queue: list[tuple[float, int, Proposal]] = []
         steps: list[_Step] = []
-        for draft in drafts:
-            draft.offers = []
+        offered: list[list[Proposal]] = [[] for _ in drafts]
+        for draft, proposals in zip(drafts, offered, strict=True):
+            draft.offers = [proposals]
 
         def offer(i: int) -> None:
             proposal = None if drafts[i].is_full else next(offers[i], None)
             if proposal is not None:
-                drafts[i].offers.append(proposal)
+                offered[i].append(proposal)
                 probability = drafts[i].probability * self._acceptance.probability(proposal.features)
                 heapq.heappush(queue, (-probability, i, proposal))
 

@@ -111,10 +111,10 @@ def test_where_exactness_counts_the_processors_own_precision_is_taken_if_it_is_e
 @pytest.mark.parametrize(
     ("fewest", "longest", "rows"),
     [
-        ({"bf16": 5, None: 5}, 4096, 1),
+        ({"bf16": 5, None: 5}, 2048, 1),
         ({"bf16": 5, None: 2}, None, 2),
-        ({"bf16": 5, None: 5, 4096: 5}, 2048, 1),
-        ({"bf16": 6, None: 8, 4096: 4, 2048: 7}, 4096, 4),
+        ({"bf16": 5, None: 5, 2048: 5}, 4096, 1),
+        ({"bf16": 6, None: 8, 2048: 4, 4096: 7}, 2048, 4),
     ],
 )
 def test_long_products_are_summed_in_parts_where_passes_need_fewer_rows_then(
@@ -178,24 +178,22 @@ def test_where_exactness_does_not_count_long_products_are_summed_in_parts_if_tha
 
 
 @pytest.mark.parametrize(
-    ("together", "inexact", "expected"),
-    [
-        ({4096: 0.8, 2048: 0.7}, "none", 2048),
-        ({4096: 0.8, 2048: 0.9}, "none", 4096),
-        ({4096: 0.8, 2048: 0.7}, 2048, 4096),
-    ],
+    ("together", "expected"),
+    [({2048: 0.8, 4096: 0.7}, 2048), ({2048: 0.98, 4096: 0.7}, 4096), ({2048: 0.98, 4096: 0.98}, None)],
 )
-@pytest.mark.parametrize("exact", [True, False])
-def test_of_the_parts_that_do_those_are_taken_that_make_passes_fastest(
-    monkeypatch: pytest.MonkeyPatch, exact: bool, together: dict[int, float], inexact: object, expected: int
+def test_where_exactness_does_not_count_longer_parts_are_taken_if_shorter_ones_gain_too_little(
+    monkeypatch: pytest.MonkeyPatch, together: dict[int, float], expected: int | None
 ) -> None:
-    clock = Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, inexact, fewest={"bf16": 5, None: 5})
+    clock = Clock(monkeypatch, {"f32": 1.0})
     clock.relative = {longest: (1.0, share) for longest, share in together.items()}
-    model, compilation = tuning.load_target(Path(), 4, {}, exact)
-    if not exact and inexact == 2048:
-        expected = 2048
-    assert compilation.price == (1.0 if exact else None)
+    model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, False)
     assert (compilation.longest, model.traits[-1], model.num_blocks) == (expected, expected, 4)
+
+
+def test_where_exactness_counts_longer_parts_are_taken_if_shorter_ones_are_not_exact(monkeypatch) -> None:
+    Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, 2048, fewest={"bf16": 5, None: 5})
+    model, compilation = tuning.load_target(Path(), 4, {}, True)
+    assert (compilation.longest, model.traits[-1], model.num_blocks, compilation.price) == (4096, 4096, 4, 1.0)
 
 
 def test_a_precision_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.loss_budget import TOLERANCE
 
 from ..fakes import new_request
-from .planning import Behind, Offering, Writing, cost_of, draft_of, planner_of
+from .planning import Behind, Odds, Offering, Writing, cost_of, draft_of, planner_of
 
 
 class Reading(Writing):
@@ -45,6 +45,41 @@ def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     planner._model_policy.expected = 0.8 if model[0] > 0.9 else 0.05
     planner.draft([draft])
     assert draft.sources == expected
+
+
+class Noting(Odds):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, float, bool]] = []
+
+    def observe(self, features, kept):
+        self.seen.append((features.kind, features.values[0], kept))
+
+
+@pytest.mark.parametrize(("kept", "known"), [([7, 7, 7, 7], 3), ([7, 7, 5], 3), ([7, 5], 2), ([5], 1)])
+def test_proposals_that_were_not_worth_a_row_are_compared_with_the_answer_too(kept, known):
+    draft, odds = draft_of(), [0.9, 0.85, 0.1]
+    model = Writing("draft_model", {draft.request: [*odds, 0.9]})
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 1.0), Offering("suffix", {draft.request: []}), model)
+    planner._acceptance = noting = Noting()
+    planner.draft([draft])
+    assert draft.tokens == [7, 7]
+    planner.observe([draft], [kept], None)
+    assert noting.seen == [("draft_model", each, token == 7) for each, token in zip(odds[:known], kept, strict=False)]
+
+
+@pytest.mark.parametrize(("kept", "known"), [([7, 7, 5], 3), ([7, 7, 7], 3), ([7, 5], 2), ([5], 1)])
+def test_scored_proposals_that_were_not_worth_a_row_are_compared_with_the_answer_too(kept, known):
+    draft = draft_of()
+    text = Offering("suffix", {draft.request: [0.8] * 8})
+    model = Writing("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9, 0.9]})
+    planner = planner_of(cost_of([10, 12, 30, 31, 32, 33], draft_ms=0.1), text, model)
+    planner._acceptance = noting = Noting()
+    planner.draft([draft])
+    assert draft.tokens == [7, 7], "the third is mended, and it and what is behind it are not worth their rows"
+    planner.observe([draft], [kept], None)
+    scored = [(kind, kept) for kind, _, kept in noting.seen if kind in ("agreed", "mended")]
+    expected = zip(("agreed", "agreed", "mended"), (7, 7, 5), kept, strict=False)
+    assert scored == [(kind, token == of_answer) for kind, token, of_answer in expected][:known]
 
 
 @pytest.mark.parametrize("most", [60, 24.5])
