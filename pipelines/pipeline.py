@@ -10,8 +10,9 @@ from typing import Any, TypeAlias
 import openvino_genai
 
 from .config import AUTO, GenerationConfig
-from .devices.devices import CPU, NPU, check_device, load
+from .devices.devices import CPU, NPU, check_device
 from .devices.genai_engine import GenaiEngine
+from .devices.genai_loading import SPECULATIONS, GenaiLoading
 from .engine.backend import Backend
 from .engine.request import Request
 from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
@@ -51,8 +52,10 @@ class LLMPipeline:
     (1024 unless given) and MIN_RESPONSE_LEN (128), the most tokens of a prompt and the room behind it, and it takes
     symmetric int4 weights (see `NpuModel`).
 
-    On a GPU ("GPU", "GPU.1") OpenVINO GenAI decodes, one request after the other. `exact` is False and `modes` is
-    ("off",): nothing is drafted, and the same seed may give another text (see `GenaiEngine`). `logprobs`, `logit_bias`
+    On a GPU ("GPU", "GPU.1") OpenVINO GenAI decodes, one request after the other, and drafts as `speculation` says for
+    all of them: "lookup" (prompt lookup), "draft" (the draft model, on `draft_device`, for greedy answers), "off", or
+    "auto", the faster of "lookup" and "off", which is tried when the pair is first loaded. `modes` are what was chosen
+    and "auto", `exact` is False, and the same seed may give another text (see `GenaiEngine`). `logprobs`, `logit_bias`
     and `structured_output_config` are refused. With `exact=False` GenAI keeps computed prompts, so that the next turn
     of a chat begins sooner, but its text depends on earlier requests. Without `cache_tokens` the cache grows as needed.
 
@@ -67,9 +70,12 @@ class LLMPipeline:
         cache_tokens: int | None = None,
         exact: bool | None = None,
         reference: str | Path | None = None,
+        speculation: str | None = None,
+        draft_device: str = CPU,
         **properties: Any,
     ) -> None:
         check_device(device, properties)
+        check_device(draft_device)
         if cache_tokens is not None and not (type(cache_tokens) is int and cache_tokens >= 2):
             raise InvalidOption(f"cache_tokens={cache_tokens!r} is not possible: give a whole number from 2 up.")
         self.pair = Pair.open(models_path)
@@ -83,8 +89,13 @@ class LLMPipeline:
         self._history: list[Message] | None = None  # of the current chat
         self._engine: Backend
         self._speculation: Runtime | None = None
-        self.modes: tuple[str, ...] = ("off",)
+        self.modes: tuple[str, ...]
         if device in (CPU, NPU):
+            if speculation is not None:
+                raise InvalidOption(
+                    f"speculation={speculation!r} is for GPUs: on {device} every request chooses its `mode`, so leave "
+                    "it out."
+                )
             folder = None if reference is None else Path(reference).expanduser()
             self._speculation = Runtime(self.pair, self.tokenizer, device, cache_tokens, exact, folder, properties)
             self._engine = self._speculation.engine
@@ -93,12 +104,16 @@ class LLMPipeline:
             return
         if reference is not None:
             raise InvalidOption(
-                f"reference={str(reference)!r} has no effect on {device}, where nothing is drafted: leave it out, "
+                f"reference={str(reference)!r} has no effect on {device}, where OpenVINO GenAI drafts: leave it out, "
                 "or load the pair with device='CPU'."
             )
-        genai, room = load(self.pair.target, device, self.max_context, cache_tokens, exact is not False, properties)
-        self._cache_tokens = room.tokens
-        self._engine = GenaiEngine(genai, room)
+        loading = GenaiLoading(
+            self.pair, device, cache_tokens, exact is not False, speculation or AUTO, draft_device, properties
+        )
+        genai, chosen = loading.load()
+        self.modes = ("off",) if chosen == "off" else (chosen, AUTO)
+        self._cache_tokens = loading.room.tokens
+        self._engine = GenaiEngine(genai, loading.room, chosen)
 
     @property
     def exact(self) -> bool:
@@ -106,15 +121,17 @@ class LLMPipeline:
         return self._speculation is not None and self._speculation.exact
 
     @property
-    def drafts(self) -> bool:
-        """Whether anything can be drafted on this device."""
+    def plans(self) -> bool:
+        """Whether Outrider's own engine decodes, which measures what drafts cost and plans them; else GenAI does."""
         return self._speculation is not None
 
     @property
     def speculation(self) -> Runtime:
-        """The engine, its cost model and what drafting needs. Raises UnsupportedDevice where nothing is drafted."""
+        """The engine, its cost model and what drafting needs. Raises UnsupportedDevice where OpenVINO GenAI decodes."""
         if self._speculation is None:
-            raise UnsupportedDevice(f"Nothing is drafted on {self.device}: load the pair with device='CPU'.")
+            raise UnsupportedDevice(
+                f"OpenVINO GenAI decodes on {self.device}, and tells no costs: load the pair with device='CPU'."
+            )
         return self._speculation
 
     @property
@@ -216,12 +233,13 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
-        if self._speculation is None and chosen.mode == AUTO:  # there are no drafters
+        if chosen.mode == AUTO and AUTO not in self.modes:  # there are no drafters
             chosen = chosen.updated({"mode": "off"})
         if self._speculation is None and chosen.mode not in self.modes:
+            speculation = f"speculation={chosen.mode!r}" if chosen.mode in SPECULATIONS else "device='CPU'"
             raise InvalidOption(
-                f"mode={chosen.mode!r} is not possible on {self.device}, where nothing is drafted: leave it out, or "
-                "load the pair with device='CPU'."
+                f"mode={chosen.mode!r} is not possible on {self.device}, where OpenVINO GenAI decodes and "
+                f"the pair was loaded for {self.modes[0]!r}: leave it out, or load the pair with {speculation}."
             )
         for name, reason in REFUSED_ELSEWHERE.items():
             if self._speculation is None and (value := getattr(chosen, name)):

@@ -17,6 +17,8 @@ from outrider.models.pulled import find_pair
 from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
 
+from ..cli.options import Device, DraftDevice, Exact, Property
+from ..load_options import LoadOptions, properties_of
 from .about import describe
 from .best import best_shares
 from .measure import PLAIN, Run, measure
@@ -56,14 +58,10 @@ def bench_command(
     seed: Annotated[int | None, typer.Option(help="Seed for the order of the modes.", show_default="random")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a report with plots to this HTML file.")] = None,
-    exact: Annotated[
-        bool | None,
-        typer.Option(
-            "--exact/--no-exact",
-            show_default="where the cost is small",
-            help="Whether to guarantee the same text in every mode for the same seed, at any cost in speed.",
-        ),
-    ] = None,
+    exact: Exact = None,
+    device: Device = "CPU",
+    draft_device: DraftDevice = "CPU",
+    openvino_property: Property = None,
 ) -> None:
     """Benchmark every mode of a pair against plain decoding, and check that all generate the same tokens.
 
@@ -74,7 +72,8 @@ def bench_command(
     known = shipped_tasks() if prompts is None else read_tasks(prompts)
     tasks = first_of_each(_chosen(known, family), prompts_per_family)
     messages = Console(stderr=True)
-    pipeline = LLMPipeline(pair or _embedded_pair(), exact=exact)
+    load = LoadOptions(device, draft_device, exact=exact, properties=properties_of(openvino_property or ()))
+    pipeline = load.load(pair or _embedded_pair())
     modes = _modes(pipeline.modes, mode)
     with messages.status("Warming up and measuring what passes cost"):
         pipeline.warm_up()

@@ -200,7 +200,7 @@ class Assistant:
         """
         lanes, disturbed = [turn, turn], False
         for lane, mode in enumerate(("off", settings.mode)):
-            if self.pipeline.drafts:
+            if self.pipeline.plans:
                 self.pipeline.speculation.forget_prompts()
             num_begun = self._num_begun
             for seen in self.answer((turn,), replace(settings, mode=mode), visitor):
@@ -289,7 +289,7 @@ class Assistant:
 
 def _time_saved(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> TimeSaved | None:
     """The time that drafting saved; None in plain mode, or if the time of a plain pass is unknown."""
-    cost = pipeline.speculation.cost if settings.mode != "off" and pipeline.drafts else None
+    cost = pipeline.speculation.cost if settings.mode != "off" and pipeline.plans else None
     if cost is None:
         return None
     middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
-from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
-from outrider.pipelines.devices.devices import CPU, NPU
+from outrider.pipelines import InvalidOption, OutriderError
 from outrider.pipelines.model.pair import name_of
 
+from ..load_options import LoadOptions
 from ..server.access import Access
 from ..server.address import url_of
 from ..server.tls import Certificate
@@ -30,12 +30,10 @@ class AddressTaken(OutriderError):
 
 def serve(
     pair: Path,
-    device: str = "CPU",
+    load: LoadOptions,
     host: str = "127.0.0.1",
     port: int = 7860,
     open_browser: bool = False,
-    reference: Path | None = None,
-    exact: bool | None = None,
     pairs: Path | None = None,
     keys: tuple[str, ...] = (),
     names: tuple[str, ...] = (),
@@ -49,12 +47,10 @@ def serve(
     _check_address(host, port)
     if pairs is not None and not pairs.is_dir():
         raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that contains pairs.")
-
-    def load(path: Path, device: str) -> LLMPipeline:
-        return LLMPipeline(path, device, reference=reference if device in (CPU, NPU) else None, exact=exact)
-
-    pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
-    assistant = Assistant(pipeline, name_of(pair), load, pairs or pairs_folder(), (pair,))
+    others = pairs or pairs_folder()
+    assistant = Assistant(
+        load.load(pair), name_of(pair), lambda path, device: load.on(device).load(path), others, (pair,)
+    )
     page = open_page(assistant, History(history_path()), host, port, open_browser, keys, names, certificate)
     print(f"Outrider is at {url_of(host, port, access.scheme)} (Ctrl-C ends it)", flush=True)
     try:

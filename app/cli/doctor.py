@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.bar import Bar
 from rich.console import Console
@@ -14,6 +13,8 @@ from outrider.pipelines import LLMPipeline
 from outrider.pipelines.model.tuning import Compilation
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
+
+from ..load_options import LoadOptions
 
 ACCEPTANCES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
 CONTEXT = 256  # tokens of context, for all figures
@@ -44,18 +45,16 @@ def gain(cost: CostModel, acceptance: float, draft_ms: float, longest: int = LON
     return max((Gain(length, speedup(length)) for length in range(longest + 1)), key=lambda found: found.speedup)
 
 
-def examine(
-    pair: Path, console: Console, again: bool = False, exact: bool | None = None, device: str = "CPU", **properties: Any
-) -> bool:
-    """Print the findings on a pair. False if nothing could be measured, or if `exact` cannot be guaranteed.
+def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions | None = None) -> bool:
+    """Print the findings on a pair. False if nothing could be measured, or if exactness is asked for and not possible.
 
     again: repeat measurements that were stored earlier.
-    exact, device, properties: as for `LLMPipeline`.
 
     Raises what `LLMPipeline` raises.
     """
+    load = load or LoadOptions()
     with console.status("Loading and measuring"):
-        pipeline = LLMPipeline(pair, device, exact=exact, **properties)
+        pipeline = load.load(pair)
         speculation = pipeline.speculation
         speculation.measure(again)
     console.print(_findings(pipeline))
@@ -65,7 +64,7 @@ def examine(
         return False
     longest = min(LONGEST, speculation.compilation.rows.most - 1)
     console.print(_passes(speculation.cost), _gains(speculation.cost, longest))
-    return pipeline.exact or not exact
+    return pipeline.exact or not load.exact
 
 
 def _findings(pipeline: LLMPipeline) -> Table:

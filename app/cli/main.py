@@ -6,7 +6,7 @@ import json
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -14,7 +14,24 @@ from outrider.models.pulled import find_pair
 from outrider.pipelines.errors import OutriderError
 from outrider.pipelines.privacy import keep_private
 
+from ..load_options import LoadOptions, properties_of
 from .models import app as models_app
+from .options import (
+    LOCAL,
+    AllowedHost,
+    Device,
+    DraftDevice,
+    Exact,
+    KeyFile,
+    Mode,
+    PairFolder,
+    Port,
+    Property,
+    Reference,
+    Speculation,
+    TlsCert,
+    TlsKey,
+)
 
 app = typer.Typer(
     name="outrider",
@@ -26,45 +43,6 @@ app = typer.Typer(
 )
 
 app.add_typer(models_app, name="models")
-
-
-PairFolder = Annotated[
-    Path | None,
-    typer.Option("--pair", parser=find_pair, metavar="PAIR",
-                 help="The name of a pulled pair; or the folder of a pair made by `outrider export`, or of an "
-                 "exported model.",
-                 show_default="the pair that comes with Outrider"),
-]  # fmt: skip
-
-
-Reference = Annotated[Path | None, typer.Option("--reference", help="A folder of text files to draft quotations from.")]
-
-Device = Annotated[
-    str, typer.Option(help="Device of the model: CPU, NPU; or GPU, GPU.1, which decode without drafts.")
-]  # fmt: skip
-
-Exact = Annotated[
-    bool | None,
-    typer.Option("--exact/--no-exact", show_default="where the cost is small",
-                 help="Whether to guarantee the same text in every mode for the same seed, at any cost in speed."),
-]  # fmt: skip
-
-Port = Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)]
-
-KeyFile = Annotated[
-    Path | None, typer.Option("--api-key-file", help="A file of API keys, one per line; clients must send one of them.")
-]
-
-AllowedHost = Annotated[
-    list[str] | None,
-    typer.Option("--allowed-host", help="Another host name of this machine; can be repeated."),
-]
-
-TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="A certificate in PEM, to serve over HTTPS.")]
-TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key, in PEM.")]
-
-LOCAL = "127.0.0.1"
-Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]
 
 
 def _print_version(wanted: bool) -> None:
@@ -86,6 +64,9 @@ def outrider(
 def chat(
     pair: PairFolder = None,
     device: Device = "CPU",
+    draft_device: DraftDevice = "CPU",
+    speculation: Speculation = None,
+    openvino_property: Property = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 7860,
     api_key_file: KeyFile = None,
@@ -109,13 +90,17 @@ def chat(
     keys, certificate = read_keys(api_key_file), certificate_of(tls_cert, tls_key)
     names = tuple(allowed_host or ())
     pair = pair or _embedded_pair()
-    serve(pair, device, host, port, open_browser, reference, exact, pairs, keys, names, certificate)
+    load = _load_options(device, draft_device, speculation, exact, reference, openvino_property)
+    serve(pair, load, host, port, open_browser, pairs, keys, names, certificate)
 
 
 @app.command()
 def serve(
     pair: PairFolder = None,
     device: Device = "CPU",
+    draft_device: DraftDevice = "CPU",
+    speculation: Speculation = None,
+    openvino_property: Property = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 8000,
     api_key_file: KeyFile = None,
@@ -143,7 +128,8 @@ def serve(
     scheme = "http" if certificate is None else "https"
     access = Access(host, read_keys(api_key_file), tuple(cors_origin or ()), tuple(allowed_host or ()), scheme)
     limits = Limits(max_answers, max_body_mib * MIB, max_connections, request_s=request_seconds)
-    run_server(pair or _embedded_pair(), device, reference, exact, access, port, limits, certificate)
+    load = _load_options(device, draft_device, speculation, exact, reference, openvino_property)
+    run_server(pair or _embedded_pair(), load, access, port, limits, certificate)
 
 
 @app.command()
@@ -151,6 +137,9 @@ def generate(
     prompt: str,
     pair: PairFolder = None,
     device: Device = "CPU",
+    draft_device: DraftDevice = "CPU",
+    speculation: Speculation = None,
+    openvino_property: Property = None,
     mode: Annotated[Mode, typer.Option(help="Drafting mode.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed for sampling.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 decodes greedily.", min=0.0)] = 0.0,
@@ -161,9 +150,8 @@ def generate(
 ) -> None:
     """Answer one prompt and print the answer as it is generated. Use - as PROMPT to read it from standard input."""
     keep_private()
-    from outrider.pipelines import LLMPipeline
-
-    pipeline = LLMPipeline(pair or _embedded_pair(), device, reference=reference, exact=exact)
+    load = _load_options(device, draft_device, speculation, exact, reference, openvino_property)
+    pipeline = load.load(pair or _embedded_pair())
     options: dict[str, Any] = {
         "mode": mode,
         "rng_seed": seed,
@@ -197,6 +185,9 @@ def doctor(
     again: Annotated[bool, typer.Option("--again", help="Repeat measurements that were stored earlier.")] = False,
     exact: Exact = None,
     device: Device = "CPU",
+    draft_device: DraftDevice = "CPU",
+    speculation: Speculation = None,
+    openvino_property: Property = None,
 ) -> None:
     """Check a pair on this machine and measure its speed. PAIR is its name or its folder."""
     keep_private()
@@ -204,7 +195,8 @@ def doctor(
 
     from .doctor import examine
 
-    if not examine(pair or _embedded_pair(), Console(), again, exact, device):
+    load = _load_options(device, draft_device, speculation, exact, None, openvino_property)
+    if not examine(pair or _embedded_pair(), Console(), again, load):
         raise typer.Exit(1)
 
 
@@ -222,6 +214,17 @@ def export(context: typer.Context) -> None:
     from outrider.export.command import main as run_export
 
     run_export(context.args)
+
+
+def _load_options(
+    device: str,
+    draft_device: str,
+    speculation: str | None,
+    exact: bool | None,
+    reference: Path | None,
+    properties: list[str] | None,
+) -> LoadOptions:
+    return LoadOptions(device, draft_device, speculation, exact, reference, properties_of(properties or ()))
 
 
 def _embedded_pair() -> Path:

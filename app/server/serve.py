@@ -11,6 +11,7 @@ import uvicorn
 
 from outrider.pipelines import LLMPipeline, OutriderError, Pair
 
+from ..load_options import LoadOptions
 from .address import bound_socket, url_of
 from .admission import Access
 from .api import Server, create_api
@@ -28,9 +29,7 @@ class FailedToStart(OutriderError):
 
 def serve(
     pair: Path,
-    device: str,
-    reference: Path | None,
-    exact: bool | None,
+    load: LoadOptions,
     access: Access,
     port: int,
     limits: Limits,
@@ -40,15 +39,15 @@ def serve(
     began = time.perf_counter()
     with bound_socket(access.host, port) as bound:
         name = Pair.open(pair).name
-        _say(f"Loading {name} on {device}")
-        pipeline = LLMPipeline(pair, device, reference=reference, exact=exact)
+        _say(f"Loading {name} on {load.device}")
+        pipeline = load.load(pair)
         server = Server.of(pipeline, name, limits)
         web = _Web(config_of(create_api(server, access), limits), server.worker, certificate)
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them later, and raises them again
             signal.signal(number, web.end)
         url = url_of(access.host, port, access.scheme)
         _say(f"Serving OpenAI's API at {url}/v1 ({_who(access)})")
-        _say("Warming up: the first answers take longer" if device == "CPU" else "Warming up")
+        _say("Warming up: the first answers take longer" if load.device == "CPU" else "Warming up")
 
         def on_warm() -> None:
             if server.worker.failure is not None:
@@ -94,8 +93,8 @@ def _who(access: Access) -> str:
 
 
 def _promise(pipeline: LLMPipeline) -> str:
-    if not pipeline.drafts:
-        return f"On {pipeline.device} nothing is drafted, and the same seed may give another text."
+    if not pipeline.plans:
+        return f"OpenVINO GenAI decodes on {pipeline.device}, where the same seed may give another text."
     if not pipeline.exact:
         return "On this device the same seed may give another text in another mode."
     return "Same seed, same text, in every mode."

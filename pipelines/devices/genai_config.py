@@ -8,15 +8,20 @@ from ..config import GenerationConfig
 from ..errors import InvalidOption
 
 SEEDS = 2**32  # its random generator ignores higher bits
+ASSISTANT_TOKENS = 5  # to draft for each pass, as GenAI does unless told otherwise
 NEXT_ANSWER = 0x9E3779B9  # odd, so that no two answers to a prompt share a seed
 PENALTY = 2.0
 
 
-def to_genai(config: GenerationConfig, max_new_tokens: int, answer: int = 0) -> openvino_genai.GenerationConfig:
+def to_genai(
+    config: GenerationConfig, max_new_tokens: int, answer: int = 0, speculation: str = "off"
+) -> openvino_genai.GenerationConfig:
     """GenAI's configuration for a request; `answer` counts the answers to one prompt, each of which has its own seed.
 
     Stop tokens are included, so that the device stops when the answer does. Stop strings and chat templates are not:
-    `TextStream` and `encode_prompt` handle them on every device. Options of drafting have no effect here.
+    `TextStream` and `encode_prompt` handle them on every device.
+
+    speculation: how the pipeline drafts: "off", "lookup" or "draft".
 
     Raises InvalidOption for a value that GenAI does not accept.
     """
@@ -27,6 +32,11 @@ def to_genai(config: GenerationConfig, max_new_tokens: int, answer: int = 0) -> 
             raise InvalidOption(
                 f"{name}={getattr(config, name)!r} is too much for this device: give one from {-PENALTY} to {PENALTY}."
             )
+    if speculation == "draft" and not config.greedy:
+        raise InvalidOption(
+            "Sampling with a draft model is not possible here, since OpenVINO GenAI then samples from another "
+            "distribution (its issue 4190): set do_sample=False, or load the pair with speculation='lookup'."
+        )
     options = {
         "max_new_tokens": max_new_tokens,
         "min_new_tokens": min(config.min_new_tokens, max_new_tokens),
@@ -42,6 +52,10 @@ def to_genai(config: GenerationConfig, max_new_tokens: int, answer: int = 0) -> 
         options |= {"temperature": config.temperature, "top_p": config.top_p, "min_p": config.min_p}
         if config.top_k is not None:
             options["top_k"] = config.top_k
+    if speculation != "off":
+        options["num_assistant_tokens"] = config.num_assistant_tokens or ASSISTANT_TOKENS
+    if speculation == "lookup":
+        options["max_ngram_size"] = config.max_ngram_size
     if not config.stop_ids:  # else GenAI would suppress the model's own end token
         options["min_new_tokens"] = 0
     genai = openvino_genai.GenerationConfig()

@@ -17,42 +17,47 @@ from ..engine.request import Request
 from ..engine.room import Room
 from ..engine.trace import TARGET, PassRecord
 from ..errors import DeviceFailed, reason_of
+from ..speculation.drafters.draft_model import DraftModel
+from ..speculation.drafters.prompt_lookup import PromptLookup
 from .genai_config import to_genai
 
+SOURCES = {"off": TARGET, "lookup": PromptLookup.name, "draft": DraftModel.name}  # of tokens that were drafted
 Written: TypeAlias = "list[int] | Exception | None"  # the next tokens, or how GenAI ended
 
 
 class GenaiEngine(Backend):
-    """Serves requests one after the other with an `openvino_genai.LLMPipeline`, by plain decoding.
+    """Serves requests one after the other with an `openvino_genai.LLMPipeline` that drafts as `speculation` says.
 
     It cannot promise what `Engine` does: how a device rounds depends on how tokens are cut into passes, and nobody
-    feeds it with care for that. GenAI cannot switch its drafting for one request, and with drafts its texts are others,
-    so there is none. `Statistics.cached_tokens` is 0, also where `exact=False` lets GenAI keep prompts: it does not
-    tell what it took over. Nor does it tell the model's time from its own, so `target_s` is both.
+    feeds it with care for that. GenAI cannot switch its drafting for one request. A pass gives its streamer all tokens
+    that it accepts and one of the target's own, so accepted ones are known, and those that were rejected are not:
+    `Statistics.drafted` counts the accepted ones. `Statistics.cached_tokens` is 0, also where `exact=False` lets GenAI
+    keep prompts: it does not tell what it took over. Nor does it tell the models' time from its own, so `target_s` is
+    all of it.
 
     GenAI generates in a thread of its own, which leaves Python free meanwhile; its `step` for many requests does not.
     """
 
-    def __init__(self, pipeline: openvino_genai.LLMPipeline, room: Room) -> None:
+    def __init__(self, pipeline: openvino_genai.LLMPipeline, room: Room, speculation: str = "off") -> None:
         super().__init__()
         self._pipeline = pipeline
         self._room = room
+        self._speculation = speculation
         self._running: _Answer | None = None
         self._end_last: weakref.finalize[..., Any] | None = None  # waits for the thread of the answer begun last
 
     def _check(self, request: Request) -> None:
         """Raises PromptTooLong, CacheTooSmall and InvalidOption."""
         self._room.require(request)
-        to_genai(request.config, request.max_new_tokens, request.answer)
+        to_genai(request.config, request.max_new_tokens, request.answer, self._speculation)
 
     @property
     def load(self) -> Load:
-        """A pass for each token, as far as GenAI tells."""
         num_running = int(self._running is not None)
         return Load(len(self._arrived) + len(self._waiting), num_running, None, self._num_passes)
 
     def step(self) -> None:
-        """Wait for the next token of the request that runs, or of the next one."""
+        """Wait for the next tokens of the request that runs, or of the next one."""
         with self.lock:
             self._queue_arrived()
             if self._running is None:
@@ -60,7 +65,7 @@ class GenaiEngine(Backend):
                     return
                 if self._end_last is not None:
                     self._end_last()
-                self._running = _Answer(self._pipeline, self._waiting.popleft())
+                self._running = _Answer(self._pipeline, self._waiting.popleft(), self._speculation)
                 self._end_last = weakref.finalize(self, self._running.end)  # called when Python exits, too
             answer = self._running
             try:
@@ -82,9 +87,10 @@ class GenaiEngine(Backend):
 class _Answer:
     """One request in GenAI's hands: a thread generates, and what it wrote is taken over step by step."""
 
-    def __init__(self, pipeline: openvino_genai.LLMPipeline, request: Request) -> None:
+    def __init__(self, pipeline: openvino_genai.LLMPipeline, request: Request, speculation: str) -> None:
         self.request = request
         self._pipeline = pipeline
+        self._speculation = speculation
         self._written: SimpleQueue[tuple[float, Written]] = SimpleQueue()
         self._writer = _Writer(self._written)
         self._rows = request.num_prompt_tokens
@@ -105,10 +111,13 @@ class _Answer:
                 "tokens, as it does when its memory is full: shorten the prompt, or lower max_new_tokens."
             )
         num_before = self.request.num_new
-        self.request.extend(tokens, [TARGET] * len(tokens))
+        drafted = [SOURCES[self._speculation]] * (len(tokens) - 1)
+        self.request.extend(tokens, [*drafted, TARGET])
         sources = tuple(self.request.sources[num_before:])
-        passed_s = written_at - self._until
-        self.request.trace.append(PassRecord(self._until, written_at, passed_s, 0.0, self._rows, sources=sources))
+        record = PassRecord(
+            self._until, written_at, written_at - self._until, 0.0, self._rows + len(drafted), tuple(drafted), sources
+        )
+        self.request.trace.append(record)
         self._until, self._rows = written_at, 1
 
     def stop(self) -> None:
@@ -124,7 +133,7 @@ class _Answer:
         outcome: Written = None
         try:
             prompt = openvino.Tensor(np.array([request.tokens[: request.num_prompt_tokens]], np.int64))
-            config = to_genai(request.config, request.max_new_tokens, request.answer)
+            config = to_genai(request.config, request.max_new_tokens, request.answer, self._speculation)
             self._pipeline.generate(prompt, config, self._writer)
         except Exception as error:
             outcome = error

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from outrider.app.cli import doctor
+from outrider.app.load_options import LoadOptions
 from outrider.pipelines import LLMPipeline
 from tests.on_npu import STAND_IN
 
@@ -24,7 +25,7 @@ def pipeline(npu_pair: Path) -> LLMPipeline:
 
 def test_the_doctor_tells_that_eight_rows_cost_as_much_as_one(npu_pair: Path) -> None:
     console = Console(file=StringIO(), width=100)
-    assert doctor.examine(npu_pair, console, device="NPU", **STAND_IN)
+    assert doctor.examine(npu_pair, console, load=LoadOptions("NPU", properties=STAND_IN))
     shown = console.file.getvalue()
     for finding in ("NPU, f16", "not its distribution", "1,152 tokens", "7 drafted", "draft model, one"):
         assert finding in shown, finding

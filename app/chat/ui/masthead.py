@@ -39,8 +39,8 @@ class Masthead:
             trigger(self._texts, None, [self._title, self._notice, self._words], **QUICK)
 
     def _texts(self, request: gr.Request) -> tuple[str, ...]:
-        words, modes = words_of(request), self._assistant.pipeline.modes
-        title = f"<h1>Outrider</h1><p>{words('drafted' if len(modes) > 1 else 'plain')}</p>"
+        words, pipeline = words_of(request), self._assistant.pipeline
+        title = f"<h1>Outrider</h1><p>{words('drafted' if pipeline.plans else 'plain')}</p>"
         return title, rendering.notice_html(self._history.notice, words), rendering.words_html(words)
 
     def _tick(self, seen: str, request: gr.Request) -> tuple[Any, ...]:
@@ -56,6 +56,6 @@ class Masthead:
 
     def _small_print(self, words: Words) -> str:
         pipeline = self._assistant.pipeline
-        if not pipeline.drafts:
+        if not pipeline.plans:
             return words("genai", device=pipeline.device)
         return words("exact" if pipeline.exact else "inexact")

@@ -121,7 +121,7 @@ class ScriptedPipeline:
     read_tokens = PROMPT_TOKENS  # when an answer begins
 
     @property
-    def drafts(self) -> bool:
+    def plans(self) -> bool:
         return len(self.modes) > 1
 
     def __init__(self) -> None:

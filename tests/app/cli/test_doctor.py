@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from outrider.app.cli import doctor
+from outrider.app.load_options import LoadOptions
 from outrider.pipelines.model import exactness, tuning
 from outrider.pipelines.model.timing import NoMeasurement
 from outrider.pipelines.speculation.cost import CostModel
@@ -35,7 +36,7 @@ def test_the_gain_is_that_of_a_simulation_of_every_draft_length(acceptance: floa
 
 def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) -> None:
     console = Console(file=StringIO(), width=100)
-    assert doctor.examine(embedded_pair, console, again=True, exact=True)
+    assert doctor.examine(embedded_pair, console, again=True, load=LoadOptions(exact=True))
     shown = console.file.getvalue()
     for finding in (
         "exactness", "the same text in every mode", "id for id", "4,096 tokens", "of weights", "CPU", "33",
@@ -59,7 +60,7 @@ def test_a_device_that_breaks_the_promise_is_found_out(embedded_pair, monkeypatc
     monkeypatch.setattr(exactness, "is_exact", lambda model, *context: False)
     for exact in (None, True):
         console = Console(file=StringIO(), width=100)
-        assert doctor.examine(embedded_pair, console, exact=exact) == (exact is None)
+        assert doctor.examine(embedded_pair, console, load=LoadOptions(exact=exact)) == (exact is None)
         assert "can change the text" in console.file.getvalue()
 
 

@@ -26,29 +26,31 @@ class Faulty:
         self.fails_after: int | None = None
         self.error: Exception | None = RuntimeError("Exception from src/plugin.cpp:7:\nThe device was unplugged.\n")
 
-    def generate(self, prompt: Any, config: Any, streamer: Any) -> Any:
+    def generate(self, prompt: Any, config: Any, streamer: Any = None) -> Any:
         if self.fails_after is not None:
             config.max_new_tokens = config.min_new_tokens = self.fails_after
-        result = self._pipeline.generate(prompt, config, streamer)
+        result = self._pipeline.generate(prompt, config, *([] if streamer is None else [streamer]))
         if self.fails_after is not None and self.error is not None:
             raise self.error
         return result
 
 
 class Elsewhere:
-    """Opens pipelines on a stand-in; `properties` and `faulty` are those of the last one."""
+    """Opens pipelines on a stand-in, for plain decoding unless told otherwise; `properties` and `faulty` are those of
+    the last one, `loaded` the properties of all."""
 
     def __init__(self, pair: Path, device: str) -> None:
         self.pair = pair
         self.device = device
         self.properties: dict[str, Any] = {}
+        self.loaded: list[dict[str, Any]] = []
         self.faulty: Faulty
 
     def open(self, **options: Any) -> LLMPipeline:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(devices, "device_names", lambda: ("CPU", "GPU.0", "GPU.1", "NPU"))
             patch.setattr(openvino_genai, "LLMPipeline", self._load)
-            return LLMPipeline(self.pair, self.device, **options)
+            return LLMPipeline(self.pair, self.device, **{"speculation": "off", **options})
 
     def reference(self) -> Any:
         """GenAI's own pipeline, without Outrider. It forgets each prompt, or its text would depend on those before."""
@@ -60,5 +62,6 @@ class Elsewhere:
     def _load(self, model: Path, device: str, **properties: Any) -> Faulty:
         assert device == self.device
         self.properties = properties
+        self.loaded.append(properties)
         self.faulty = Faulty(GENAI(model, "CPU", **limited_properties(), **properties))
         return self.faulty

@@ -9,8 +9,9 @@ from pathlib import Path
 import openvino_genai
 import pytest
 
-from outrider.pipelines import CacheTooSmall, InvalidOption, LLMPipeline, PromptTooLong, UnsupportedDevice
+from outrider.pipelines import CacheTooSmall, InvalidOption, LLMPipeline, Pair, PromptTooLong, UnsupportedDevice
 from outrider.pipelines.devices import devices
+from outrider.pipelines.devices.genai_loading import GenaiLoading
 from outrider.pipelines.model.processor import limited_properties
 
 from .elsewhere import Elsewhere
@@ -19,13 +20,13 @@ PROMPT = "def area(width, height):\n    return width * height\n"
 
 LEAVE = """
 import sys
-from pathlib import Path
-from outrider.pipelines import GenerationConfig
-from outrider.pipelines.devices.devices import load
+from outrider.pipelines import GenerationConfig, Pair
+from outrider.pipelines.devices.genai_loading import GenaiLoading
 from outrider.pipelines.devices.genai_engine import GenaiEngine
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.processor import limited_properties
-engine = GenaiEngine(*load(Path(sys.argv[1]), "CPU", 2048, properties=limited_properties()))
+loading = GenaiLoading(Pair.open(sys.argv[1]), "CPU", speculation="off", properties=limited_properties())
+engine = GenaiEngine(loading.load()[0], loading.room)
 request = Request([5, 6, 7], GenerationConfig(), 2000)
 engine.add(request)
 engine.step()
@@ -75,7 +76,7 @@ def test_a_device_that_does_not_compile_is_said_with_the_reason(embedded_pair, m
 
     monkeypatch.setattr(openvino_genai, "LLMPipeline", compile_model)
     with pytest.raises(UnsupportedDevice, match=r"on GPU \(\[GPU\] out of resources\): update .*driver.*\(CPU, GPU\)"):
-        LLMPipeline(embedded_pair, "GPU")
+        LLMPipeline(embedded_pair, "GPU", speculation="off")
 
 
 def test_an_unknown_property_is_said(embedded_pair):
@@ -85,8 +86,8 @@ def test_an_unknown_property_is_said(embedded_pair):
 
 @pytest.mark.parametrize("device", ["GPU", "GPU.1"])
 @pytest.mark.parametrize("properties", [{"prompt_lookup": True}, {"draft_model": "draft"}], ids=str)
-def test_drafting_by_genai_is_refused(embedded_pair, device, properties):
-    with pytest.raises(InvalidOption, match=f"{next(iter(properties))}=.*on {device} .*plain decoding"):
+def test_genais_own_names_for_drafting_are_refused_with_ours(embedded_pair, device, properties):
+    with pytest.raises(InvalidOption, match=f"{next(iter(properties))}=.*speculation='lookup', or speculation='draft'"):
         Elsewhere(embedded_pair, device).open(**properties)
 
 
@@ -128,8 +129,9 @@ def test_another_attention_of_genai_can_be_chosen(embedded_pair):
 
 
 def test_a_cache_serves_one_request_after_the_other_to_its_last_slot(embedded_pair):
-    model, room = devices.load(embedded_pair / "target", "CPU", 2048, 64, properties=limited_properties())
-    assert room.tokens == 64
+    loading = GenaiLoading(Pair.open(embedded_pair), "CPU", 64, speculation="off", properties=limited_properties())
+    assert loading.room.tokens == 64
+    model, _ = loading.load()
     config = openvino_genai.GenerationConfig(max_new_tokens=60, ignore_eos=True)
     for _ in range(3):
         tokens = openvino_genai.Tokenizer(embedded_pair / "target").encode("a b", add_special_tokens=False).input_ids

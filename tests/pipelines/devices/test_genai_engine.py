@@ -30,7 +30,7 @@ OF_OUR_OWN = {  # done outside GenAI, or by its other options
     "max_length", "stop_strings", "include_stop_str_in_output", "eos_token_ids", "apply_chat_template",
     "num_return_sequences",
 }  # fmt: skip
-OF_DRAFTING = {"mode", "num_assistant_tokens", "max_ngram_size"}
+OF_DRAFTING = {"mode", "num_assistant_tokens", "max_ngram_size"}  # see test_genai_speculation
 REFUSED = {"logprobs", "logit_bias", "structured_output_config"}
 
 
@@ -286,7 +286,7 @@ def test_an_error_in_a_streamer_reaches_the_caller_and_the_next_request_is_serve
     assert pipeline.generate("x", max_new_tokens=2).stats[0].new_tokens == 2
 
 
-def test_nothing_is_promised_and_nothing_drafted(pipeline: LLMPipeline, caplog):
+def test_nothing_is_promised_and_nothing_is_drafted_unless_asked_for(pipeline: LLMPipeline, caplog):
     with caplog.at_level(logging.WARNING):
         pipeline.warm_up()
     assert not caplog.records
@@ -297,10 +297,11 @@ def test_nothing_is_promised_and_nothing_drafted(pipeline: LLMPipeline, caplog):
     theirs = openvino_genai.GenerationConfig()
     theirs.max_new_tokens = 8
     assert pipeline.generate(RENAME, theirs) == plain
-    with pytest.raises(UnsupportedDevice, match=f"Nothing is drafted on {pipeline.device}"):
+    with pytest.raises(UnsupportedDevice, match=f"GenAI decodes on {pipeline.device}"):
         _ = pipeline.speculation
     for mode in set(MODES) - {"off", "auto"}:
-        with pytest.raises(InvalidOption, match=rf"mode='{mode}' .*on {pipeline.device}.*device='CPU'"):
+        remedy = f"speculation='{mode}'" if mode in ("lookup", "draft") else "device='CPU'"
+        with pytest.raises(InvalidOption, match=rf"mode='{mode}' .*on {pipeline.device}.*loaded for 'off'.*{remedy}"):
             pipeline.generate(RENAME, mode=mode)
     form = StructuredOutputConfig(regex="a+")
     for name, value in {"logprobs": 1, "logit_bias": {5: 1}, "structured_output_config": form}.items():

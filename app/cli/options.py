@@ -1,0 +1,58 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from outrider.models.pulled import find_pair
+
+PairFolder = Annotated[
+    Path | None,
+    typer.Option("--pair", parser=find_pair, metavar="PAIR",
+                 help="The name of a pulled pair; or the folder of a pair made by `outrider export`, or of an "
+                 "exported model.",
+                 show_default="the pair that comes with Outrider"),
+]  # fmt: skip
+
+Reference = Annotated[Path | None, typer.Option("--reference", help="A folder of text files to draft quotations from.")]
+
+Device = Annotated[str, typer.Option(help="Device of the model: CPU, NPU, GPU, GPU.1.")]
+
+DraftDevice = Annotated[str, typer.Option(help="Device of the draft model: CPU, GPU, GPU.1.")]
+
+Speculation = Annotated[
+    Literal["auto", "off", "lookup", "draft"] | None,
+    typer.Option(help="How a GPU drafts, for all requests; elsewhere each request chooses.", show_default="auto"),
+]
+
+Property = Annotated[
+    list[str] | None,
+    typer.Option("--property", metavar="NAME=VALUE",
+                 help="A property of OpenVINO for the model, such as MAX_PROMPT_LEN=2048 on an NPU; can be repeated."),
+]  # fmt: skip
+
+Exact = Annotated[
+    bool | None,
+    typer.Option("--exact/--no-exact", show_default="where the cost is small",
+                 help="Whether to guarantee the same text in every mode for the same seed, at any cost in speed."),
+]  # fmt: skip
+
+Port = Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)]
+
+KeyFile = Annotated[
+    Path | None, typer.Option("--api-key-file", help="A file of API keys, one per line; clients must send one of them.")
+]
+
+AllowedHost = Annotated[
+    list[str] | None,
+    typer.Option("--allowed-host", help="Another host name of this machine; can be repeated."),
+]
+
+TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="A certificate in PEM, to serve over HTTPS.")]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key, in PEM.")]
+
+LOCAL = "127.0.0.1"
+Mode = Literal["off", "lookup", "suffix", "draft", "chained", "auto"]

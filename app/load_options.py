@@ -1,0 +1,53 @@
+"""LoadOptions: how the commands load a pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from outrider.pipelines import InvalidOption, LLMPipeline
+from outrider.pipelines.devices.devices import CPU, NPU
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """The options of `LLMPipeline`, with the same meanings."""
+
+    device: str = CPU
+    draft_device: str = CPU
+    speculation: str | None = None
+    exact: bool | None = None
+    reference: Path | None = None
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+    def load(self, pair: Path) -> LLMPipeline:
+        """Raises what LLMPipeline raises."""
+        return LLMPipeline(
+            pair,
+            self.device,
+            exact=self.exact,
+            reference=self.reference,
+            speculation=self.speculation,
+            draft_device=self.draft_device,
+            **self.properties,
+        )
+
+    def on(self, device: str) -> LoadOptions:
+        """The same on another device, without what was meant for the first."""
+        if device == self.device:
+            return self
+        reference = self.reference if device in (CPU, NPU) else None
+        return replace(self, device=device, draft_device=CPU, speculation=None, reference=reference, properties={})
+
+
+def properties_of(given: Iterable[str]) -> dict[str, str | int]:
+    """OpenVINO properties, each given as NAME=VALUE; whole numbers become int. Raises InvalidOption."""
+    properties: dict[str, str | int] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise InvalidOption(f"--property {each} is not possible: give NAME=VALUE, such as MAX_PROMPT_LEN=2048.")
+        properties[name] = int(value) if value.removeprefix("-").isdecimal() else value
+    return properties

@@ -1,0 +1,169 @@
+"""Loads a target with OpenVINO GenAI, and how that drafts, which GenAI fixes when a model is loaded."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import openvino_genai
+
+from ..config import AUTO, UNLIMITED, GenerationConfig
+from ..engine.room import Room
+from ..errors import InvalidOption, UnsupportedDevice, reason_of
+from ..model.pair import Pair
+from ..model.processor import PRECISION
+from ..model.profile import keep, kept, profile_path
+from . import devices
+from .devices import CPU
+from .genai_config import to_genai
+
+BLOCK_SIZES = {"GPU": 16}  # tokens in a block of GenAI's cache
+BLOCK_SIZE = 32  # the same on other devices
+DRAFTING = ("draft_model", "prompt_lookup")  # properties of GenAI that `speculation` stands for
+SCHEDULING = frozenset({"scheduler_config", "ATTENTION_BACKEND"})  # properties that configure the cache
+SPECULATIONS = ("off", "lookup", "draft", AUTO)
+TRIED = (  # to copy from, and not
+    "Repeat this list in lower case, one name a line:\nAnna Berg\nPaul Stein\nMaria Feld\nJonas Bach\nClara Winter\n",
+    "Explain in a few sentences why the sky is blue during the day and red in the evening.",
+)
+TRIED_TOKENS = 48  # of an answer to each
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What "auto" came to."""
+
+    speculation: str
+
+
+@dataclass(frozen=True, slots=True)
+class GenaiLoading:
+    """How to load a pair with OpenVINO GenAI, which uses paged attention.
+
+    cache_tokens: size of the cache; None lets it grow with the requests.
+    exact: False keeps computed prompts for later ones that begin alike. With that, texts depended on earlier requests
+        when it was measured on the CPU.
+    speculation: "off", "lookup" (GenAI's prompt lookup), "draft" (the pair's draft model), or "auto": of the first two
+        the one that is faster on this device, which is tried once and remembered.
+    draft_device: where the draft model runs.
+    properties: those of `openvino_genai.LLMPipeline`.
+    """
+
+    pair: Pair
+    device: str
+    cache_tokens: int | None = None
+    exact: bool = True
+    speculation: str = AUTO
+    draft_device: str = CPU
+    properties: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Raises InvalidOption."""
+        if self.speculation not in SPECULATIONS:
+            raise InvalidOption(
+                f"speculation={self.speculation!r} is not possible: give one of {', '.join(map(repr, SPECULATIONS))}."
+            )
+        for name in DRAFTING:
+            if name in self.properties:
+                raise InvalidOption(
+                    f"{name}={self.properties[name]!r} is not possible: give speculation='lookup', or "
+                    "speculation='draft' for the pair's draft model."
+                )
+        if self.speculation == "draft" and self.pair.draft is None:
+            raise InvalidOption(
+                f"speculation='draft' needs a draft model, and {self.pair.path} has none: choose 'lookup', or export "
+                "the pair with --draft."
+            )
+        if self.cache_tokens is not None and not SCHEDULING.isdisjoint(self.properties):
+            raise InvalidOption(
+                f"cache_tokens={self.cache_tokens} is not possible together with "
+                f"{', '.join(SCHEDULING & set(self.properties))}: leave one of them out."
+            )
+
+    def load(self) -> tuple[openvino_genai.LLMPipeline, str]:
+        """The pipeline, and how it drafts: one of SPECULATIONS but "auto". Raises UnsupportedDevice."""
+        if self.speculation != AUTO:
+            return self._loaded(self.speculation), self.speculation
+        about = {**self.properties, "cache_tokens": self.cache_tokens}
+        path = profile_path(self.pair, self.device, about, self.exact).with_suffix(".speculation.json")
+        known = kept(path, Choice)
+        if known is not None and known.speculation in SPECULATIONS[:2]:
+            return self._loaded(known.speculation), known.speculation
+        chosen = self._faster()
+        keep(path, Choice(chosen))
+        return self._loaded(chosen), chosen
+
+    @property
+    def room(self) -> Room:
+        """What the cache has room for."""
+        if self.cache_tokens is None:
+            return Room(self.pair.max_context, "a model of longer context")
+        held = self._num_blocks * self._block_size
+        return Room(held, "cache_tokens={tokens} or more", held)
+
+    @property
+    def _block_size(self) -> int:
+        return BLOCK_SIZES.get(self.device.split(".")[0], BLOCK_SIZE)
+
+    @property
+    def _num_blocks(self) -> int:
+        return 0 if self.cache_tokens is None else -(-self.cache_tokens // self._block_size)
+
+    def _faster(self) -> str:
+        """Whether prompt lookup or plain decoding answers TRIED in less time."""
+        times_s = {}
+        for speculation in ("off", "lookup"):
+            try:
+                times_s[speculation] = _answers_s(self._loaded(speculation), speculation)
+            except UnsupportedDevice as error:
+                if speculation == "off":
+                    raise
+                log.warning("Prompt lookup is not possible on %s, so nothing is drafted: %s", self.device, error)
+            gc.collect()  # else two are in memory
+        return min(times_s, key=lambda name: times_s[name])
+
+    def _loaded(self, speculation: str) -> openvino_genai.LLMPipeline:
+        given = dict(self.properties)
+        if SCHEDULING.isdisjoint(given):
+            given["scheduler_config"] = _scheduler(self._num_blocks, prefix_caching=not self.exact)
+        if speculation == "lookup":
+            given["prompt_lookup"] = True
+        try:
+            if speculation == "draft":
+                precision = "f32" if self.draft_device == CPU else "f16"  # or it would inherit the target's
+                given["draft_model"] = openvino_genai.draft_model(
+                    self.pair.draft, self.draft_device, **{PRECISION: precision}
+                )
+            return openvino_genai.LLMPipeline(self.pair.target, self.device, **given)
+        except (RuntimeError, TypeError) as error:
+            others = ", ".join(devices.device_names())
+            with_what = f" with {', '.join(sorted(self.properties))}" if self.properties else ""
+            raise UnsupportedDevice(
+                f"OpenVINO could not load {self.pair.target} on {self.device}{with_what} ({reason_of(error)}): update "
+                f"the device's driver, check the properties, or use another device ({others})."
+            ) from error
+
+
+def _scheduler(num_blocks: int, prefix_caching: bool) -> openvino_genai.SchedulerConfig:
+    """Prompts are read in one pass, as is GenAI's default. With `num_blocks=0` the cache grows as needed."""
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.num_kv_blocks = num_blocks
+    scheduler.max_num_batched_tokens = UNLIMITED
+    scheduler.enable_prefix_caching = prefix_caching
+    return scheduler
+
+
+def _answers_s(pipeline: openvino_genai.LLMPipeline, speculation: str) -> float:
+    """The time of answers to TRIED, in seconds, after one that compiles kernels."""
+    config = to_genai(GenerationConfig(ignore_eos=True), TRIED_TOKENS, speculation=speculation)
+    pipeline.generate(TRIED[0], config)
+    began = time.perf_counter()
+    for prompt in TRIED:
+        pipeline.generate(prompt, config)
+    return time.perf_counter() - began

@@ -1,0 +1,191 @@
+"""Drafting by OpenVINO GenAI on a GPU, fixed when a pair is loaded; see `elsewhere` for what stands in for a GPU."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import openvino_genai
+import pytest
+
+from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline
+from outrider.pipelines.devices import genai_loading
+from outrider.pipelines.devices.genai_config import to_genai
+from outrider.pipelines.devices.genai_loading import TRIED
+from outrider.pipelines.model import profile
+from tests.on_npu import OnCpu
+
+from .elsewhere import Elsewhere
+
+ROUNDING = 0.4  # of logits: how GenAI rounds depends on the cut of the tokens into passes
+CODE = "def area(width, height):\n    return width * height\n"
+RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
+PROMPTS = [RENAME, CODE * 5, "x"]
+DRAFTER = {"lookup": "prompt_lookup", "draft": "draft_model"}
+SAMPLED = {"do_sample": True, "temperature": 2.0, "rng_seed": 5}
+
+
+@pytest.fixture(scope="module")
+def elsewhere(embedded_pair: Path) -> Elsewhere:
+    return Elsewhere(embedded_pair, "GPU")
+
+
+@pytest.fixture(scope="module")
+def reference(embedded_pair: Path) -> OnCpu:
+    return OnCpu(embedded_pair)
+
+
+@pytest.fixture(scope="module", params=["lookup", "draft"])
+def drafting(request: pytest.FixtureRequest, elsewhere: Elsewhere) -> LLMPipeline:
+    pipeline = elsewhere.open(speculation=request.param)
+    pipeline.warm_up()
+    return pipeline
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A folder of its own for what is remembered."""
+    monkeypatch.setattr(profile, "user_cache_path", lambda *args, **options: tmp_path / "cache")
+
+
+@pytest.mark.parametrize("num_tokens", [None, 1, 3])
+def test_greedy_tokens_are_the_likeliest_and_take_fewer_passes(drafting, reference, num_tokens):
+    options = {"max_new_tokens": 40, "ignore_eos": True}
+    for prompt in PROMPTS:
+        tokens = drafting.tokenizer.encode(prompt, False)
+        answer = drafting.generate([tokens], num_assistant_tokens=num_tokens, **options).generations[0]
+        assert len(answer.token_ids) == 40
+        assert reference.shortfall(tokens, answer.token_ids) < ROUNDING
+    stats = drafting.generate(CODE * 5, num_assistant_tokens=num_tokens, **options).stats[0]
+    assert stats.new_tokens == 40
+    assert stats.passes < 36
+    assert stats.passes + stats.accepted == 40
+
+
+def test_tokens_are_owed_to_whom_drafted_them(drafting):
+    """The last of a pass is the target's."""
+    answer = drafting.generate(RENAME, max_new_tokens=40, ignore_eos=True).generations[0]
+    drafter = DRAFTER[drafting.modes[0]]
+    assert set(answer.sources) == {"target", drafter}
+    for record in answer.trace:
+        assert record.sources == (drafter,) * (len(record.sources) - 1) + ("target",)
+    assert sum((record.sources for record in answer.trace), ()) == answer.sources
+    assert answer.stats.accepted_by == {drafter: answer.sources.count(drafter)}
+
+
+def test_answers_end_at_any_token_that_is_to_end_them(drafting):
+    whole = drafting.generate(RENAME, max_new_tokens=16, ignore_eos=True).generations[0].token_ids
+    for token in set(whole):
+        answer = drafting.generate(RENAME, max_new_tokens=16, stop_token_ids={token}).generations[0]
+        assert answer.token_ids == whole[: whole.index(token) + 1]
+        assert answer.finish_reason == "stop"
+
+
+def test_an_answer_that_is_given_up_makes_room_for_the_next(drafting):
+    whole = drafting.generate(RENAME, max_new_tokens=20)
+    stream = drafting.stream(CODE * 9, max_new_tokens=800, ignore_eos=True)
+    next(stream)
+    stream.cancel()
+    assert drafting.generate(RENAME, max_new_tokens=20) == whole
+
+
+def test_a_pair_that_drafts_says_so_and_takes_no_other_mode(drafting):
+    how = drafting.modes[0]
+    assert drafting.modes == (how, "auto")
+    assert not drafting.exact
+    for mode in ("off", "suffix", "lookup" if how == "draft" else "draft"):
+        with pytest.raises(InvalidOption, match=f"mode='{mode}' .*loaded for '{how}'"):
+            drafting.generate(RENAME, mode=mode)
+    assert drafting.generate(RENAME, mode=how) == drafting.generate(RENAME, mode="auto")
+
+
+def test_sampling_is_left_to_prompt_lookup_since_genai_samples_wrongly_with_a_draft_model(drafting):
+    if drafting.modes[0] == "draft":
+        with pytest.raises(InvalidOption, match=r"issue 4190.*do_sample=False.*speculation='lookup'"):
+            drafting.generate(RENAME, **SAMPLED)
+        return
+    first, second = (drafting.generate(RENAME, max_new_tokens=30, **SAMPLED) for _ in range(2))
+    assert first == second
+    assert first != drafting.generate(RENAME, max_new_tokens=30, **{**SAMPLED, "rng_seed": 6})
+
+
+def test_amounts_of_a_request_reach_genai():
+    chosen = GenerationConfig(num_assistant_tokens=7, max_ngram_size=4)
+    lookup, draft, plain = (to_genai(chosen, 9, speculation=how) for how in ("lookup", "draft", "off"))
+    assert (lookup.num_assistant_tokens, lookup.max_ngram_size) == (7, 4)
+    assert draft.num_assistant_tokens == 7
+    assert plain.num_assistant_tokens is None
+    assert to_genai(GenerationConfig(), 9, speculation="draft").num_assistant_tokens == 5
+
+
+def test_the_draft_model_runs_where_it_is_told_to(elsewhere, monkeypatch):
+    asked = []
+
+    def draft_model(folder: Path, device: str, **properties: object) -> object:
+        asked.append((folder, device, properties))
+        return real(folder, "CPU", **properties)
+
+    real = openvino_genai.draft_model
+    monkeypatch.setattr(openvino_genai, "draft_model", draft_model)
+    elsewhere.open(speculation="draft")
+    elsewhere.open(speculation="draft", draft_device="GPU.1")
+    folder = elsewhere.pair / "draft"
+    assert [each[:2] for each in asked] == [(folder, "CPU"), (folder, "GPU.1")]
+    assert [each[2]["INFERENCE_PRECISION_HINT"] for each in asked] == ["f32", "f16"]
+
+
+@pytest.mark.parametrize(("lookup_s", "expected"), [(0.8, "lookup"), (1.2, "off")])
+def test_what_is_faster_is_found_out_once(elsewhere, cache, monkeypatch, lookup_s, expected):
+    tried = []
+
+    def answers_s(pipeline: object, speculation: str) -> float:
+        tried.append(speculation)
+        return lookup_s if speculation == "lookup" else 1.0
+
+    monkeypatch.setattr(genai_loading, "_answers_s", answers_s)
+    for _ in range(2):
+        pipeline = elsewhere.open(speculation=None)
+        assert pipeline.modes[0] == expected
+        assert ("prompt_lookup" in elsewhere.properties) == (expected == "lookup")
+    assert tried == ["off", "lookup"]
+
+
+def test_what_is_faster_is_found_out_with_real_answers(elsewhere, cache, monkeypatch):
+    asked = []
+    real = elsewhere._load
+
+    def load(model: Path, device: str, **properties: object) -> object:
+        faulty = real(model, device, **properties)
+        generate = faulty.generate
+        faulty.generate = lambda prompt, config, streamer=None: (
+            asked.append((prompt, "prompt_lookup" in properties)) or generate(prompt, config, streamer)
+        )
+        return faulty
+
+    monkeypatch.setattr(elsewhere, "_load", load)
+    assert elsewhere.open(speculation="auto").modes[0] in ("off", "lookup")
+    expected = [(prompt, how) for how in (False, True) for prompt in (TRIED[0], *TRIED)]
+    assert asked == expected
+
+
+def test_where_prompt_lookup_is_not_possible_nothing_is_drafted(elsewhere, cache, monkeypatch, caplog):
+    real = elsewhere._load
+
+    def load(model: Path, device: str, **properties: object) -> object:
+        if "prompt_lookup" in properties:
+            raise RuntimeError("no paged attention")
+        return real(model, device, **properties)
+
+    monkeypatch.setattr(elsewhere, "_load", load)
+    assert elsewhere.open(speculation="auto").modes == ("off",)
+    assert "Prompt lookup is not possible on GPU" in caplog.text
+
+
+def test_what_is_not_possible_is_refused_with_what_to_do(embedded_pair, elsewhere, tmp_path):
+    with pytest.raises(InvalidOption, match=r"speculation='suffix' .*'off', 'lookup', 'draft', 'auto'"):
+        elsewhere.open(speculation="suffix")
+    with pytest.raises(InvalidOption, match=r"speculation='lookup' is for GPUs: on CPU every request"):
+        LLMPipeline(embedded_pair, speculation="lookup")
+    alone = shutil.copytree(embedded_pair / "target", tmp_path / "alone")
+    with pytest.raises(InvalidOption, match=r"needs a draft model.*export the pair with --draft"):
+        Elsewhere(alone, "GPU").open(speculation="draft")
