@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import gc
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.bar import Bar
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from outrider.pipelines import LLMPipeline
+from outrider.pipelines import LLMPipeline, OutriderError
+from outrider.pipelines.devices.genai_loading import TRIED, TRIED_TOKENS
 from outrider.pipelines.model.tuning import Compilation
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
@@ -55,8 +58,12 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
     load = load or LoadOptions()
     with console.status("Loading and measuring"):
         pipeline = load.load(pair)
-        speculation = pipeline.speculation
-        speculation.measure(again)
+        if pipeline.plans:
+            pipeline.speculation.measure(again)
+    if not pipeline.plans:
+        _compare(pipeline, console, load)
+        return not load.exact
+    speculation = pipeline.speculation
     console.print(_findings(pipeline))
     if speculation.cost is None:
         console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded without drafts. Try "
@@ -67,8 +74,43 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
     return pipeline.exact or not load.exact
 
 
+def _table_of(pipeline: LLMPipeline) -> Table:
+    return Table(title=pipeline.pair.name, show_header=False, title_justify="left", box=None, padding=(0, 1))
+
+
+def _compare(loaded: LLMPipeline, console: Console, load: LoadOptions) -> None:
+    """Print how fast OpenVINO GenAI answers TRIED in each way of drafting, and what "auto" came to."""
+    table = _table_of(loaded)
+    table.add_row("device", f"{loaded.device}, where OpenVINO GenAI decodes")
+    table.add_row("exactness", "[yellow]the same seed can give another text[/]")
+    table.add_row("chosen", f"speculation={loaded.modes[0]!r}")
+    table.add_row("context", f"{loaded.max_context:,} tokens")
+    speeds = Table(title=f"Speed of {len(TRIED)} answers of {TRIED_TOKENS} tokens", title_justify="left")
+    for column in ("speculation", "tokens/s", "relative", "tokens a pass"):
+        speeds.add_column(column, justify="left" if column == "speculation" else "right")
+    pair, plain = loaded.pair, 0.0
+    del loaded  # else two are in memory
+    for speculation in ("off", "lookup", *(["draft"] if pair.draft else [])):
+        with console.status(f"Loading with speculation={speculation!r} and measuring"):
+            try:
+                pipeline = replace(load, speculation=speculation).load(pair.path)
+                pipeline.warm_up()
+                options = {"max_new_tokens": TRIED_TOKENS, "ignore_eos": True}
+                stats = [pipeline.generate(prompt, **options).stats[0] for prompt in TRIED]
+            except OutriderError as error:
+                speeds.add_row(speculation, f"[red]{escape(str(error))}[/]")
+                continue
+        rate = sum(each.new_tokens for each in stats) / sum(each.total_s for each in stats)
+        plain = plain or rate
+        passes = sum(each.passes for each in stats)
+        speeds.add_row(speculation, f"{rate:.1f}", f"{rate / plain:.2f}", f"{TRIED_TOKENS * len(TRIED) / passes:.2f}")
+        del pipeline
+        gc.collect()
+    console.print(table, speeds)
+
+
 def _findings(pipeline: LLMPipeline) -> Table:
-    table = Table(title=f"{pipeline.pair.path}", show_header=False, title_justify="left", box=None, padding=(0, 1))
+    table = _table_of(pipeline)
     speculation, memory = pipeline.speculation, pipeline.speculation.memory
     threads = f"{speculation.num_threads} threads, " if speculation.num_threads else ""
     table.add_row("device", f"{pipeline.device}, {threads}{speculation.precision}")

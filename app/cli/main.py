@@ -188,15 +188,26 @@ def doctor(
     draft_device: DraftDevice = "CPU",
     speculation: Speculation = None,
     openvino_property: Property = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the findings to this file, with versions and devices, for an issue.")
+    ] = None,
 ) -> None:
     """Check a pair on this machine and measure its speed. PAIR is its name or its folder."""
     keep_private()
     from rich.console import Console
 
     from .doctor import examine
+    from .report import require_writable, write_report
 
     load = _load_options(device, draft_device, speculation, exact, None, openvino_property)
-    if not examine(pair or _embedded_pair(), Console(), again, load):
+    if report is not None:
+        require_writable(report)
+    console = Console(record=report is not None)
+    is_sound = examine(pair or _embedded_pair(), console, again, load)
+    if report is not None:
+        write_report(report, device, console.export_text())
+        console.print(f"The report is in {report}.")
+    if not is_sound:
         raise typer.Exit(1)
 
 

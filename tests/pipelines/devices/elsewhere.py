@@ -5,6 +5,8 @@ What stands in for a GPU runs paged attention, as GenAI does on GPUs.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +48,16 @@ class Elsewhere:
         self.loaded: list[dict[str, Any]] = []
         self.faulty: Faulty
 
-    def open(self, **options: Any) -> LLMPipeline:
+    @contextmanager
+    def present(self) -> Iterator[None]:
+        """Meanwhile the device seems to be there."""
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(devices, "device_names", lambda: ("CPU", "GPU.0", "GPU.1", "NPU"))
             patch.setattr(openvino_genai, "LLMPipeline", self._load)
+            yield
+
+    def open(self, **options: Any) -> LLMPipeline:
+        with self.present():
             return LLMPipeline(self.pair, self.device, **{"speculation": "off", **options})
 
     def reference(self) -> Any:
