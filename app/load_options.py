@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,9 @@ class LoadOptions:
 
     device: str = CPU
     draft_device: str = CPU
+    engine: str | None = None
     speculation: str | None = None
+    fallback: str | None = None
     exact: bool | None = None
     reference: Path | None = None
     properties: Mapping[str, Any] = field(default_factory=dict)
@@ -29,8 +31,10 @@ class LoadOptions:
             self.device,
             exact=self.exact,
             reference=self.reference,
+            engine=self.engine,
             speculation=self.speculation,
             draft_device=self.draft_device,
+            fallback=self.fallback,
             **self.properties,
         )
 
@@ -39,7 +43,7 @@ class LoadOptions:
         if device == self.device:
             return self
         reference = self.reference if device in (CPU, NPU) else None
-        return replace(self, device=device, draft_device=CPU, speculation=None, reference=reference, properties={})
+        return LoadOptions(device, exact=self.exact, reference=reference)
 
 
 def properties_of(given: Iterable[str]) -> dict[str, str | int]:

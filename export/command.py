@@ -16,6 +16,7 @@ from outrider.pipelines.errors import InvalidOption
 from outrider.pipelines.privacy import keep_private
 
 from .compression import WeightFormat, compressions
+from .device import Device, default_weights
 from .pair_export import export_pair
 
 app = typer.Typer(
@@ -31,13 +32,21 @@ def export_command(
     target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
     out: Annotated[Path, typer.Option(help="Folder for the pair.")],
     draft: Annotated[str | None, typer.Option(help="Folder or hub id of the draft model.")] = None,
-    target_weights: Annotated[WeightFormat, typer.Option(help="Weight format of the target.")] = "int8",
+    device: Annotated[
+        Device, typer.Option("--for", help="Device that the target is to run on.", case_sensitive=False)
+    ] = "CPU",
+    target_weights: Annotated[
+        WeightFormat | None, typer.Option(help="Weight format of the target.", show_default="int8; int4 for an NPU")
+    ] = None,
     draft_weights: Annotated[
         WeightFormat | None, typer.Option(help="Weight format of the draft.", show_default="int8")
     ] = None,
     group_size: Annotated[
         int | None,
-        typer.Option(help="Weights per scale, for int4; -1 is one scale per row.", show_default="128"),
+        typer.Option(
+            help="Weights per scale, for int4; -1 is one scale per row.",
+            show_default="128; -1 for an NPU from 5 billion weights on",
+        ),
     ] = None,
     symmetric: Annotated[
         bool | None,
@@ -60,7 +69,9 @@ def export_command(
     stop_cleanly()
     if draft is None and draft_weights is not None:
         raise InvalidOption(f"--draft-weights {draft_weights} requires --draft: leave it out.")
-    formats: list[WeightFormat] = [target_weights] if draft is None else [target_weights, draft_weights or "int8"]
+    formats = [target_weights or default_weights(device)]
+    if draft is not None:
+        formats.append(draft_weights or "int8")
     both = compressions(formats, symmetric=symmetric, group_size=group_size, ratio=ratio)
     folder = export_pair(
         target,
@@ -68,6 +79,7 @@ def export_command(
         out,
         target_compression=both[0],
         draft_compression=both[-1],
+        device=device,
         force=force,
         remote_code=trust_remote_code,
         announce=clocked(),

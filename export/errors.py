@@ -25,3 +25,7 @@ class TokenizerNotConverted(ExportError):
 
 class RoundTripFailed(ExportError):
     """The exported pair generated different tokens with speculation than without."""
+
+
+class DeviceCheckFailed(ExportError):
+    """The exported target does not run on its device, or computes something else there than on the CPU."""

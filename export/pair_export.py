@@ -17,6 +17,8 @@ from outrider.pipelines.model.vocabulary import check_same_vocabulary
 from .checkpoint import Checkpoint, find_checkpoint
 from .compression import BYTES_PER_WEIGHT, Compression
 from .convert import compress, convert, precisions
+from .device import Device, check_weights, default_weights, grouped
+from .device_check import check_on
 from .extra import require_extra
 from .round_trip import round_trip
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
@@ -33,8 +35,9 @@ def export_pair(
     draft: str | Path | None,
     out: str | Path,
     *,
-    target_compression: Compression = INT8,
+    target_compression: Compression | None = None,
     draft_compression: Compression = INT8,
+    device: Device = "CPU",
     force: bool = False,
     remote_code: bool = False,
     announce: Announce = lambda text: None,
@@ -42,6 +45,8 @@ def export_pair(
     """Export two checkpoints as a pair to the folder `out`, and return its path.
 
     target, draft: folders, or hub ids, which are downloaded. Without a draft, the pair supports prompt lookup only.
+    target_compression: None takes the weights that suit `device`.
+    device: where the target is to run. It is checked there as well as on the CPU.
     force: replace a pair at `out` once the new one is complete.
     remote_code: run Python code of the checkpoints.
     announce: called with each step before it begins.
@@ -49,12 +54,15 @@ def export_pair(
     Raises the errors in outrider.export.errors and outrider.models.errors, VocabularyMismatch, UnsupportedModel and
     InvalidOption. After an error, `out` is as before.
     """
+    target_compression = target_compression or Compression(default_weights(device))
+    check_weights(device, target_compression)
     require_extra()
     sources = {"target": target} if draft is None else {"target": target, "draft": draft}
     compressions = {"target": target_compression, "draft": draft_compression}
     with Staging(Path(out), force) as staging, blaming_full_disk(staging.path):
         announce("Reading the checkpoints")
         checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
+        compressions["target"] = grouped(device, target_compression, checkpoints["target"].num_weights)
         needed = _bytes_needed([(checkpoints[role], compressions[role]) for role in sources])
         require_room(staging.out.parent, needed, f"Exporting to {staging.out}")
         tokenizers = {role: load_tokenizer(checkpoint) for role, checkpoint in checkpoints.items()}
@@ -74,6 +82,11 @@ def export_pair(
         pair_folder.write(staging.path, metadata)
         announce("Compiling the pair, and answering once in every mode")
         tried = _named(checkpoints, staging.path, lambda: round_trip(staging.path))
+        modes = ", ".join(name for name, report in tried.items() if isinstance(report, dict))
+        announce(f"The same answer in each: {modes}" if tried["exact"] else f"Answered in each: {modes}")
+        devices = {"CPU": "checked"}
+        if device != "CPU":
+            devices |= _named(checkpoints, staging.path, lambda: check_on(device, folder, announce))
         checks = {
             "vocabulary": {
                 "tokens": len(words["target"]),
@@ -81,10 +94,9 @@ def export_pair(
                 "same_in": list(words),
             },
             "round_trip": tried,
+            "devices": devices,
         }
         pair_folder.write(staging.path, {**metadata, "checks": checks})
-        modes = ", ".join(name for name, report in tried.items() if isinstance(report, dict))
-        announce(f"The same answer in each: {modes}" if tried["exact"] else f"Answered in each: {modes}")
         gc.collect()  # compiled models map the files that are renamed next
         staging.publish()
     return staging.out

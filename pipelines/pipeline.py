@@ -11,6 +11,7 @@ import openvino_genai
 
 from .config import AUTO, GenerationConfig
 from .devices.devices import CPU, NPU, check_device
+from .devices.fallback import Fallback
 from .devices.genai_engine import GenaiEngine
 from .devices.genai_loading import SPECULATIONS, GenaiLoading
 from .engine.backend import Backend
@@ -28,6 +29,7 @@ Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
 
 WARM_UP: dict[str, Any] = {"max_new_tokens": 8, "apply_chat_template": False, "num_assistant_tokens": 2}
+OUTRIDER, GENAI = "outrider", "genai"  # engines
 REFUSED_ELSEWHERE = {
     "logprobs": "hands out tokens alone",
     "logit_bias": "has no such option",
@@ -58,6 +60,12 @@ class LLMPipeline:
     and "auto", `exact` is False, and the same seed may give another text (see `GenaiEngine`). `logprobs`, `logit_bias`
     and `structured_output_config` are refused. With `exact=False` GenAI keeps computed prompts, so that the next turn
     of a chat begins sooner, but its text depends on earlier requests. Without `cache_tokens` the cache grows as needed.
+    With engine="outrider" our own engine decodes on a GPU, too, with all modes and options, and plans drafts by what
+    passes cost there (see `GpuPagedModel`); `exact=True` keeps the promise if the device can.
+
+    The draft model runs on `draft_device`, the CPU or a GPU, wherever the target is. A request on which a device fails
+    ends with DeviceFailed, and the next one is tried there; with fallback="CPU" it goes on on the CPU, as do all later
+    ones.
 
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """
@@ -70,18 +78,29 @@ class LLMPipeline:
         cache_tokens: int | None = None,
         exact: bool | None = None,
         reference: str | Path | None = None,
+        engine: str | None = None,
         speculation: str | None = None,
         draft_device: str = CPU,
+        fallback: str | None = None,
         **properties: Any,
     ) -> None:
         check_device(device, properties)
         check_device(draft_device)
+        if fallback is not None and (fallback != CPU or device == CPU):
+            raise InvalidOption(
+                f"fallback={fallback!r} is not possible: give 'CPU' on another device, and leave it out on the CPU."
+            )
+        if draft_device == NPU:
+            raise InvalidOption(
+                "draft_device='NPU' is not possible: every pass there takes as long as one of eight rows, so a draft "
+                "model loses time. Choose the CPU or a GPU."
+            )
         if cache_tokens is not None and not (type(cache_tokens) is int and cache_tokens >= 2):
             raise InvalidOption(f"cache_tokens={cache_tokens!r} is not possible: give a whole number from 2 up.")
         self.pair = Pair.open(models_path)
         self.tokenizer = Tokenizer(self.pair.target)
         self._grammars = Grammars(self.tokenizer)
-        self.device = device
+        self.device, self.draft_device = device, draft_device
         self.max_context = self.pair.max_context
         config = GenerationConfig.from_folder(self.pair.target)
         eos = self.tokenizer.eos_token_id
@@ -90,30 +109,47 @@ class LLMPipeline:
         self._engine: Backend
         self._speculation: Runtime | None = None
         self.modes: tuple[str, ...]
-        if device in (CPU, NPU):
-            if speculation is not None:
-                raise InvalidOption(
-                    f"speculation={speculation!r} is for GPUs: on {device} every request chooses its `mode`, so leave "
-                    "it out."
-                )
+        engine = _engine_of(device, engine, speculation)
+        if engine == OUTRIDER:
             folder = None if reference is None else Path(reference).expanduser()
-            self._speculation = Runtime(self.pair, self.tokenizer, device, cache_tokens, exact, folder, properties)
+            self._speculation = Runtime(
+                self.pair, self.tokenizer, device, draft_device, cache_tokens, exact, folder, properties
+            )
             self._engine = self._speculation.engine
             self._cache_tokens = self._speculation.cache_tokens
             self.modes = self._speculation.modes
-            return
+        else:
+            self._engine = self._with_genai(cache_tokens, exact, reference, speculation, draft_device, properties)
+        if fallback is not None:
+            self._engine = Fallback(self._engine, lambda: self._on_cpu(cache_tokens, exact))
+
+    def _with_genai(
+        self,
+        cache_tokens: int | None,
+        exact: bool | None,
+        reference: str | Path | None,
+        speculation: str | None,
+        draft_device: str,
+        properties: Mapping[str, Any],
+    ) -> Backend:
         if reference is not None:
             raise InvalidOption(
-                f"reference={str(reference)!r} has no effect on {device}, where OpenVINO GenAI drafts: leave it out, "
-                "or load the pair with device='CPU'."
+                f"reference={str(reference)!r} has no effect on {self.device}, where OpenVINO GenAI drafts: leave it "
+                "out, or load the pair with device='CPU'."
             )
         loading = GenaiLoading(
-            self.pair, device, cache_tokens, exact is not False, speculation or AUTO, draft_device, properties
+            self.pair, self.device, cache_tokens, exact is not False, speculation or AUTO, draft_device, properties
         )
         genai, chosen = loading.load()
         self.modes = ("off",) if chosen == "off" else (chosen, AUTO)
         self._cache_tokens = loading.room.tokens
-        self._engine = GenaiEngine(genai, loading.room, chosen)
+        return GenaiEngine(genai, loading.room, chosen)
+
+    def _on_cpu(self, cache_tokens: int | None, exact: bool | None) -> Backend:
+        """What takes over if the device fails."""
+        runtime = Runtime(self.pair, self.tokenizer, CPU, CPU, cache_tokens, exact, None, {})
+        runtime.measure()
+        return runtime.engine
 
     @property
     def exact(self) -> bool:
@@ -130,7 +166,8 @@ class LLMPipeline:
         """The engine, its cost model and what drafting needs. Raises UnsupportedDevice where OpenVINO GenAI decodes."""
         if self._speculation is None:
             raise UnsupportedDevice(
-                f"OpenVINO GenAI decodes on {self.device}, and tells no costs: load the pair with device='CPU'."
+                f"OpenVINO GenAI decodes on {self.device}, and tells no costs: load the pair with "
+                "engine='outrider', or on the CPU."
             )
         return self._speculation
 
@@ -311,6 +348,21 @@ class LLMPipeline:
                 )
             return min(context, config.max_length - num_prompt_tokens)
         return max(1, min(context, self._cache_tokens - num_prompt_tokens))  # `Backend.add` refuses what cannot run
+
+
+def _engine_of(device: str, engine: str | None, speculation: str | None) -> str:
+    """OUTRIDER or GENAI. Raises InvalidOption."""
+    if engine not in (None, OUTRIDER, GENAI):
+        raise InvalidOption(f"engine={engine!r} is not possible: give {OUTRIDER!r} or {GENAI!r}.")
+    if device in (CPU, NPU) and engine == GENAI:
+        raise InvalidOption(f"engine={GENAI!r} is for GPUs: leave it out on {device}.")
+    chosen = engine or (OUTRIDER if device in (CPU, NPU) else GENAI)
+    if chosen == OUTRIDER and speculation is not None:
+        raise InvalidOption(
+            f"speculation={speculation!r} is for OpenVINO GenAI: on {device}, with Outrider's engine, every request "
+            "chooses its `mode`, so leave it out."
+        )
+    return chosen
 
 
 def _feed(stream: Stream, streamer: Streamer) -> bool:

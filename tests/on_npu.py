@@ -13,10 +13,11 @@ import openvino as ov
 from outrider.export.checkpoint import find_checkpoint
 from outrider.export.compression import Compression
 from outrider.export.convert import compress, convert
+from outrider.export.device_check import NPU_ON_CPU
 from outrider.models import pyscout
 from outrider.pipelines.model.processor import limited_properties
 
-STAND_IN = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_ONLINE_PIPELINE": "NONE"}
+STAND_IN = NPU_ON_CPU
 
 
 def make_pair(embedded: Path, folder: Path, compression: Compression) -> Path:

@@ -17,7 +17,7 @@ from outrider.models.pulled import find_pair
 from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
 
-from ..cli.options import Device, DraftDevice, Exact, Property
+from ..cli.options import Device, DraftDevice, Engine, Exact, Property
 from ..load_options import LoadOptions, properties_of
 from .about import describe
 from .best import best_shares
@@ -61,6 +61,7 @@ def bench_command(
     exact: Exact = None,
     device: Device = "CPU",
     draft_device: DraftDevice = "CPU",
+    engine: Engine = None,
     openvino_property: Property = None,
 ) -> None:
     """Benchmark every mode of a pair against plain decoding, and check that all generate the same tokens.
@@ -72,7 +73,7 @@ def bench_command(
     known = shipped_tasks() if prompts is None else read_tasks(prompts)
     tasks = first_of_each(_chosen(known, family), prompts_per_family)
     messages = Console(stderr=True)
-    load = LoadOptions(device, draft_device, exact=exact, properties=properties_of(openvino_property or ()))
+    load = LoadOptions(device, draft_device, engine, exact=exact, properties=properties_of(openvino_property or ()))
     pipeline = load.load(pair or _embedded_pair())
     modes = _modes(pipeline.modes, mode)
     with messages.status("Warming up and measuring what passes cost"):

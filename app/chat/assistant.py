@@ -304,6 +304,8 @@ def _measured_against(plain: Turn, drafted: Turn) -> Turn:
 
 
 def _ready(pipeline: LLMPipeline) -> State:
+    if pipeline.draft_device != "CPU":
+        return State("ready", "state_devices", {"device": pipeline.device, "draft": pipeline.draft_device})
     if pipeline.device != "CPU":  # the page explains what that means
         return State("ready", "state_device", {"device": pipeline.device})
     return State("ready", "state_ready" if pipeline.exact else "state_inexact")

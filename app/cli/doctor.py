@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.bar import Bar
@@ -16,36 +16,13 @@ from outrider.pipelines.devices.genai_loading import TRIED, TRIED_TOKENS
 from outrider.pipelines.model.tuning import Compilation
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
+from outrider.pipelines.speculation.speedup import CONTEXT, speedup_of
 
 from ..load_options import LoadOptions
 
 ACCEPTANCES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
-CONTEXT = 256  # tokens of context, for all figures
 BAR_WIDTH = 32
 MEGABYTE = 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """The best fixed draft length at a constant acceptance rate, and its speedup over plain decoding."""
-
-    length: int
-    speedup: float
-
-
-def gain(cost: CostModel, acceptance: float, draft_ms: float, longest: int = LONGEST) -> Gain:
-    """The best gain at an acceptance rate in 0..1 with a drafter that takes `draft_ms` milliseconds per token, and
-    drafts of up to `longest` tokens.
-
-    A pass with a draft of n tokens yields 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).
-    """
-    plain_ms = cost.pass_ms([(1, CONTEXT)])
-
-    def speedup(length: int) -> float:
-        tokens = sum(acceptance**i for i in range(length + 1))
-        return tokens * plain_ms / (cost.pass_ms([(1 + length, CONTEXT)]) + length * draft_ms)
-
-    return max((Gain(length, speedup(length)) for length in range(longest + 1)), key=lambda found: found.speedup)
 
 
 def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions | None = None) -> bool:
@@ -167,6 +144,6 @@ def _gains(cost: CostModel, longest: int) -> Table:
         table.add_column("draft model", justify="right")
     for acceptance in ACCEPTANCES:
         costs = (0.0, cost.draft_ms) if cost.draft_ms else (0.0,)
-        gains = [gain(cost, acceptance, draft_ms, longest) for draft_ms in costs]
-        table.add_row(f"{acceptance:.0%}", *(f"{g.speedup:.2f} times, {g.length} drafted" for g in gains))
+        best = [speedup_of(cost, acceptance, draft_ms, longest) for draft_ms in costs]
+        table.add_row(f"{acceptance:.0%}", *(f"{each.ratio:.2f} times, {each.length} drafted" for each in best))
     return table

@@ -21,7 +21,9 @@ from .options import (
     AllowedHost,
     Device,
     DraftDevice,
+    Engine,
     Exact,
+    Fallback,
     KeyFile,
     Mode,
     PairFolder,
@@ -65,7 +67,9 @@ def chat(
     pair: PairFolder = None,
     device: Device = "CPU",
     draft_device: DraftDevice = "CPU",
+    engine: Engine = None,
     speculation: Speculation = None,
+    fallback: Fallback = None,
     openvino_property: Property = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 7860,
@@ -90,7 +94,7 @@ def chat(
     keys, certificate = read_keys(api_key_file), certificate_of(tls_cert, tls_key)
     names = tuple(allowed_host or ())
     pair = pair or _embedded_pair()
-    load = _load_options(device, draft_device, speculation, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
     serve(pair, load, host, port, open_browser, pairs, keys, names, certificate)
 
 
@@ -99,7 +103,9 @@ def serve(
     pair: PairFolder = None,
     device: Device = "CPU",
     draft_device: DraftDevice = "CPU",
+    engine: Engine = None,
     speculation: Speculation = None,
+    fallback: Fallback = None,
     openvino_property: Property = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 8000,
@@ -128,7 +134,7 @@ def serve(
     scheme = "http" if certificate is None else "https"
     access = Access(host, read_keys(api_key_file), tuple(cors_origin or ()), tuple(allowed_host or ()), scheme)
     limits = Limits(max_answers, max_body_mib * MIB, max_connections, request_s=request_seconds)
-    load = _load_options(device, draft_device, speculation, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
     run_server(pair or _embedded_pair(), load, access, port, limits, certificate)
 
 
@@ -138,7 +144,9 @@ def generate(
     pair: PairFolder = None,
     device: Device = "CPU",
     draft_device: DraftDevice = "CPU",
+    engine: Engine = None,
     speculation: Speculation = None,
+    fallback: Fallback = None,
     openvino_property: Property = None,
     mode: Annotated[Mode, typer.Option(help="Drafting mode.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed for sampling.", min=0)] = 0,
@@ -150,7 +158,7 @@ def generate(
 ) -> None:
     """Answer one prompt and print the answer as it is generated. Use - as PROMPT to read it from standard input."""
     keep_private()
-    load = _load_options(device, draft_device, speculation, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
     pipeline = load.load(pair or _embedded_pair())
     options: dict[str, Any] = {
         "mode": mode,
@@ -186,7 +194,9 @@ def doctor(
     exact: Exact = None,
     device: Device = "CPU",
     draft_device: DraftDevice = "CPU",
+    engine: Engine = None,
     speculation: Speculation = None,
+    fallback: Fallback = None,
     openvino_property: Property = None,
     report: Annotated[
         Path | None, typer.Option(help="Write the findings to this file, with versions and devices, for an issue.")
@@ -199,7 +209,7 @@ def doctor(
     from .doctor import examine
     from .report import require_writable, write_report
 
-    load = _load_options(device, draft_device, speculation, exact, None, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, None, openvino_property)
     if report is not None:
         require_writable(report)
     console = Console(record=report is not None)
@@ -230,12 +240,15 @@ def export(context: typer.Context) -> None:
 def _load_options(
     device: str,
     draft_device: str,
+    engine: str | None,
     speculation: str | None,
+    fallback: str | None,
     exact: bool | None,
     reference: Path | None,
     properties: list[str] | None,
 ) -> LoadOptions:
-    return LoadOptions(device, draft_device, speculation, exact, reference, properties_of(properties or ()))
+    given = properties_of(properties or ())
+    return LoadOptions(device, draft_device, engine, speculation, fallback, exact, reference, given)
 
 
 def _embedded_pair() -> Path:

@@ -23,9 +23,18 @@ Device = Annotated[str, typer.Option(help="Device of the model: CPU, NPU, GPU, G
 
 DraftDevice = Annotated[str, typer.Option(help="Device of the draft model: CPU, GPU, GPU.1.")]
 
+Engine = Annotated[
+    Literal["outrider", "genai"] | None,
+    typer.Option(help="What decodes.", show_default="genai on a GPU, else outrider"),
+]
+
 Speculation = Annotated[
     Literal["auto", "off", "lookup", "draft"] | None,
-    typer.Option(help="How a GPU drafts, for all requests; elsewhere each request chooses.", show_default="auto"),
+    typer.Option(help="How genai drafts, for all requests; with outrider each chooses.", show_default="auto"),
+]
+
+Fallback = Annotated[
+    Literal["CPU"] | None, typer.Option(case_sensitive=False, help="Where requests go on if the device fails.")
 ]
 
 Property = Annotated[

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
 import openvino
 
-from ..errors import InvalidOption, UnsupportedDevice
+from ..errors import DeviceFailed, InvalidOption, UnsupportedDevice, reason_of
 
 CPU, NPU = "CPU", "NPU"
 
@@ -34,6 +35,18 @@ def check_device(device: str, properties: Mapping[str, Any] = MappingProxyType({
             f"OpenVINO finds no device {device!r} on this machine: choose one of {', '.join(map(repr, seen))}, or "
             "install the device's driver."
         )
+
+
+@contextmanager
+def failing(device: str) -> Iterator[None]:
+    """Raises DeviceFailed for OpenVINO's errors."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise DeviceFailed(
+            f"{device} failed on this request ({reason_of(error)}): ask again, update the device's driver, or use "
+            "another device."
+        ) from error
 
 
 def whole_number(properties: Mapping[str, Any], name: str, default: int) -> int:

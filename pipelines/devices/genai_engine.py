@@ -12,7 +12,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from ..engine.backend import Backend, Load
+from ..engine.backend import Load, QueueingBackend
 from ..engine.request import Request
 from ..engine.room import Room
 from ..engine.trace import TARGET, PassRecord
@@ -25,7 +25,7 @@ SOURCES = {"off": TARGET, "lookup": PromptLookup.name, "draft": DraftModel.name}
 Written: TypeAlias = "list[int] | Exception | None"  # the next tokens, or how GenAI ended
 
 
-class GenaiEngine(Backend):
+class GenaiEngine(QueueingBackend):
     """Serves requests one after the other with an `openvino_genai.LLMPipeline` that drafts as `speculation` says.
 
     It cannot promise what `Engine` does: how a device rounds depends on how tokens are cut into passes, and nobody

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ TRIED = (  # to copy from, and not
     "Explain in a few sentences why the sky is blue during the day and red in the evening.",
 )
 TRIED_TOKENS = 48  # of an answer to each
+TRIED_S = 1.0  # answers are repeated for so long, as a busy machine may delay them
 
 log = logging.getLogger(__name__)
 
@@ -160,10 +162,13 @@ def _scheduler(num_blocks: int, prefix_caching: bool) -> openvino_genai.Schedule
 
 
 def _answers_s(pipeline: openvino_genai.LLMPipeline, speculation: str) -> float:
-    """The time of answers to TRIED, in seconds, after one that compiles kernels."""
+    """The shortest time of answers to TRIED, in seconds, after one that compiles kernels."""
     config = to_genai(GenerationConfig(ignore_eos=True), TRIED_TOKENS, speculation=speculation)
     pipeline.generate(TRIED[0], config)
-    began = time.perf_counter()
-    for prompt in TRIED:
-        pipeline.generate(prompt, config)
-    return time.perf_counter() - began
+    until, shortest = time.perf_counter() + TRIED_S, math.inf
+    while shortest == math.inf or time.perf_counter() < until:
+        began = time.perf_counter()
+        for prompt in TRIED:
+            pipeline.generate(prompt, config)
+        shortest = min(shortest, time.perf_counter() - began)
+    return shortest

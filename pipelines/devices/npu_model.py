@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..errors import UnsupportedDevice, UnsupportedModel, reason_of
 from ..model.paged_model import read_model
 from ..model.target import Rows, Window
-from .devices import NPU, whole_number
+from .devices import NPU, failing, whole_number
 
 MAX_PROMPT_LEN, MIN_RESPONSE_LEN = "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN"  # as OpenVINO GenAI names them
 DEFAULTS = {MAX_PROMPT_LEN: 1024, MIN_RESPONSE_LEN: 128}  # GenAI's
@@ -50,12 +50,12 @@ class NpuModel:
         sizes = {"NPUW_LLM_MAX_PROMPT_LEN": lengths[MAX_PROMPT_LEN], "NPUW_LLM_MIN_RESPONSE_LEN": response}
         try:
             compiled = ov.Core().compile_model(model, NPU, {**COMPILED, **sizes, DECODING_ROWS: num_rows, **given})
+            self._request = compiled.create_infer_request()
         except RuntimeError as error:
             raise UnsupportedDevice(
                 f"OpenVINO could not compile {folder} for an NPU ({reason_of(error)}): update the device's driver, "
                 "check the properties, or use another device."
             ) from error
-        self._request = compiled.create_infer_request()
         self._num_cached = 0
         self.num_tokens = sum(lengths.values())
         self.num_prompt_tokens = lengths[MAX_PROMPT_LEN]
@@ -89,7 +89,8 @@ class NpuModel:
             tokens = np.repeat(tokens, 2, axis=1)
         positions = np.arange(start, start + tokens.shape[1], dtype=np.int64)[np.newaxis]
         mask = np.ones((1, start + tokens.shape[1]), np.int64)
-        self._request.infer({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
+        with failing(NPU):
+            self._request.infer({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
         self._num_cached = end
         logits = self._request.get_tensor("logits").data[0]
         last = len(logits) - (tokens.shape[1] - len(window.tokens))
@@ -117,7 +118,7 @@ def require_symmetric_int4(model: ov.Model, folder: Path) -> None:
         found = "asymmetric int4" if "u4" in sizes else sizes.most_common(1)[0][0]
         raise UnsupportedModel(
             f"{folder} has weights of type {found}, and an NPU takes symmetric int4: export the pair with "
-            "--target-weights int4 --symmetric."
+            "--for npu."
         )
 
 

@@ -26,30 +26,21 @@ class Load:
 
 
 class Backend(ABC):
-    """`Engine` on the CPU and on an NPU, `GenaiEngine` on a GPU.
+    """`Engine`, or `GenaiEngine` on a GPU; with `Fallback`, one of them and then the CPU's.
 
     Any thread that waits for a request calls `step` until it has finished; calls from several threads take turns, and
     each serves all requests. So the state of a request must be read under the `lock`.
     """
 
-    def __init__(self) -> None:
-        self._arrived: deque[Request] = deque()  # so that adding a request does not wait for the current pass
-        self._waiting: deque[Request] = deque()
-        self._num_passes = 0
-        self.lock = FairLock()
+    lock: FairLock
 
+    @abstractmethod
     def add(self, request: Request) -> None:
         """Queue a request. Raises CacheTooSmall and whatever else could not run even alone."""
-        self._check(request)
-        self._arrived.append(request)
 
+    @abstractmethod
     def cancel(self, request: Request) -> None:
         """End a request and free its blocks, at once or after the current step. A finished request is left as it is."""
-        with self.lock:
-            if not request.finished:
-                self._queue_arrived()
-                request.finish_reason = CANCELLED
-                self._retire(request)
 
     @property
     @abstractmethod
@@ -59,6 +50,27 @@ class Backend(ABC):
     @abstractmethod
     def step(self) -> None:
         """Advance the running requests by a pass."""
+
+
+class QueueingBackend(Backend):
+    """One with a queue of its own."""
+
+    def __init__(self) -> None:
+        self._arrived: deque[Request] = deque()  # so that adding a request does not wait for the current pass
+        self._waiting: deque[Request] = deque()
+        self._num_passes = 0
+        self.lock = FairLock()
+
+    def add(self, request: Request) -> None:
+        self._check(request)
+        self._arrived.append(request)
+
+    def cancel(self, request: Request) -> None:
+        with self.lock:
+            if not request.finished:
+                self._queue_arrived()
+                request.finish_reason = CANCELLED
+                self._retire(request)
 
     @abstractmethod
     def _check(self, request: Request) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..model.target import Target
 from ..speculation.draft import Draft
 from ..speculation.planner import LONGEST, Planner
-from .backend import Backend, Load
+from .backend import Load, QueueingBackend
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
 from .request import Request
 from .room import Room
@@ -23,7 +23,7 @@ from .trace import TARGET, PassRecord
 from .verify import verify
 
 
-class Engine(Backend):
+class Engine(QueueingBackend):
     """Decodes all running requests with one loop. Plain decoding is an empty draft, prefill a window without one.
 
     Any thread that waits for a request calls `step`; calls from several threads take turns, and each serves all

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .paged_model import BLOCK_SIZE, PagedModel
-from .target import ANY_ROWS, Rows, Window
+from .paged_model import BLOCK_SIZE
+from .target import ANY_ROWS, ResizableTarget, Rows, Window
 
 # Numbers of rows to try: all small ones, then the tile sizes of kernels and some in between.
 TRIED = (*range(1, 10), 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 192, 256, 512)
@@ -31,7 +31,7 @@ SEED = 0
 
 
 def exact_rows(
-    model: PagedModel, max_context: int = CHECKED_TOKENS, is_affordable: Callable[[int], bool] = lambda fewest: True
+    model: ResizableTarget, max_context: int = CHECKED_TOKENS, is_affordable: Callable[[int], bool] = lambda fewest: True
 ) -> Rows | None:
     """Find the range of rows in which all passes give the same bits, and check it with `is_exact`.
 
@@ -52,7 +52,7 @@ def exact_rows(
 
 
 def find_rows(
-    model: PagedModel,
+    model: ResizableTarget,
     is_affordable: Callable[[int], bool] = lambda fewest: True,
     max_context: int = CHECKED_TOKENS,
 ) -> Rows | None:
@@ -71,7 +71,7 @@ def find_rows(
     return None if found is None else model.rows
 
 
-def is_exact(model: PagedModel, max_context: int = CHECKED_TOKENS) -> bool:
+def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS) -> bool:
     """Whether logits are bitwise the same however tokens are split into passes that keep to `model.rows`.
 
     Does what the engine does: feeds texts alone, in long passes and token by token, then several at once, in windows of
@@ -98,7 +98,7 @@ def is_exact(model: PagedModel, max_context: int = CHECKED_TOKENS) -> bool:
     )
 
 
-def _fewest_projected(model: PagedModel) -> int:
+def _fewest_projected(model: ResizableTarget) -> int:
     """The least number of rows from which on the projection on the vocabulary gives the same bits, up to PROBED."""
     tokens = _tokens(model, PROBED)
     expected = _projected(model, tokens, PROBED)
@@ -108,11 +108,11 @@ def _fewest_projected(model: PagedModel) -> int:
     return fewest
 
 
-def _projected(model: PagedModel, tokens: Sequence[int], num_rows: int) -> NDArray[np.float32]:
+def _projected(model: ResizableTarget, tokens: Sequence[int], num_rows: int) -> NDArray[np.float32]:
     return model.forward([Window(tokens, 0, range(_blocks_for(len(tokens))), num_rows)])[0].copy()
 
 
-def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool], longest: int) -> tuple[int, int] | None:
+def _range_alike(model: ResizableTarget, is_affordable: Callable[[int], bool], longest: int) -> tuple[int, int] | None:
     """The first range of TRIED that reaches READING and whose passes give the same logits."""
     began, fewest, most = time.perf_counter(), TRIED[0], TRIED[0]
     before = _probed(model, fewest, longest)
@@ -130,7 +130,7 @@ def _range_alike(model: PagedModel, is_affordable: Callable[[int], bool], longes
     return (fewest, most) if most >= READING else None
 
 
-def _probed(model: PagedModel, num_rows: int, longest: int) -> NDArray[np.float32]:
+def _probed(model: ResizableTarget, num_rows: int, longest: int) -> NDArray[np.float32]:
     """The logits of the first PROBED tokens of a text, computed in passes of `num_rows` rows. Other sequences, each of
     up to `longest` tokens, take the remaining rows. Several tokens are compared because a change of kernel does not
     change the bits of every row."""
@@ -147,7 +147,7 @@ def _probed(model: PagedModel, num_rows: int, longest: int) -> NDArray[np.float3
     return np.concatenate(logits)
 
 
-def _read(model: PagedModel, text: Sequence[int]) -> NDArray[np.float32]:
+def _read(model: ResizableTarget, text: Sequence[int]) -> NDArray[np.float32]:
     """The logits of all tokens of a text, read alone in the longest passes."""
     most = model.rows.most
     parts = [(at, text[at : at + most]) for at in range(0, len(text), most)]
@@ -169,13 +169,13 @@ class _Text:
         return self.end < len(self.tokens)
 
 
-def _is_alike_one_by_one(model: PagedModel, text: _Text) -> bool:
+def _is_alike_one_by_one(model: ResizableTarget, text: _Text) -> bool:
     """Feeds a text alone, token by token, as plain decoding does."""
     windows = (Window([token], at, text.blocks) for at, token in enumerate(text.tokens))
     return all(np.array_equal(model.forward([each])[0][0], text.expected[each.start]) for each in windows)
 
 
-def _is_alike_together(model: PagedModel, texts: Sequence[_Text], rng: random.Random) -> bool:
+def _is_alike_together(model: ResizableTarget, texts: Sequence[_Text], rng: random.Random) -> bool:
     """Feeds texts together, split at random."""
     first, last = texts[0], texts[-1]
     if first.tokens[:SHARED] == last.tokens[:SHARED]:
@@ -199,7 +199,7 @@ def _is_alike_together(model: PagedModel, texts: Sequence[_Text], rng: random.Ra
     return True
 
 
-def _is_alike_behind(model: PagedModel, longest: int, rng: random.Random) -> bool:
+def _is_alike_behind(model: ResizableTarget, longest: int, rng: random.Random) -> bool:
     """Feeds a few tokens behind a long arbitrary context: all at once, in parts, and beside another text."""
     if longest <= 2 * BEHIND:
         return True
@@ -218,7 +218,7 @@ def _is_alike_behind(model: PagedModel, longest: int, rng: random.Random) -> boo
     return True
 
 
-def _tokens(model: PagedModel, number: int) -> list[int]:
+def _tokens(model: ResizableTarget, number: int) -> list[int]:
     return np.random.default_rng(SEED).integers(0, model.vocabulary_size, number).tolist()
 
 

@@ -63,14 +63,10 @@ class PagedModel:
         exact: bool = True,
         longest: int | None = None,
     ) -> None:
-        mode = (properties or {}).get("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
-        if mode != "BY_TOKEN":
-            raise InvalidOption(
-                f"KEY_CACHE_QUANT_MODE={mode} is not possible: a rejected token would change accepted keys, "
-                "and the same seed would give another text. Leave it out."
-            )
+        require_keys_by_token(properties or {})
         core = ov.Core()
-        model = _paged(core, folder)
+        model = read_paged_model(core, folder)
+        join_projections(model)
         if exact:
             _gather_in_attention(model)
         self.longest_inner = longest_inner(model)
@@ -91,12 +87,12 @@ class PagedModel:
         self._request = compiled.create_infer_request()
         for port in compiled.inputs:
             name = port.get_any_name()
-            if not _is_cache(name):
+            if not is_cache(name):
                 self._fed[name] = fed = ov.Tensor(port.element_type, ov.Shape([1] * len(port.partial_shape)))
                 self._request.set_tensor(name, fed)
             elif (size := port.partial_shape[2].get_length()) != BLOCK_SIZE:
                 raise UnsupportedModel(f"{folder} uses key-value blocks of {size} tokens, not {BLOCK_SIZE}.")
-        self._cache_ports = [port for port in compiled.inputs if _is_cache(port.get_any_name())]
+        self._cache_ports = [port for port in compiled.inputs if is_cache(port.get_any_name())]
         self.resize(num_blocks)
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
 
@@ -131,28 +127,15 @@ class PagedModel:
             num_filling = -num_rows % FILLED_ROWS
         if num_filling:
             windows = [*windows, Window([0] * num_filling, 0, [], 0)]
-        tokens = [w.tokens for w in windows]
-        lengths = [len(each) for each in tokens]
+        lengths = [len(w.tokens) for w in windows]
         attending = [max(length, ATTENDING_ROWS) if self.exact else length for length in lengths]
-        begins, attention_begins = [*accumulate(lengths, initial=0)], [*accumulate(attending, initial=0)]
-        ends = [w.start + rows for w, rows in zip(windows, attending, strict=True)]
-        used = [[*w.blocks, self.num_blocks][: -(-end // BLOCK_SIZE)] for w, end in zip(windows, ends, strict=True)]
-        unwanted = [begin + len(w.tokens) - w.num_rows for w, begin in zip(windows, begins, strict=False)]
-        inputs = {
-            "input_ids": [*chain.from_iterable(tokens)],
-            "position_ids": _ranges([w.start for w in windows], lengths),
-            "past_lens": [w.start for w in windows],
-            "subsequence_begins": attention_begins,
-            "block_indices": [*chain.from_iterable(used)],
-            "block_indices_begins": [*accumulate(map(len, used), initial=0)],
-            "rows": _ranges(unwanted, wanted_rows),
-        }
+        inputs, context = pass_inputs(windows, attending, BLOCK_SIZE, self.num_blocks)
         inputs["rows"] += inputs["rows"][-1:] * (self.rows.fewest_projected - len(inputs["rows"]))
         if self.exact:
-            repeated = zip(begins, lengths, attending, strict=False)
+            repeated = zip(accumulate(lengths, initial=0), lengths, attending, strict=False)
             inputs["attending"] = [begin + min(i, n - 1) for begin, n, rows in repeated for i in range(rows)]
-            inputs["attended"] = _ranges(attention_begins, lengths)
-        self._fed["max_context_len"].data[...] = max(ends)
+            inputs["attended"] = _ranges(inputs["subsequence_begins"], lengths)
+        self._fed["max_context_len"].data[...] = context
         for name, values in inputs.items():
             fed = self._fed[name]
             fed.shape = [len(values)]
@@ -174,12 +157,29 @@ class PagedModel:
         """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it."""
         return self.forward([Window([0] * rows, context, blocks, rows)])
 
-    def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> NDArray[np.float32]:
-        """Read the tokens of one sequence that are not cached yet; logits [vocabulary] behind the last of them."""
-        last, most = len(tokens) - 1, self.rows.most
-        for start in range(min(num_cached, last), last + 1, most):
-            (logits,) = self.forward([Window(tokens[start : start + most], start, blocks)])
-        return logits[-1]
+
+def pass_inputs(
+    windows: Sequence[Window], attending: Sequence[int], block_size: int, spare_block: int
+) -> tuple[dict[str, list[int]], int]:
+    """What a paged model is fed for a pass but for `max_context_len`, which comes second.
+
+    attending: how many rows of each window enter the attention.
+    spare_block: takes what has no room in a window's blocks.
+    """
+    starts, lengths = [w.start for w in windows], [len(w.tokens) for w in windows]
+    ends = [start + rows for start, rows in zip(starts, attending, strict=True)]
+    used = [[*w.blocks, spare_block][: -(-end // block_size)] for w, end in zip(windows, ends, strict=True)]
+    unwanted = [end - w.num_rows for w, end in zip(windows, accumulate(lengths), strict=True)]
+    inputs = {
+        "input_ids": [*chain.from_iterable(w.tokens for w in windows)],
+        "position_ids": _ranges(starts, lengths),
+        "past_lens": starts,
+        "subsequence_begins": [*accumulate(attending, initial=0)],
+        "block_indices": [*chain.from_iterable(used)],
+        "block_indices_begins": [*accumulate(map(len, used), initial=0)],
+        "rows": _ranges(unwanted, [w.num_rows for w in windows]),
+    }
+    return inputs, max(ends)
 
 
 def _ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
@@ -198,7 +198,8 @@ def read_model(core: ov.Core, folder: Path) -> ov.Model:
         raise BrokenPair(f"{path} cannot be read: export the pair again. ({error})") from error
 
 
-def _paged(core: ov.Core, folder: Path) -> ov.Model:
+def read_paged_model(core: ov.Core, folder: Path) -> ov.Model:
+    """The same model with paged attention, and logits for `rows` only. Raises BrokenPair and UnsupportedModel."""
     model = read_model(core, folder)
     try:
         paged_attention_transformation(model)
@@ -207,15 +208,24 @@ def _paged(core: ov.Core, folder: Path) -> ov.Model:
             f"{folder} has no paged-attention form, so rejected tokens cannot be taken back: choose a decoder language "
             f"model with key-value cache, exported for text generation. ({error})"
         ) from error
-    join_projections(model)
     _gather_rows(model, folder)
-    unknown = {port.get_any_name() for port in model.inputs if not _is_cache(port.get_any_name())} - FED_INPUTS
+    unknown = {port.get_any_name() for port in model.inputs if not is_cache(port.get_any_name())} - FED_INPUTS
     if unknown:
         raise UnsupportedModel(f"{folder} needs inputs other than tokens: {', '.join(sorted(unknown))}.")
     return model
 
 
-def _is_cache(name: str) -> bool:
+def require_keys_by_token(properties: Mapping[str, Any]) -> None:
+    """Raises InvalidOption."""
+    mode = properties.get("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
+    if mode != "BY_TOKEN":
+        raise InvalidOption(
+            f"KEY_CACHE_QUANT_MODE={mode} is not possible: a rejected token would change accepted keys, "
+            "and the same seed would give another text. Leave it out."
+        )
+
+
+def is_cache(name: str) -> bool:
     return name.startswith(("key_cache.", "value_cache."))
 
 

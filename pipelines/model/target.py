@@ -76,3 +76,21 @@ class Target(Protocol):
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
         """Run a pass of `rows` rows behind `context` tokens, whatever they are, in order to time it."""
         ...
+
+
+class ResizableTarget(Target, Protocol):
+    """One whose cache has any number of blocks."""
+
+    num_blocks: int
+
+    def resize(self, num_blocks: int) -> None:
+        """Replace the cache by an empty one of `num_blocks` blocks."""
+        ...
+
+
+def prefill(model: Target, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> NDArray[np.float32]:
+    """Read the tokens of one sequence that are not cached yet; logits [vocabulary] behind the last of them."""
+    last, most = len(tokens) - 1, model.rows.most
+    for start in range(min(num_cached, last), last + 1, most):
+        (logits,) = model.forward([Window(tokens[start : start + most], start, blocks)])
+    return logits[-1]

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config import AUTO
 from ..devices.devices import CPU, NPU
+from ..devices.gpu_model import GpuPagedModel
 from ..devices.npu_model import NpuModel
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
@@ -30,6 +31,7 @@ from ..text.tokenizer import Tokenizer
 from . import draft_model_policy
 from .acceptance import AcceptanceModel
 from .cost import CostModel
+from .draft_model_policy import HOPED
 from .drafter_set import DrafterSet
 from .drafters import draft_model, grammar, retrieval, suffix
 from .drafters.base import Drafter, ModeDrafters
@@ -40,6 +42,7 @@ from .drafters.suffix import Suffix
 from .measuring import CONTEXTS, ROWS
 from .planner import LONGEST, Planner
 from .reference import Reference
+from .speedup import CONTEXT, speedup_of
 
 CACHE_TOKENS = 16384  # by default
 COMPILATION = ".compilation-2.json"  # numbered, so that a better search is made where an earlier one was remembered
@@ -62,7 +65,7 @@ class Memory:
 
 
 class Runtime:
-    """Loads both models; `engine` decodes with them in each of `modes`. The draft model runs on the CPU.
+    """Loads both models; `engine` decodes with them in each of `modes`.
 
     compilation: how the target is compiled on this machine.
     exact: whether the same seed gives the same text in every mode.
@@ -76,16 +79,19 @@ class Runtime:
         pair: Pair,
         tokenizer: Tokenizer,
         device: str,
+        draft_device: str,
         cache_tokens: int | None,
         exact: bool | None,
         reference: Path | None,
         properties: Mapping[str, Any],
     ) -> None:
-        if device == NPU:
-            loaded = _on_npu(pair, cache_tokens, properties)
-        else:
+        if device == CPU:
             properties = {**pair.properties, **properties}
             loaded = _on_cpu(pair, cache_tokens, exact, properties)
+        elif device == NPU:
+            loaded = _on_npu(pair, cache_tokens, properties)
+        else:
+            loaded = _on_gpu(pair, device, cache_tokens, exact, properties)
         self._target, self.compilation, self._compiled = loaded.target, loaded.compilation, loaded.path
         self.cache_tokens = loaded.room.tokens
         self._pool = loaded.pool
@@ -97,7 +103,8 @@ class Runtime:
                 "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
                 "may give another text in another mode."
             )
-        self._draft: PagedModel | None = None
+        self._draft: Target | None = None
+        self._draft_device = draft_device
         kinds = (grammar, suffix, retrieval, draft_model, draft_model_policy)
         acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
@@ -108,15 +115,18 @@ class Runtime:
             check_same_vocabulary(
                 tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
             )
-            on_cpu = _draft_properties("f32" if device == NPU else self.precision, properties)
-            self._draft = PagedModel(pair.draft, num_blocks, on_cpu, exact=False)
+            if draft_device == CPU:
+                on_cpu = _draft_properties(self.precision if device == CPU else "f32", properties)
+                self._draft = PagedModel(pair.draft, num_blocks, on_cpu, exact=False)
+            else:
+                self._draft = GpuPagedModel(pair.draft, num_blocks, draft_device)
             writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
             modes |= {"draft": ModeDrafters(model=writing), "chained": ModeDrafters(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
         self._planner = Planner(DrafterSet(modes, acceptance, self._target.vocabulary_size), acceptance)
         self.engine = Engine(self._target, self._pool, self._planner, loaded.room)
-        compiled = {**properties, PRECISION: self.precision, "longest": self.compilation.longest}
+        compiled = {**properties, PRECISION: self.precision, "longest": self.compilation.longest, "draft": draft_device}
         self._profile = profile_path(pair, device, compiled, self.exact)
         self._is_measured = False
 
@@ -187,11 +197,22 @@ class Runtime:
                 target = partial(self._target.blind_pass, blocks=blocks)
                 token_share = self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes
                 budget_s = math.inf if again else MEASURE_S
-                if rows.whole_prompt is not None:
+                if rows.whole_prompt is not None or rows.fewest == rows.most:
                     return CostModel.measure_at_fixed_size(target, draft, room, rows.most, token_share, budget_s)
                 return CostModel.measure(target, draft, room, rows.fewest, rows.most, token_share, budget_s)
 
         self._planner.cost = measured_cost(self._profile, measured)
+        if self._planner.cost is not None and self._draft_device != CPU:
+            self._warn_if_it_loses(self._planner.cost)
+
+    def _warn_if_it_loses(self, cost: CostModel) -> None:
+        """About a draft model on another device, which is usual on the CPU."""
+        if speedup_of(cost, HOPED, cost.draft_ms).ratio <= 1:
+            log.warning(
+                "The draft model takes %.1f ms a token on %s, and a pass of the target %.1f: it would not pay even if "
+                "%d%% of its tokens were accepted, so it is hardly ever asked. Load it on the CPU.",
+                cost.draft_ms, self._draft_device, cost.pass_ms([(1, CONTEXT)]), 100 * HOPED,
+            )  # fmt: skip
 
     def forget_prompts(self) -> None:
         """Drop what the cache keeps of earlier requests, as if the pair had just been loaded.
@@ -230,6 +251,16 @@ def _on_npu(pair: Pair, cache_tokens: int | None, properties: Mapping[str, Any])
     room = Room(target.num_tokens, "a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN", target.num_prompt_tokens)
     pool = BlockPool(1, target.num_tokens)
     return _Loaded(target, Compilation(False, target.precision, rows=target.rows), pool, room)
+
+
+def _on_gpu(
+    pair: Pair, device: str, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]
+) -> _Loaded:
+    pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
+    target = GpuPagedModel(
+        pair.target, pool.num_blocks, device, properties, exact is True, max_context=pair.max_context
+    )
+    return _Loaded(target, Compilation(target.exact, target.precision, rows=target.rows), pool, Room.of(pool))
 
 
 def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,14 +10,17 @@ from outrider.app import load_options
 from outrider.app.load_options import LoadOptions, properties_of
 from outrider.pipelines import InvalidOption
 
-GIVEN = LoadOptions("NPU", "CPU", None, False, Path("notes"), {"MAX_PROMPT_LEN": 2048})
+GIVEN = LoadOptions("NPU", "CPU", None, None, "CPU", False, Path("notes"), {"MAX_PROMPT_LEN": 2048})
 
 
 def test_every_option_reaches_the_pipeline(monkeypatch):
     opened = []
     monkeypatch.setattr(load_options, "LLMPipeline", lambda *args, **options: opened.append((args, options)))
-    LoadOptions("GPU.1", "GPU.0", "draft", False, Path("notes"), {"X": 4}).load(Path("pair"))
-    expected = {"exact": False, "reference": Path("notes"), "speculation": "draft", "draft_device": "GPU.0", "X": 4}
+    LoadOptions("GPU.1", "GPU.0", "genai", "draft", "CPU", False, Path("notes"), {"X": 4}).load(Path("pair"))
+    expected = {
+        "exact": False, "reference": Path("notes"), "engine": "genai", "speculation": "draft",
+        "draft_device": "GPU.0", "fallback": "CPU", "X": 4,
+    }  # fmt: skip
     assert opened == [((Path("pair"), "GPU.1"), expected)]
 
 
@@ -25,7 +28,7 @@ def test_another_device_gets_what_fits_it():
     assert GIVEN.on("NPU") == GIVEN
     assert GIVEN.on("CPU") == LoadOptions("CPU", exact=False, reference=Path("notes"))
     assert GIVEN.on("GPU.1") == LoadOptions("GPU.1", exact=False)
-    assert LoadOptions("GPU", "GPU", "draft", properties={"X": 4}).on("CPU") == LoadOptions("CPU")
+    assert LoadOptions("GPU", "GPU", "outrider", properties={"X": 4}).on("CPU") == LoadOptions("CPU")
 
 
 def test_properties_are_names_with_values():

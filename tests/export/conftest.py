@@ -45,7 +45,7 @@ def save(folder: Path, model: Any, tokenizer: Any) -> Path:
     return folder
 
 
-def make_llama(width: int, layers: int, seed: int) -> Any:
+def make_llama(width: int, layers: int, seed: int, heads: int = 2) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -54,7 +54,7 @@ def make_llama(width: int, layers: int, seed: int) -> Any:
         vocab_size=300,
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=2,
+        num_attention_heads=heads,
         num_key_value_heads=1,
         head_dim=32,
         intermediate_size=2 * width,

@@ -57,6 +57,7 @@ def test_pair_json_says_where_the_pair_came_from_and_what_was_checked(pair: Path
     assert facts["checks"]["vocabulary"]["tokens"] == 300
     assert facts["checks"]["vocabulary"]["same_in"] == ["target", "draft"]
     assert facts["checks"]["round_trip"]["draft"]["drafted"] > 0
+    assert facts["checks"]["devices"] == {"CPU": "checked"}
     assert all(facts["versions"][name] for name in ("openvino", "nncf", "optimum-intel", "torch", "transformers"))
 
 

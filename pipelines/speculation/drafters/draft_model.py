@@ -13,8 +13,7 @@ from ...config import GenerationConfig
 from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
 from ...engine.sampling import Logits, choose_token
-from ...model.paged_model import PagedModel
-from ...model.target import PREFILL_ROWS, Window
+from ...model.target import PREFILL_ROWS, Target, Window, prefill
 from ..acceptance import Features
 from .base import Proposal, Score, Wanted
 
@@ -48,7 +47,7 @@ class DraftModel:
 
     name = "draft_model"
 
-    def __init__(self, model: PagedModel, pool: BlockPool, max_context: int, reach: int = REACH) -> None:
+    def __init__(self, model: Target, pool: BlockPool, max_context: int, reach: int = REACH) -> None:
         self._model = model
         self._pool = pool
         self._max_context = max_context
@@ -85,7 +84,7 @@ class DraftModel:
             start = min(_common_length(progress.tokens, tokens), len(tokens) - rows)
             progress.tokens = tokens[:start]  # should the pass fail
             if len(tokens) - start > PREFILL_ROWS:
-                self._model.prefill(tokens[:-rows], start, progress.table.blocks)
+                prefill(self._model, tokens[:-rows], start, progress.table.blocks)
                 start = len(tokens) - rows
             windows[i] = Window(tokens[start:], start, progress.table.blocks, rows)
         if not windows:

@@ -113,7 +113,7 @@ class ScriptedPipeline:
     """Stands in for LLMPipeline. `warm` and `gate` hold the warm-up and the answers back; `requests` remembers them."""
 
     modes = ("off", "lookup", "suffix", "draft", "chained", "auto")
-    device = "CPU"
+    device = draft_device = "CPU"
     max_context = 2048
     exact = True
     tokenizer = ScriptedTokenizer()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
 from io import StringIO
 
-import pytest
 from rich.console import Console
 
 from outrider.app.cli import doctor
@@ -13,25 +11,6 @@ from outrider.app.load_options import LoadOptions
 from outrider.pipelines.model import exactness, tuning
 from outrider.pipelines.model.timing import NoMeasurement
 from outrider.pipelines.speculation.cost import CostModel
-
-COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, draft_ms=1.5)
-
-
-@pytest.mark.parametrize(("acceptance", "draft_ms"), [(0.3, 0.0), (0.7, 0.0), (0.7, 1.5), (0.95, 1.5), (0.05, 9.0)])
-def test_the_gain_is_that_of_a_simulation_of_every_draft_length(acceptance: float, draft_ms: float) -> None:
-    rng = random.Random(1)
-
-    def simulated(length: int) -> float:
-        tokens = passes = 0
-        for _ in range(4000):
-            passes += 1
-            tokens += 1 + next((i for i in range(length) if rng.random() >= acceptance), length)
-        return tokens / passes * 10 / (COST.pass_ms([(1 + length, 0)]) + length * draft_ms)
-
-    found = doctor.gain(COST, acceptance, draft_ms)
-    speedups = [simulated(length) for length in range(33)]
-    assert found.speedup == pytest.approx(max(speedups), rel=0.05)
-    assert speedups[found.length] == pytest.approx(max(speedups), rel=0.05)
 
 
 def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) -> None:

@@ -63,6 +63,14 @@ def test_the_names_that_openvino_understands_are_taken(monkeypatch, seen, known)
     assert taken == known
 
 
+def test_a_draft_model_is_not_put_where_it_loses_time_nor_where_no_device_is(embedded_pair, monkeypatch):
+    with pytest.raises(UnsupportedDevice, match=r"no device 'GPU\.3'"):
+        LLMPipeline(embedded_pair, draft_device="GPU.3")
+    monkeypatch.setattr(devices, "device_names", lambda: ("CPU", "NPU"))
+    with pytest.raises(InvalidOption, match=r"draft_device='NPU' .*Choose the CPU or a GPU"):
+        LLMPipeline(embedded_pair, draft_device="NPU")
+
+
 def test_this_machine_has_a_cpu():
     assert "CPU" in devices.device_names()
     devices.check_device("CPU")

@@ -216,13 +216,13 @@ def test_weights_other_than_symmetric_int4_are_refused(types, message):
     else:
         with pytest.raises(
             UnsupportedModel,
-            match=rf"folder has weights of .*{message}.* symmetric int4.*--target-weights int4 --symmetric",
+            match=rf"folder has weights of .*{message}.* symmetric int4.*--for npu",
         ):
             require_symmetric_int4(model, Path("folder"))
 
 
 def test_a_pair_that_was_not_made_for_an_npu_is_refused(embedded_pair):
-    with pytest.raises(UnsupportedModel, match=r"target has weights of .*--target-weights int4 --symmetric"):
+    with pytest.raises(UnsupportedModel, match=r"target has weights of .*--for npu"):
         LLMPipeline(embedded_pair, "NPU", **STAND_IN)
 
 

@@ -16,7 +16,7 @@ from openvino import opset15 as ops
 from outrider.pipelines.errors import BrokenPair, InvalidOption, UnsupportedModel
 from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
 from outrider.pipelines.model.processor import limited_properties
-from outrider.pipelines.model.target import Window
+from outrider.pipelines.model.target import Window, prefill
 
 from ..real import NUM_BLOCKS, Models
 
@@ -104,8 +104,8 @@ def test_logits_do_not_depend_on_how_many_rows_are_wanted(models: Models, tokens
 
 def test_prefill_gives_the_logits_behind_the_last_token(models: Models, tokens, whole):
     blocks = list(range(7))
-    assert np.array_equal(models.target.prefill(tokens, 0, blocks), whole[-1])
-    assert np.array_equal(models.target.prefill(tokens, LENGTH - 2, blocks), whole[-1])
+    assert np.array_equal(prefill(models.target, tokens, 0, blocks), whole[-1])
+    assert np.array_equal(prefill(models.target, tokens, LENGTH - 2, blocks), whole[-1])
 
 
 def test_logits_are_those_of_the_model_before_the_transformation(embedded_pair: Path, tokens, whole):

@@ -63,6 +63,13 @@ def test_a_device_without_drafts_offers_none_and_promises_nothing(serve, pipelin
     assert pipeline.requests[0][1]["mode"] == "off"
 
 
+def test_the_devices_of_both_models_are_seen(serve, pipeline, open_context) -> None:
+    pipeline.device, pipeline.draft_device = "NPU", "GPU.1"
+    pipeline.warm.set()
+    page = opened(serve(pipeline), open_context())
+    expect(page.locator("#status")).to_contain_text("ready on NPU, draft model on GPU.1")
+
+
 def test_an_answer_is_seen_while_it_is_written(page, pipeline) -> None:
     ask(page, "Write area.")
     expect(page.locator("#chat .user-row")).to_contain_text("Write area.")

@@ -1,0 +1,33 @@
+"""Speedup: what drafts of a fixed length would bring at a constant rate of acceptance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .cost import CostModel
+from .planner import LONGEST
+
+CONTEXT = 256  # tokens before the answer
+
+
+@dataclass(frozen=True, slots=True)
+class Speedup:
+    """The best fixed draft length, and the speed with it over that of plain decoding."""
+
+    length: int
+    ratio: float
+
+
+def speedup_of(cost: CostModel, acceptance: float, draft_ms: float, longest: int = LONGEST) -> Speedup:
+    """The best speedup at an acceptance rate in 0..1 with a drafter that takes `draft_ms` milliseconds per token, and
+    drafts of up to `longest` tokens.
+
+    A pass with a draft of n tokens yields 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).
+    """
+    plain_ms = cost.pass_ms([(1, CONTEXT)])
+
+    def ratio(length: int) -> float:
+        tokens = sum(acceptance**i for i in range(length + 1))
+        return tokens * plain_ms / (cost.pass_ms([(1 + length, CONTEXT)]) + length * draft_ms)
+
+    return max((Speedup(length, ratio(length)) for length in range(longest + 1)), key=lambda found: found.ratio)

@@ -1,0 +1,168 @@
+"""A device that fails in the middle of an answer, and the CPU that takes over where that is asked for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outrider.pipelines import BrokenLogits, DeviceFailed, InvalidOption, LLMPipeline
+from tests.on_gpu import gpu_present
+from tests.on_npu import STAND_IN, OnCpu
+
+from .elsewhere import Elsewhere
+
+CODE = "def area(width, height):\n    return width * height\n"
+RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
+ROUNDING = 0.4  # of logits, between devices
+FAILURE = "The device was unplugged"
+OPTIONS: dict[str, Any] = {"max_new_tokens": 30, "ignore_eos": True}
+
+
+class Breakable:
+    """A pipeline on another device, and what makes that fail after some passes, and work again."""
+
+    def __init__(self, pipeline: LLMPipeline, fail_after: Callable[[int | None], None]) -> None:
+        self.pipeline = pipeline
+        self.fail_after = fail_after
+
+    def answer(self, prompt: str) -> tuple[list[int], tuple[int, ...]]:
+        tokens = self.pipeline.tokenizer.encode(prompt, False)
+        return tokens, self.pipeline.generate([tokens], **OPTIONS).generations[0].token_ids
+
+
+def with_genai(pair: Path, **options: Any) -> Breakable:
+    elsewhere = Elsewhere(pair, "GPU")
+    pipeline = elsewhere.open(**options)
+
+    def fail_after(passes: int | None) -> None:
+        elsewhere.faulty.fails_after = passes
+
+    return Breakable(pipeline, fail_after)
+
+
+def with_own_engine(pipeline: LLMPipeline) -> Breakable:
+    target = pipeline.speculation._target
+    request = target._request
+    left: list[int | None] = [None]
+
+    class Failing:
+        def infer(self, *args: Any, **options: Any) -> Any:
+            if left[0] is not None:
+                left[0] -= 1
+                if left[0] < 0:
+                    raise RuntimeError(f"Exception from src/plugin.cpp:7:\n{FAILURE}.\n")
+            return request.infer(*args, **options)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(request, name)
+
+    target._request = Failing()
+
+    def fail_after(passes: int | None) -> None:
+        left[0] = passes
+
+    return Breakable(pipeline, fail_after)
+
+
+def on_gpu(pair: Path, **options: Any) -> Breakable:
+    with gpu_present():
+        return with_own_engine(LLMPipeline(pair, "GPU", engine="outrider", cache_tokens=2048, **options))
+
+
+def on_npu(pair: Path, **options: Any) -> Breakable:
+    return with_own_engine(LLMPipeline(pair, "NPU", **options, **STAND_IN))
+
+
+OPENED = {"GenAI on a GPU": with_genai, "a GPU": on_gpu, "an NPU": on_npu}
+
+
+@pytest.fixture(params=OPENED)
+def opened(request: pytest.FixtureRequest) -> Callable[..., Breakable]:
+    pair = request.getfixturevalue("npu_pair" if request.param == "an NPU" else "embedded_pair")
+    return lambda **options: OPENED[request.param](pair, **options)
+
+
+@pytest.fixture(scope="module")
+def references(embedded_pair: Path, npu_pair: Path) -> dict[Path, OnCpu]:
+    return {pair: OnCpu(pair) for pair in (embedded_pair, npu_pair)}
+
+
+def test_a_failure_is_said_and_the_next_request_is_answered(opened):
+    device = opened()
+    expected = device.answer(RENAME)
+    device.fail_after(4)
+    with pytest.raises(DeviceFailed, match=rf"failed on this request \({FAILURE}\): ask again"):
+        device.answer(RENAME)
+    device.fail_after(None)
+    assert device.answer(RENAME) == expected
+    assert device.pipeline.backend.load.running == 0
+
+
+def test_an_answer_goes_on_on_the_cpu_where_that_is_asked_for(opened, references, caplog):
+    device = opened(fallback="CPU")
+    reference = references[device.pipeline.pair.path]
+    device.fail_after(4)
+    with caplog.at_level(logging.WARNING):
+        stream = device.pipeline.stream(RENAME, **OPTIONS)
+        pieces = [piece.text for piece in stream]
+    answer = stream.finish()
+    assert "".join(pieces) == answer.text
+    assert (answer.finish_reason, len(answer.token_ids)) == ("length", 30)
+    assert [each.message for each in caplog.records if "go on on the CPU" in each.message and FAILURE in each.message]
+    for prompt in (RENAME, CODE * 9):
+        tokens, written = device.answer(prompt)
+        assert reference.shortfall(tokens, written) < ROUNDING
+    load = device.pipeline.backend.load
+    assert (load.waiting, load.running, load.cache_used) == (0, 0, 0)
+
+
+def test_the_tokens_written_before_a_failure_are_kept(opened, references):
+    device = opened(fallback="CPU")
+    prompt = device.pipeline.tokenizer.encode(RENAME, False)
+    stream = device.pipeline.stream([prompt], mode="auto", **OPTIONS)
+    for _ in range(3):
+        next(stream)
+    before = stream._request.new_tokens.copy()
+    device.fail_after(0)
+    whole = stream.finish().token_ids
+    assert list(whole[: len(before)]) == before
+    assert references[device.pipeline.pair.path].shortfall(prompt, whole) < ROUNDING
+
+
+def test_requests_that_wait_are_answered_as_well_and_can_be_cancelled(embedded_pair):
+    device = with_genai(embedded_pair, fallback="CPU")
+    device.fail_after(2)
+    streams = device.pipeline.streams([RENAME, CODE, "x"], **OPTIONS)
+    next(streams[0])
+    streams[1].cancel()
+    reasons = [stream.finish().finish_reason for stream in streams]
+    assert reasons == ["length", "cancelled", "length"]
+    running = device.pipeline.stream(CODE, max_new_tokens=500, ignore_eos=True)
+    next(running)
+    running.cancel()
+    load = device.pipeline.backend.load
+    assert (load.waiting, load.running, load.cache_used) == (0, 0, 0)
+
+
+def test_what_is_not_the_devices_fault_stays_an_error(npu_pair, monkeypatch):
+    device = on_npu(npu_pair, fallback="CPU")
+    target = device.pipeline.speculation._target
+    monkeypatch.setattr(target, "forward", lambda windows: [float("nan") * row for row in _rows(target, windows)])
+    with pytest.raises(BrokenLogits):
+        device.answer(RENAME)
+    assert not device.pipeline.backend.has_failed
+
+
+def _rows(target: Any, windows: Any) -> Iterator[Any]:
+    for window in windows:
+        yield type(target).forward(target, [window])[0]
+
+
+@pytest.mark.parametrize(("device", "fallback"), [("CPU", "CPU"), ("NPU", "GPU"), ("NPU", "NPU")])
+def test_no_other_fallback_is_possible(npu_pair, device, fallback):
+    with pytest.raises(InvalidOption, match=rf"fallback='{fallback}' is not possible: give 'CPU' on another device"):
+        LLMPipeline(npu_pair, device, fallback=fallback, **(STAND_IN if device == "NPU" else {}))

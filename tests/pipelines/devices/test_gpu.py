@@ -1,0 +1,100 @@
+"""Outrider's own engine with one of its models on a GPU; see `tests.on_gpu` for what stands in for that."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+
+from outrider.pipelines import LLMPipeline, StructuredOutputConfig
+from outrider.pipelines.devices.gpu_model import GpuPagedModel
+from outrider.pipelines.speculation.cost import CostModel
+from tests.on_gpu import gpu_present
+from tests.on_npu import OnCpu
+
+MODES = ("off", "lookup", "suffix", "draft", "chained", "auto")
+CODE = "def area(width, height):\n    return width * height\n"
+RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
+SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 11}
+ROUNDING = 0.4  # of logits, between a cache of f16 and the CPU's own
+
+
+@pytest.fixture(scope="module")
+def pipeline(embedded_pair: Path) -> LLMPipeline:
+    """With both models on a GPU."""
+    with gpu_present():
+        pipeline = LLMPipeline(embedded_pair, "GPU", engine="outrider", draft_device="GPU.1", cache_tokens=2048)
+    pipeline.warm_up()
+    return pipeline
+
+
+@pytest.fixture(scope="module")
+def reference(embedded_pair: Path) -> OnCpu:
+    return OnCpu(embedded_pair)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_greedy_tokens_are_the_likeliest_in_every_mode(pipeline, reference, mode):
+    for prompt in (RENAME, CODE * 12, "x"):
+        tokens = pipeline.tokenizer.encode(prompt, False)
+        answer = pipeline.generate([tokens], max_new_tokens=40, ignore_eos=True, mode=mode).generations[0]
+        assert len(answer.token_ids) == 40
+        assert reference.shortfall(tokens, answer.token_ids) < ROUNDING
+
+
+@pytest.mark.parametrize("mode", MODES[1:])
+def test_drafts_of_a_fixed_length_save_passes(pipeline, mode):
+    options = {"max_new_tokens": 48, "ignore_eos": True, "mode": mode, "num_assistant_tokens": 5}
+    assert pipeline.generate(RENAME, **options).stats[0].passes <= 24
+
+
+def test_what_openvino_genai_refuses_is_possible(pipeline):
+    assert pipeline.modes == MODES
+    form = StructuredOutputConfig(regex="[a-c]{3}")
+    answer = pipeline.generate("x", structured_output_config=form, max_new_tokens=9, logprobs=2)
+    assert re.fullmatch("[a-c]{3}", str(answer))
+    assert [len(each.top) for each in answer.generations[0].logprobs] == [2] * len(answer.generations[0].token_ids)
+    together = pipeline.generate([RENAME, CODE * 3, "x"], max_new_tokens=16)
+    assert len(together.texts) == 3
+    banned = together.generations[0].token_ids[0]
+    answer = pipeline.generate(RENAME, max_new_tokens=16, logit_bias={banned: -100})
+    assert banned not in answer.generations[0].token_ids
+    load = pipeline.backend.load
+    assert (load.waiting, load.running, load.cache_used) == (0, 0, 0)
+
+
+def test_the_promise_is_kept_where_it_is_asked_for_and_the_device_can(embedded_pair):
+    with gpu_present():
+        pipeline = LLMPipeline(embedded_pair, "GPU.0", engine="outrider", exact=True, cache_tokens=2048)
+    pipeline.warm_up()
+    assert pipeline.exact
+    for options in ({}, SAMPLED):
+        answers = {mode: pipeline.generate(RENAME, max_new_tokens=40, mode=mode, **options) for mode in MODES}
+        assert len(set(map(str, answers.values()))) == 1
+        assert all(answers[mode].stats[0].passes < answers["off"].stats[0].passes for mode in MODES[1:])
+
+
+def test_with_the_draft_model_on_a_gpu_the_text_stays_the_same(embedded_pair):
+    with gpu_present():
+        pipeline = LLMPipeline(embedded_pair, draft_device="GPU", exact=True, cache_tokens=2048)
+    assert isinstance(pipeline.speculation._draft, GpuPagedModel)
+    for options in ({}, SAMPLED):
+        plain = pipeline.generate(RENAME, max_new_tokens=40, mode="off", **options)
+        drafted = pipeline.generate(RENAME, max_new_tokens=40, mode="draft", num_assistant_tokens=4, **options)
+        assert drafted == plain
+        assert drafted.stats[0].drafted_by["draft_model"] > 0
+
+
+@pytest.mark.parametrize(("draft_ms", "is_said"), [(9.0, True), (0.1, False)])
+def test_a_draft_model_that_loses_time_on_its_device_is_said(
+    embedded_pair, monkeypatch, caplog, tmp_path, draft_ms, is_said
+):
+    cost = CostModel((1, 2, 9, 33), (4.0, 4.5, 9.0, 30.0), (0.0,) * 4, draft_ms=draft_ms)
+    monkeypatch.setattr(CostModel, "measure", lambda *args, **options: cost)
+    monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
+    with gpu_present(), caplog.at_level(logging.WARNING):
+        LLMPipeline(embedded_pair, draft_device="GPU", exact=False, cache_tokens=2048).speculation.measure()
+    assert ("takes 9.0 ms a token on GPU" in caplog.text) == is_said
+    assert bool(caplog.records) == is_said

@@ -1,0 +1,29 @@
+"""What drafts of a fixed length would bring."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.speedup import speedup_of
+
+COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, draft_ms=1.5)
+
+
+@pytest.mark.parametrize(("acceptance", "draft_ms"), [(0.3, 0.0), (0.7, 0.0), (0.7, 1.5), (0.95, 1.5), (0.05, 9.0)])
+def test_the_speedup_is_that_of_a_simulation_of_every_draft_length(acceptance: float, draft_ms: float) -> None:
+    rng = random.Random(1)
+
+    def simulated(length: int) -> float:
+        tokens = passes = 0
+        for _ in range(4000):
+            passes += 1
+            tokens += 1 + next((i for i in range(length) if rng.random() >= acceptance), length)
+        return tokens / passes * 10 / (COST.pass_ms([(1 + length, 0)]) + length * draft_ms)
+
+    found = speedup_of(COST, acceptance, draft_ms)
+    speedups = [simulated(length) for length in range(33)]
+    assert found.ratio == pytest.approx(max(speedups), rel=0.05)
+    assert speedups[found.length] == pytest.approx(max(speedups), rel=0.05)
