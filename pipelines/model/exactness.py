@@ -31,7 +31,9 @@ SEED = 0
 
 
 def exact_rows(
-    model: ResizableTarget, max_context: int = CHECKED_TOKENS, is_affordable: Callable[[int], bool] = lambda fewest: True
+    model: ResizableTarget,
+    max_context: int = CHECKED_TOKENS,
+    is_affordable: Callable[[int], bool] = lambda fewest: True,
 ) -> Rows | None:
     """Find the range of rows in which all passes give the same bits, and check it with `is_exact`.
 
