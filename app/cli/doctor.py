@@ -36,7 +36,10 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
     with console.status("Loading and measuring"):
         pipeline = load.load(pair)
         if pipeline.plans:
-            pipeline.speculation.measure(again)
+            if again:
+                pipeline.speculation.measure(again=True)
+            else:
+                pipeline.speculation.measure_fully()
     if not pipeline.plans:
         _compare(pipeline, console, load)
         return not load.exact

@@ -179,11 +179,20 @@ class Runtime:
         it is known, and for as long as it takes."""
         if self._is_measured and not again:
             return
+        if again and self._compiled is not None:  # which is tried when the pair is loaded again
+            self._compiled.unlink(missing_ok=True)
+        self._learn_costs(math.inf if again else MEASURE_S, anew=again)
+
+    def measure_fully(self) -> None:
+        """Learn what passes cost here, and measure what could only be estimated so far, for as long as it takes."""
+        self.measure()
+        if self.cost is not None and self.cost.is_guessed:
+            self._learn_costs(math.inf, anew=True)
+
+    def _learn_costs(self, budget_s: float, anew: bool) -> None:
         self._is_measured = True
-        if again:
-            for path in (self._profile, self._compiled):  # the latter is tried when the pair is loaded again
-                if path is not None:
-                    path.unlink(missing_ok=True)
+        if anew:
+            self._profile.unlink(missing_ok=True)
         room = min(MEASURED_TOKENS, self._room)
 
         def measured() -> CostModel:
@@ -196,7 +205,6 @@ class Runtime:
                     draft = partial(self._draft.blind_pass, blocks=draft_blocks)
                 target = partial(self._target.blind_pass, blocks=blocks)
                 token_share = self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes
-                budget_s = math.inf if again else MEASURE_S
                 if rows.whole_prompt is not None or rows.fewest == rows.most:
                     return CostModel.measure_at_fixed_size(target, draft, room, rows.most, token_share, budget_s)
                 return CostModel.measure(target, draft, room, rows.fewest, rows.most, token_share, budget_s)

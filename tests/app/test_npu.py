@@ -6,8 +6,10 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import expect
 from rich.console import Console
 
+from outrider.app.chat.ui.examples import EXAMPLES
 from outrider.app.cli import doctor
 from outrider.app.load_options import LoadOptions
 from outrider.pipelines import LLMPipeline
@@ -41,3 +43,15 @@ def test_a_client_of_the_server_gets_the_same_text_in_every_mode(pipeline: LLMPi
             for mode in pipeline.modes
         }  # fmt: skip
     assert len(texts) == 1
+
+
+def test_the_page_tells_the_device_and_answers_with_drafts(pipeline: LLMPipeline, serve, open_context) -> None:
+    page = open_context().new_page()
+    page.goto(serve(pipeline, "npu"))
+    expect(page.locator("#status")).to_contain_text("ready on NPU", timeout=60_000)
+    expect(page.locator("#small-print")).to_contain_text("the drafting mode can change the text")
+    expect(page.locator("#mode label")).to_have_count(len(pipeline.modes))
+    page.locator("#mode").get_by_text("Automatic").click()
+    page.locator("#chat .example").get_by_text(EXAMPLES[-1].title, exact=True).click()
+    expect(page.locator("#chat .figures")).to_contain_text("tokens/s", timeout=60_000)
+    expect(page.locator("#chat .figures")).to_contain_text("accepted")

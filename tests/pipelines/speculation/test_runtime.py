@@ -181,6 +181,25 @@ def test_measuring_leaves_no_trace_in_what_the_cache_keeps_of_earlier_prompts(em
     assert len({str(texts) for texts in (*before.values(), *after.values())}) == 1
 
 
+@pytest.mark.parametrize("doubt", [(), (0.0, 0.3)])
+def test_what_was_only_estimated_is_measured_where_somebody_waits_for_that(embedded_pair, promise, monkeypatch, doubt):
+    budgets = []
+
+    def measure(target, draft, max_context, least_rows, most_rows, token_share, budget_s):
+        budgets.append(budget_s)
+        return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0), base_doubt=doubt if len(budgets) == 1 else ())
+
+    monkeypatch.setattr(CostModel, "measure", measure)
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
+    speculation.measure_fully()
+    assert budgets == [runtime_module.MEASURE_S, *([math.inf] if doubt else [])]
+    speculation.measure_fully()
+    assert len(budgets) == (2 if doubt else 1)
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
+    speculation.measure_fully()
+    assert len(budgets) == (2 if doubt else 1), "what was measured in full is kept"
+
+
 def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for(embedded_pair, promise, monkeypatch):
     budgets, shares = [], []
 
