@@ -174,6 +174,11 @@ class Assistant:
             raise NotComparable(
                 f"{turn.model or 'Another model'} wrote this answer, but {self.model} is loaded: load that pair first."
             )
+        if "off" not in self.pipeline.modes:
+            raise NotComparable(
+                f"{self.model} drafts in every answer, as it was loaded with speculation={self.pipeline.modes[0]!r}: "
+                "load it with speculation='off', or on the CPU, to compare."
+            )
         if turn.stats is None or turn.stats.ttft_s is None:
             raise NotComparable("This answer has no token times to compare with: ask again first.")
         settings = replace(turn.settings, mode="off")

@@ -62,13 +62,19 @@ class Race:
         with errors_as_toasts(request):
             if mode == "off":
                 raise toast("race_plain", request)
+            if "off" not in self._assistant.pipeline.modes:
+                raise toast("race_always_drafts", request)
             asked, settings = Turn(text_of(prompt)), Settings.of(mode, *values).seeded()
             yield lanes_html(RaceState(asked, asked), mode, words), *toggled(False, True)
-            for state in self._assistant.race(asked, settings, str(request.session_hash)):
-                plain, drafted = state.plain, state.drafted
-                if redraw.is_due(drafted.complete or (plain.complete and not drafted.token_ids)):
-                    start = gr.Button(translate("race_again" if state.disturbed else "race_start"), visible=HIDDEN)
-                    yield lanes_html(state, mode, words), start, gr.skip()
+            try:
+                for state in self._assistant.race(asked, settings, str(request.session_hash)):
+                    plain, drafted = state.plain, state.drafted
+                    if redraw.is_due(drafted.complete or (plain.complete and not drafted.token_ids)):
+                        start = gr.Button(translate("race_again" if state.disturbed else "race_start"), visible=HIDDEN)
+                        yield lanes_html(state, mode, words), start, gr.skip()
+            except Exception:  # after an error, what waits for the end of this event may not run
+                yield gr.skip(), *toggled(True, False)
+                raise
 
 
 def lanes_html(state: RaceState, mode: str, words: Words) -> str:

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from ...browser import answered, ask, fits, opened
+from outrider.pipelines import PromptTooLong
+
+from ...browser import answered, ask, finish, fits, opened
 from ..scripted import BEGINNING, END, ScriptedPipeline
 
 expect.set_options(timeout=60_000)
@@ -118,6 +120,33 @@ def test_a_race_shows_how_much_of_its_prompt_is_read(page, pipeline) -> None:
     expect(page.locator("#lanes section").nth(1)).to_contain_text("Read 500 of 2,000 tokens (25%)")
     pipeline.streams[1].read_tokens = 2000
     expect(page.locator("#lanes .verdict")).to_contain_text("Identical 2 tokens")
+
+
+def test_after_a_race_that_failed_another_can_begin(page, pipeline) -> None:
+    pipeline.refusal = PromptTooLong("The prompt is too long: shorten it.")
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.get_by_text("The prompt is too long")).to_be_visible()
+    expect(page.locator("#start")).to_be_visible()
+    expect(page.locator("#race-stop")).not_to_be_visible()
+    pipeline.refusal = None
+    page.locator("#start").click()
+    expect(page.locator("#lanes .verdict")).to_contain_text("Identical 2 tokens")
+
+
+def test_where_every_answer_is_drafted_there_is_nothing_to_compare_with(serve, pipeline, open_context) -> None:
+    pipeline.device, pipeline.modes, pipeline.exact = "GPU", ("lookup", "auto"), False
+    pipeline.warm.set()
+    page = opened(serve(pipeline), open_context())
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    page.locator("#chat .act-receipt").click()
+    expect(page.get_by_text("drafts in every answer")).to_be_visible()
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.get_by_text("nothing to race against")).to_be_visible()
+    expect(page.locator("#start")).to_be_visible()
+    assert len(pipeline.requests) == 1
 
 
 def test_a_race_can_be_stopped(page, pipeline) -> None:
