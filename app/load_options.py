@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outrider.pipelines import InvalidOption, LLMPipeline
+from outrider.pipelines import InvalidOption, LLMPipeline, Pair
 from outrider.pipelines.devices.devices import CPU, NPU
+from outrider.pipelines.devices.genai_loading import GenaiLoading
+from outrider.pipelines.pipeline import OUTRIDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,12 @@ class LoadOptions:
             **self.properties,
         )
 
+    def forget(self, pair: Path) -> None:
+        """Have OpenVINO GenAI's ways of drafting be tried again. Raises BrokenPair and InvalidOption."""
+        if self.device not in (CPU, NPU) and self.engine != OUTRIDER:
+            exact = self.exact is not False
+            GenaiLoading(Pair.open(pair), self.device, exact=exact, properties=self.properties).forget()
+
     def on(self, device: str) -> LoadOptions:
         """The same on another device, without what was meant for the first."""
         if device == self.device:
@@ -53,5 +62,7 @@ def properties_of(given: Iterable[str]) -> dict[str, str | int]:
         name, equals, value = each.partition("=")
         if not name or not equals:
             raise InvalidOption(f"--property {each} is not possible: give NAME=VALUE, such as MAX_PROMPT_LEN=2048.")
+        if name in inspect.signature(LLMPipeline.__init__).parameters:
+            raise InvalidOption(f"--property {each} is not a property of OpenVINO: use the command's own options.")
         properties[name] = int(value) if value.removeprefix("-").isdecimal() else value
     return properties

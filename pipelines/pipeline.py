@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,14 +17,16 @@ from .devices.genai_engine import GenaiEngine
 from .devices.genai_loading import SPECULATIONS, GenaiLoading
 from .engine.backend import Backend
 from .engine.request import Request
-from .errors import InvalidOption, PromptTooLong, UnsupportedDevice
+from .errors import DeviceFailed, InvalidOption, PromptTooLong, UnsupportedDevice
 from .model.pair import Pair
 from .results import DecodedResults, DecodedText
-from .speculation.runtime import Runtime
+from .speculation.runtime import CACHE_TOKENS, Runtime
 from .stream import Stream
 from .structured.grammars import Grammars
 from .text.prompt import Inputs, Message, Prompt, encode_prompt, num_earlier_tokens, prompts_of
 from .text.tokenizer import TextStream, Tokenizer
+
+log = logging.getLogger(__name__)
 
 Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
 Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
@@ -121,7 +124,8 @@ class LLMPipeline:
         else:
             self._engine = self._with_genai(cache_tokens, exact, reference, speculation, draft_device, properties)
         if fallback is not None:
-            self._engine = Fallback(self._engine, lambda: self._on_cpu(cache_tokens, exact))
+            self._engine = Fallback(self._engine, lambda: self._on_cpu(exact))
+            self._cache_tokens = min(self._cache_tokens, CACHE_TOKENS)  # what the CPU has room for
 
     def _with_genai(
         self,
@@ -137,6 +141,8 @@ class LLMPipeline:
                 f"reference={str(reference)!r} has no effect on {self.device}, where OpenVINO GenAI drafts: leave it "
                 "out, or load the pair with device='CPU'."
             )
+        if exact:
+            log.warning("OpenVINO GenAI cannot promise the same text for the same seed on %s.", self.device)
         loading = GenaiLoading(
             self.pair, self.device, cache_tokens, exact is not False, speculation or AUTO, draft_device, properties
         )
@@ -145,9 +151,9 @@ class LLMPipeline:
         self._cache_tokens = loading.room.tokens
         return GenaiEngine(genai, loading.room, chosen)
 
-    def _on_cpu(self, cache_tokens: int | None, exact: bool | None) -> Backend:
+    def _on_cpu(self, exact: bool | None) -> Backend:
         """What takes over if the device fails."""
-        runtime = Runtime(self.pair, self.tokenizer, CPU, CPU, cache_tokens, exact, None, {})
+        runtime = Runtime(self.pair, self.tokenizer, CPU, CPU, None, exact, None, {})
         runtime.measure()
         return runtime.engine
 
@@ -172,6 +178,11 @@ class LLMPipeline:
         return self._speculation
 
     @property
+    def has_fallen_back(self) -> bool:
+        """Whether the device has failed, and the CPU answers in its place."""
+        return isinstance(self._engine, Fallback) and self._engine.has_failed
+
+    @property
     def backend(self) -> Backend:
         """What runs the requests. A server can call its `step` in a thread of its own."""
         return self._engine
@@ -181,8 +192,9 @@ class LLMPipeline:
         if that was not done before on this machine. Can be called in a thread of its own.
         """
         if self._speculation is not None:
-            self._speculation.prepare()
-            self._speculation.measure()
+            with self._failing_over():
+                self._speculation.prepare()
+                self._speculation.measure()
         length = min(40, min(self.max_context, self._cache_tokens) // 8)
         for mode in self.modes:
             (stream,) = self._open("def " * length, GenerationConfig(**WARM_UP, mode=mode), None)
@@ -304,6 +316,16 @@ class LLMPipeline:
             )
         return chosen
 
+    @contextmanager
+    def _failing_over(self) -> Iterator[None]:
+        """What a device fails to do beside its requests is left out if there is a fallback."""
+        try:
+            yield
+        except DeviceFailed as error:
+            if not isinstance(self._engine, Fallback):
+                raise
+            log.warning("%s", error)
+
     def _prompts(self, inputs: Inputs) -> list[Prompt]:
         prompts = prompts_of(inputs)
         if len(prompts) > 1 and self._history is not None:
@@ -318,7 +340,8 @@ class LLMPipeline:
             num_earlier = num_earlier_tokens(prompt, history, self.tokenizer, config.apply_chat_template, tokens)
         room = self._room(len(tokens), config)
         if self._speculation is not None and config.num_assistant_tokens is None and config.mode != "off":
-            self._speculation.measure()
+            with self._failing_over():
+                self._speculation.measure()
 
         def remember(written: str) -> None:
             if history is not None and isinstance(prompt, str):

@@ -59,6 +59,7 @@ class Stream(Iterator[Piece]):
                 return None
             if self._request.error is not None:
                 self._ended = True
+                self._engine.cancel(self._request)  # so that nothing goes on with it
                 raise self._request.error
             self._ended = self._request.finished
             spans = self._text.take(final=self._ended)

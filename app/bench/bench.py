@@ -74,6 +74,11 @@ def bench_command(
     tasks = first_of_each(_chosen(known, family), prompts_per_family)
     messages = Console(stderr=True)
     load = LoadOptions(device, draft_device, engine, exact=exact, properties=properties_of(openvino_property or ()))
+    if device.startswith("GPU") and engine != "outrider":
+        raise InvalidOption(
+            "The benchmark measures Outrider's engine: give --engine outrider. What OpenVINO GenAI's ways of drafting "
+            f"bring is told by outrider doctor --device {device}."
+        )
     pipeline = load.load(pair or _embedded_pair())
     modes = _modes(pipeline.modes, mode)
     with messages.status("Warming up and measuring what passes cost"):

@@ -294,7 +294,8 @@ class Assistant:
 
 def _time_saved(pipeline: LLMPipeline, generation: Generation, settings: Settings) -> TimeSaved | None:
     """The time that drafting saved; None in plain mode, or if the time of a plain pass is unknown."""
-    cost = pipeline.speculation.cost if settings.mode != "off" and pipeline.plans else None
+    is_known = settings.mode != "off" and pipeline.plans and not pipeline.has_fallen_back
+    cost = pipeline.speculation.cost if is_known else None
     if cost is None:
         return None
     middle = generation.stats.prompt_tokens + len(generation.token_ids) // 2

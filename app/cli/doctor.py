@@ -32,7 +32,9 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
 
     Raises what `LLMPipeline` raises.
     """
-    load = load or LoadOptions()
+    load = replace(load or LoadOptions(), fallback=None)  # which would be measured in place of the device
+    if again:
+        load.forget(pair)
     with console.status("Loading and measuring"):
         pipeline = load.load(pair)
         if pipeline.plans:
@@ -75,7 +77,7 @@ def _compare(loaded: LLMPipeline, console: Console, load: LoadOptions) -> None:
             try:
                 pipeline = replace(load, speculation=speculation).load(pair.path)
                 pipeline.warm_up()
-                options = {"max_new_tokens": TRIED_TOKENS, "ignore_eos": True}
+                options = {"max_new_tokens": TRIED_TOKENS, "ignore_eos": True, "do_sample": False}
                 stats = [pipeline.generate(prompt, **options).stats[0] for prompt in TRIED]
             except OutriderError as error:
                 speeds.add_row(speculation, f"[red]{escape(str(error))}[/]")

@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, TypeAlias
 
-from outrider.pipelines import LLMPipeline, Piece, Stream
+from outrider.pipelines import AUTO, LLMPipeline, Piece, Stream
 from outrider.pipelines.text.prompt import Inputs
 
 from .errors import ApiError, as_api_error
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 TRIAL_S = 30.0  # for one token
 TRIAL_EVERY_S = 5.0
-TRIAL: dict[str, Any] = {"max_new_tokens": 1, "apply_chat_template": False, "mode": "off", "do_sample": False}
+TRIAL: dict[str, Any] = {"max_new_tokens": 1, "apply_chat_template": False, "do_sample": False}
 
 Event: TypeAlias = "tuple[int, Piece] | ApiError"  # an answer's index and next piece, or the error of all
 
@@ -164,7 +164,8 @@ class Worker:
         """Generate a token; its outcome is recorded as that of any answer."""
 
         async def write() -> None:
-            answers = await self.open("def", TRIAL, 1, "prompt")
+            mode = "off" if "off" in self._pipeline.modes else AUTO
+            answers = await self.open("def", {**TRIAL, "mode": mode}, 1, "prompt")
             try:
                 async for _ in answers:
                     pass

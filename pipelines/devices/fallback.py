@@ -7,14 +7,15 @@ from collections.abc import Callable
 
 from ..engine.backend import Backend, Load
 from ..engine.request import Request
-from ..errors import DeviceFailed, OutriderError
+from ..errors import DeviceFailed
 
 log = logging.getLogger(__name__)
 
 
 class Fallback(Backend):
     """Serves requests with `first`, until its device fails. From then on a backend for the CPU, which `load` loads when
-    it is needed, serves them all: those that failed go on where they were, and new ones begin there.
+    it is needed, serves them all: those that failed go on where they were, and new ones begin there. If an answer finds
+    no memory left on the device, only that answer fails.
     """
 
     def __init__(self, first: Backend, load: Callable[[], Backend]) -> None:
@@ -22,6 +23,7 @@ class Fallback(Backend):
         self._first = first
         self._load = load
         self._second: Backend | None = None
+        self._can_load = True
         self._begun: list[Request] = []  # with `first`, and not seen to have ended
 
     @property
@@ -31,15 +33,24 @@ class Fallback(Backend):
 
     def add(self, request: Request) -> None:
         """Queue a request. Raises what the backend raises."""
-        backend = self._second or self._first
-        backend.add(request)
-        if backend is self._first:
-            self._begun.append(request)
+        if self._second is not None:
+            self._second.add(request)
+            return
+        self._begun.append(request)  # before it can fail
+        try:
+            self._first.add(request)
+        except Exception:
+            self._begun.remove(request)
+            raise
 
     def cancel(self, request: Request) -> None:
         with self.lock:
-            backend = self._first if self._second is None or request in self._begun else self._second
-            backend.cancel(request)
+            if self._second is None or request in self._begun:
+                self._first.cancel(request)
+            else:
+                self._second.cancel(request)
+            if request in self._begun:
+                self._begun.remove(request)
 
     @property
     def load(self) -> Load:
@@ -61,17 +72,22 @@ class Fallback(Backend):
                 self._second.step()
 
     def _take_over(self) -> None:
-        for request in [each for each in self._begun if each.finished]:
+        """Hand requests that the device failed to the CPU. If that cannot be loaded, they end with the failure."""
+        ended = [each for each in self._begun if each.finished]
+        for request in ended:
             self._begun.remove(request)
-            if isinstance(request.error, DeviceFailed):
-                failure, request.error = request.error, None
-                try:
-                    self._cpu(failure).add(request)
-                except OutriderError as error:  # such as a cache that is too small
-                    request.error = error
-
-    def _cpu(self, failure: DeviceFailed) -> Backend:
-        if self._second is None:
-            log.warning("Requests go on on the CPU from now on: %s", failure)
-            self._second = self._load()
-        return self._second
+        failed = [each for each in ended if isinstance(each.error, DeviceFailed) and each.error.__cause__ is not None]
+        if failed and self._second is None and self._can_load:
+            log.warning("Requests go on on the CPU from now on: %s", failed[0].error)
+            try:
+                self._second = self._load()
+            except Exception:
+                log.exception("The CPU cannot take over")
+                self._can_load = False
+        for request in failed if self._second is not None else ():
+            assert self._second is not None
+            request.error = None
+            try:
+                self._second.add(request)
+            except Exception as error:  # such as CacheTooSmall
+                request.error = error

@@ -35,7 +35,8 @@ def to_genai(
     if speculation == "draft" and not config.greedy:
         raise InvalidOption(
             "Sampling with a draft model is not possible here, since OpenVINO GenAI then samples from another "
-            "distribution (its issue 4190): set do_sample=False, or load the pair with speculation='lookup'."
+            "distribution (its issue 4190): ask for temperature 0 (do_sample=False), or load the pair with "
+            "speculation='lookup'."
         )
     options = {
         "max_new_tokens": max_new_tokens,

@@ -31,7 +31,7 @@ class GenaiEngine(QueueingBackend):
     It cannot promise what `Engine` does: how a device rounds depends on how tokens are cut into passes, and nobody
     feeds it with care for that. GenAI cannot switch its drafting for one request. A pass gives its streamer all tokens
     that it accepts and one of the target's own, so accepted ones are known, and those that were rejected are not:
-    `Statistics.drafted` counts the accepted ones. `Statistics.cached_tokens` is 0, also where `exact=False` lets GenAI
+    `Statistics.drafted` is 0. `Statistics.cached_tokens` is 0, also where `exact=False` lets GenAI
     keep prompts: it does not tell what it took over. Nor does it tell the models' time from its own, so `target_s` is
     all of it.
 
@@ -111,13 +111,11 @@ class _Answer:
                 "tokens, as it does when its memory is full: shorten the prompt, or lower max_new_tokens."
             )
         num_before = self.request.num_new
-        drafted = [SOURCES[self._speculation]] * (len(tokens) - 1)
-        self.request.extend(tokens, [*drafted, TARGET])
+        num_accepted = len(tokens) - 1
+        self.request.extend(tokens, [*[SOURCES[self._speculation]] * num_accepted, TARGET])
         sources = tuple(self.request.sources[num_before:])
-        record = PassRecord(
-            self._until, written_at, written_at - self._until, 0.0, self._rows + len(drafted), tuple(drafted), sources
-        )
-        self.request.trace.append(record)
+        passed_s, rows = written_at - self._until, self._rows + num_accepted
+        self.request.trace.append(PassRecord(self._until, written_at, passed_s, 0.0, rows, sources=sources))
         self._until, self._rows = written_at, 1
 
     def stop(self) -> None:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import logging
 import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import openvino_genai
 
 from ..config import AUTO, UNLIMITED, GenerationConfig
 from ..engine.room import Room
-from ..errors import InvalidOption, UnsupportedDevice, reason_of
+from ..errors import DeviceFailed, InvalidOption, UnsupportedDevice, reason_of
 from ..model.pair import Pair
 from ..model.processor import PRECISION
 from ..model.profile import keep, kept, profile_path
@@ -32,6 +34,7 @@ TRIED = (  # to copy from, and not
     "Explain in a few sentences why the sky is blue during the day and red in the evening.",
 )
 TRIED_TOKENS = 48  # of an answer to each
+SAMPLE_BYTES = 1 << 16  # of the weights, which tell models of one size apart
 TRIED_S = 1.0  # answers are repeated for so long, as a busy machine may delay them
 
 log = logging.getLogger(__name__)
@@ -82,6 +85,11 @@ class GenaiLoading:
                 f"speculation='draft' needs a draft model, and {self.pair.path} has none: choose 'lookup', or export "
                 "the pair with --draft."
             )
+        if self.draft_device != CPU and self.speculation != "draft":
+            raise InvalidOption(
+                f"draft_device={self.draft_device!r} has no effect with speculation={self.speculation!r}: give "
+                "speculation='draft', or leave it out."
+            )
         if self.cache_tokens is not None and not SCHEDULING.isdisjoint(self.properties):
             raise InvalidOption(
                 f"cache_tokens={self.cache_tokens} is not possible together with "
@@ -92,14 +100,27 @@ class GenaiLoading:
         """The pipeline, and how it drafts: one of SPECULATIONS but "auto". Raises UnsupportedDevice."""
         if self.speculation != AUTO:
             return self._loaded(self.speculation), self.speculation
-        about = {**self.properties, "cache_tokens": self.cache_tokens}
-        path = profile_path(self.pair, self.device, about, self.exact).with_suffix(".speculation.json")
-        known = kept(path, Choice)
+        known = kept(self._choice_path, Choice)
         if known is not None and known.speculation in SPECULATIONS[:2]:
             return self._loaded(known.speculation), known.speculation
         chosen = self._faster()
-        keep(path, Choice(chosen))
+        keep(self._choice_path, Choice(chosen))
         return self._loaded(chosen), chosen
+
+    def forget(self) -> None:
+        """Have "auto" try again which way is faster."""
+        self._choice_path.unlink(missing_ok=True)
+
+    @property
+    def _choice_path(self) -> Path:
+        """The file that remembers the choice, which also depends on what the model writes, and so on its weights."""
+        weights = self.pair.target / "openvino_model.bin"
+        with weights.open("rb") as file:
+            file.seek(weights.stat().st_size // 2)
+            sample = hashlib.sha256(file.read(SAMPLE_BYTES)).hexdigest()
+        about = {**self.properties, "cache_tokens": self.cache_tokens, "genai": openvino_genai.get_version()}
+        about |= {"weights": (weights.stat().st_size, sample)}
+        return profile_path(self.pair, self.device, about, self.exact).with_suffix(".speculation.json")
 
     @property
     def room(self) -> Room:
@@ -122,8 +143,11 @@ class GenaiLoading:
         times_s = {}
         for speculation in ("off", "lookup"):
             try:
-                times_s[speculation] = _answers_s(self._loaded(speculation), speculation)
-            except UnsupportedDevice as error:
+                pipeline = self._loaded(speculation)
+                with devices.failing(self.device):
+                    times_s[speculation] = _answers_s(pipeline, speculation)
+                del pipeline
+            except (UnsupportedDevice, DeviceFailed) as error:
                 if speculation == "off":
                     raise
                 log.warning("Prompt lookup is not possible on %s, so nothing is drafted: %s", self.device, error)

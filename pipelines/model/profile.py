@@ -37,12 +37,19 @@ def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: 
     models = [path for path in (pair.target, pair.draft) if path is not None]
     core = ov.Core()
     threads = core.get_property("CPU", "INFERENCE_NUM_THREADS")
-    names = [core.get_property(each, "FULL_DEVICE_NAME") for each in ("CPU", device) if each in core.available_devices]
+    names = [_full_name(core, each) for each in dict.fromkeys(("CPU", device))]
     about = [device, ov.get_version(), threads, names, sorted(properties.items()), exact, instruction_limit()]
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
         digest.update((model / "openvino_model.xml").read_bytes())
     return cache_folder() / "cost" / f"{digest.hexdigest()[:32]}.json"
+
+
+def _full_name(core: ov.Core, device: str) -> str | None:
+    try:
+        return str(core.get_property(device, "FULL_DEVICE_NAME"))
+    except RuntimeError:  # such as a device whose code computes on the CPU
+        return None
 
 
 def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:

@@ -103,6 +103,11 @@ class Runtime:
                 "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
                 "may give another text in another mode."
             )
+        if draft_device != CPU and pair.draft is None:
+            raise InvalidOption(
+                f"draft_device={draft_device!r} needs a draft model, and {pair.path} has none: leave it out, or export "
+                "the pair with --draft."
+            )
         self._draft: Target | None = None
         self._draft_device = draft_device
         kinds = (grammar, suffix, retrieval, draft_model, draft_model_policy)
@@ -190,7 +195,6 @@ class Runtime:
             self._learn_costs(math.inf, anew=True)
 
     def _learn_costs(self, budget_s: float, anew: bool) -> None:
-        self._is_measured = True
         if anew:
             self._profile.unlink(missing_ok=True)
         room = min(MEASURED_TOKENS, self._room)
@@ -210,6 +214,7 @@ class Runtime:
                 return CostModel.measure(target, draft, room, rows.fewest, rows.most, token_share, budget_s)
 
         self._planner.cost = measured_cost(self._profile, measured)
+        self._is_measured = True
         if self._planner.cost is not None and self._draft_device != CPU:
             self._warn_if_it_loses(self._planner.cost)
 

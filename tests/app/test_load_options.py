@@ -37,6 +37,12 @@ def test_properties_are_names_with_values():
     assert properties_of(given) == expected
 
 
+@pytest.mark.parametrize("name", ["device", "exact", "cache_tokens", "models_path", "self", "properties"])
+def test_options_of_the_pipeline_are_no_properties(name):
+    with pytest.raises(InvalidOption, match=f"--property {name}=1 is not a property of OpenVINO"):
+        properties_of([f"{name}=1"])
+
+
 @pytest.mark.parametrize("given", ["MAX_PROMPT_LEN", "=4", ""])
 def test_what_is_no_property_is_refused_with_what_to_give(given):
     with pytest.raises(InvalidOption, match=rf"--property {given} is not possible: give NAME=VALUE"):

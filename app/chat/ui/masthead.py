@@ -56,6 +56,8 @@ class Masthead:
 
     def _small_print(self, words: Words) -> str:
         pipeline = self._assistant.pipeline
+        if pipeline.has_fallen_back:
+            return words("fallen_back", device=pipeline.device)
         if not pipeline.plans:
             return words("genai", device=pipeline.device)
         return words("exact" if pipeline.exact else "inexact")

@@ -148,7 +148,10 @@ def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
         figures.append(words("speed", rate=f"{stats.tokens_per_s:,.{0 if stats.tokens_per_s >= 10 else 1}f}"))
     figures.append(words.count(stats.passes, "pass", "passes"))
     accepted, drafted = f"{stats.accepted:,}", f"{stats.drafted:,}"
-    figures.append(words("accepted", accepted=accepted, drafted=drafted) if stats.drafted else words("undrafted"))
+    if stats.drafted:
+        figures.append(words("accepted", accepted=accepted, drafted=drafted))
+    else:  # OpenVINO GenAI does not tell how many it rejected
+        figures.append(words("accepted_alone", accepted=accepted) if stats.accepted else words("undrafted"))
     return figures
 
 

@@ -114,6 +114,7 @@ class ScriptedPipeline:
 
     modes = ("off", "lookup", "suffix", "draft", "chained", "auto")
     device = draft_device = "CPU"
+    has_fallen_back = False
     max_context = 2048
     exact = True
     tokenizer = ScriptedTokenizer()

@@ -11,6 +11,7 @@ import pytest
 from outrider.app.server import worker
 from outrider.app.server.limits import Limits
 from outrider.pipelines import LLMPipeline
+from tests.pipelines.devices.elsewhere import Elsewhere
 
 from .serving import MODEL, Served, running
 
@@ -51,6 +52,18 @@ def test_a_model_that_fails_to_start_is_told(pipeline: LLMPipeline, monkeypatch:
     with running(pipeline) as served:
         assert "failed to start" in reason_of(served)
         assert served.post("/v1/completions", ASKED).status_code == 503
+
+
+def test_a_device_that_always_drafts_is_well_again_when_it_answers(embedded_pair, monkeypatch) -> None:
+    elsewhere = Elsewhere(embedded_pair, "GPU")
+    monkeypatch.setattr(worker, "TRIAL_EVERY_S", 0.0)
+    with running(elsewhere.open(speculation="lookup")) as served:
+        assert is_ok(served)
+        elsewhere.faulty.fails_after = 0
+        assert served.post("/v1/completions", ASKED).status_code == 500
+        assert "Answers fail" in reason_of(served)
+        elsewhere.faulty.fails_after = None
+        assert is_ok(served)
 
 
 def test_a_model_whose_passes_fail_is_told_until_one_succeeds(own: Served, monkeypatch: pytest.MonkeyPatch) -> None:

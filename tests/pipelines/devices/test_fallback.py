@@ -148,13 +148,73 @@ def test_requests_that_wait_are_answered_as_well_and_can_be_cancelled(embedded_p
     assert (load.waiting, load.running, load.cache_used) == (0, 0, 0)
 
 
+def test_a_device_that_fails_from_the_beginning_is_replaced(opened, monkeypatch, tmp_path):
+    """Also while it warms up, and while its passes are measured."""
+    monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
+    for first in ("warm_up", "answer"):
+        device = opened(fallback="CPU")
+        device.fail_after(0)
+        if first == "warm_up":
+            device.pipeline.warm_up()
+        assert len(device.answer(RENAME)[1]) == 30
+        assert device.pipeline.has_fallen_back
+
+
+def test_if_the_cpu_cannot_be_loaded_either_the_devices_failure_is_said(embedded_pair, monkeypatch, caplog):
+    device = with_genai(embedded_pair, fallback="CPU")
+    monkeypatch.setattr(type(device.pipeline), "_on_cpu", lambda *args: 1 / 0)
+    device.fail_after(2)
+    streams = device.pipeline.streams([RENAME, CODE], **OPTIONS)
+    for stream in streams:
+        with pytest.raises(DeviceFailed, match=FAILURE):
+            stream.finish()
+        assert stream.ended
+    assert caplog.text.count("The CPU cannot take over") == 1
+    device.fail_after(None)
+    assert len(device.answer(RENAME)[1]) == 30
+
+
+def test_an_answer_that_finds_no_memory_is_refused_alone(embedded_pair):
+    elsewhere = Elsewhere(embedded_pair, "GPU")
+    pipeline = elsewhere.open(fallback="CPU")
+    elsewhere.faulty.fails_after, elsewhere.faulty.error = 2, None
+    with pytest.raises(DeviceFailed, match="memory is full"):
+        pipeline.generate(RENAME, **OPTIONS)
+    assert not pipeline.has_fallen_back
+
+
+def test_a_failure_that_was_told_is_not_answered_as_well(embedded_pair):
+    """Where somebody else stepped the device's own engine, as `forget_prompts` does."""
+    device = on_gpu(embedded_pair, fallback="CPU")
+    device.answer(CODE)
+    stream = device.pipeline.stream(RENAME, **OPTIONS)
+    next(stream)
+    device.fail_after(0)
+    device.pipeline.speculation.engine.step()
+    with pytest.raises(DeviceFailed):
+        stream.take()
+    device.pipeline.backend.step()
+    load = device.pipeline.backend.load
+    assert (load.waiting, load.running, load.cache_used) == (0, 0, 0)
+
+
+def test_an_answer_without_a_limit_has_room_on_the_cpu_as_well(embedded_pair, monkeypatch):
+    monkeypatch.setattr("outrider.pipelines.pipeline.CACHE_TOKENS", 256)
+    monkeypatch.setattr("outrider.pipelines.speculation.runtime.CACHE_TOKENS", 256)
+    device = with_genai(embedded_pair, fallback="CPU")
+    device.fail_after(3)
+    answer = device.pipeline.generate(RENAME, ignore_eos=True).generations[0]
+    assert answer.finish_reason == "length"
+    assert answer.stats.prompt_tokens + answer.stats.new_tokens == 256
+
+
 def test_what_is_not_the_devices_fault_stays_an_error(npu_pair, monkeypatch):
     device = on_npu(npu_pair, fallback="CPU")
     target = device.pipeline.speculation._target
     monkeypatch.setattr(target, "forward", lambda windows: [float("nan") * row for row in _rows(target, windows)])
     with pytest.raises(BrokenLogits):
         device.answer(RENAME)
-    assert not device.pipeline.backend.has_failed
+    assert not device.pipeline.has_fallen_back
 
 
 def _rows(target: Any, windows: Any) -> Iterator[Any]:

@@ -8,11 +8,13 @@ from pathlib import Path
 import openvino_genai
 import pytest
 
+from outrider.app.load_options import LoadOptions
 from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline
 from outrider.pipelines.devices import genai_loading
 from outrider.pipelines.devices.genai_config import to_genai
 from outrider.pipelines.devices.genai_loading import TRIED
 from outrider.pipelines.model import profile
+from tests.on_gpu import gpu_present
 from tests.on_npu import OnCpu
 
 from .elsewhere import Elsewhere
@@ -71,6 +73,7 @@ def test_tokens_are_owed_to_whom_drafted_them(drafting):
         assert record.sources == (drafter,) * (len(record.sources) - 1) + ("target",)
     assert sum((record.sources for record in answer.trace), ()) == answer.sources
     assert answer.stats.accepted_by == {drafter: answer.sources.count(drafter)}
+    assert answer.stats.drafted == 0, "nobody tells how many were rejected"
 
 
 def test_answers_end_at_any_token_that_is_to_end_them(drafting):
@@ -180,6 +183,35 @@ def test_where_prompt_lookup_is_not_possible_nothing_is_drafted(elsewhere, cache
     assert "Prompt lookup is not possible on GPU" in caplog.text
 
 
+def test_a_way_that_fails_when_it_is_tried_is_not_taken(elsewhere, cache, monkeypatch, caplog):
+    def answers_s(pipeline: object, speculation: str) -> float:
+        if speculation == "lookup":
+            raise RuntimeError("Exception from src/plugin.cpp:7:\nout of registers\n")
+        return 1.0
+
+    monkeypatch.setattr(genai_loading, "_answers_s", answers_s)
+    assert elsewhere.open(speculation="auto").modes == ("off",)
+    assert "out of registers" in caplog.text
+
+
+def test_what_is_faster_is_found_out_again_for_other_weights_and_when_asked(
+    embedded_pair, cache, monkeypatch, tmp_path
+):
+    tried = []
+    monkeypatch.setattr(genai_loading, "_answers_s", lambda pipeline, speculation: tried.append(speculation) or 1.0)
+    other = shutil.copytree(embedded_pair, tmp_path / "other")
+    weights = other / "target" / "openvino_model.bin"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    for pair in (embedded_pair, other, other):
+        Elsewhere(pair, "GPU").open(speculation="auto")
+    assert tried == ["off", "lookup"] * 2
+    LoadOptions("GPU").forget(other)
+    Elsewhere(other, "GPU").open(speculation="auto")
+    assert tried == ["off", "lookup"] * 3
+
+
 def test_what_is_not_possible_is_refused_with_what_to_do(embedded_pair, elsewhere, tmp_path):
     with pytest.raises(InvalidOption, match=r"speculation='suffix' .*'off', 'lookup', 'draft', 'auto'"):
         elsewhere.open(speculation="suffix")
@@ -191,6 +223,15 @@ def test_what_is_not_possible_is_refused_with_what_to_do(embedded_pair, elsewher
         LLMPipeline(embedded_pair, engine="genai")
     with pytest.raises(InvalidOption, match=r"engine='vllm' is not possible: give 'outrider' or 'genai'"):
         LLMPipeline(embedded_pair, engine="vllm")
+    with pytest.raises(InvalidOption, match=r"draft_device='GPU.1' has no effect with speculation='auto'"):
+        elsewhere.open(speculation="auto", draft_device="GPU.1")
     alone = shutil.copytree(embedded_pair / "target", tmp_path / "alone")
     with pytest.raises(InvalidOption, match=r"needs a draft model.*export the pair with --draft"):
         Elsewhere(alone, "GPU").open(speculation="draft")
+    with gpu_present(), pytest.raises(InvalidOption, match=r"draft_device='GPU' needs a draft model"):
+        LLMPipeline(alone, draft_device="GPU")
+
+
+def test_exactness_that_was_asked_for_and_cannot_be_had_is_said(elsewhere, caplog):
+    assert not elsewhere.open(exact=True).exact
+    assert "cannot promise the same text for the same seed on GPU" in caplog.text
