@@ -52,8 +52,8 @@ class LLMPipeline:
     reference: a folder of text files that answers may quote; its index is saved in the user's cache folder.
     properties: OpenVINO properties of the target.
 
-    On an NPU requests are served one after the other, by the same engine and with all modes, and `exact` is False:
-    texts of one seed can differ from mode to mode. In place of `cache_tokens` it has the properties MAX_PROMPT_LEN
+    On an NPU requests are served one after the other, by the same engine and with all modes. `exact` is what a check
+    finds when the pair is first loaded there. In place of `cache_tokens` it has the properties MAX_PROMPT_LEN
     (1024 unless given) and MIN_RESPONSE_LEN (128), the most tokens of a prompt and the room behind it, and it takes
     symmetric int4 weights (see `NpuModel`).
 

@@ -67,6 +67,9 @@ def _compare(loaded: LLMPipeline, console: Console, load: LoadOptions) -> None:
     table.add_row("exactness", "[yellow]the same seed can give another text[/]")
     table.add_row("chosen", f"speculation={loaded.modes[0]!r}")
     table.add_row("context", f"{loaded.max_context:,} tokens")
+    models = filter(None, (loaded.pair.target, loaded.pair.draft))
+    sizes = [(model / "openvino_model.bin").stat().st_size for model in models]
+    table.add_row("memory", " and ".join(f"{size / MEGABYTE:,.0f} MB" for size in sizes) + " of weights, and the cache")
     speeds = Table(title=f"Speed of {len(TRIED)} answers of {TRIED_TOKENS} tokens", title_justify="left")
     for column in ("speculation", "tokens/s", "relative", "tokens a pass"):
         speeds.add_column(column, justify="left" if column == "speculation" else "right")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ DEFAULTS = {MAX_PROMPT_LEN: 1024, MIN_RESPONSE_LEN: 128}  # GenAI's
 DECODING_ROWS = "NPUW_LLM_MAX_GENERATION_TOKEN_LEN"
 NUM_DECODING_ROWS = 8  # rows come in multiples of eight
 COMPILED = {"NPU_USE_NPUW": "YES", "NPUW_LLM": "YES", "NPUW_LLM_BATCH_DIM": 0, "NPUW_LLM_SEQ_LEN_DIM": 2}
+CHECKED_TOKENS, SEED = 96, 0  # of the text that exactness is tried with
 CACHE_BYTES = 2  # of a number in the cache, which is kept in f16
 
 
@@ -29,8 +31,8 @@ class NpuModel:
 
     A prompt is read whole, in one pass; a pass that decodes has `rows.most` rows, however many are wanted, and takes as
     long for each number of them. The cache holds one sequence. A pass begins behind the tokens that are kept: what
-    was computed from its first position on is overwritten, so rejected tokens need no more (OpenVINO's pull request
-    31578), and position 0 begins another sequence.
+    the last pass computed from that position on is overwritten, so rejected tokens need no more (OpenVINO's pull
+    request 31578), and position 0 begins another sequence.
 
     properties: those of OpenVINO, and MAX_PROMPT_LEN and MIN_RESPONSE_LEN, the most tokens of a prompt and those of an
         answer that have room behind it. With NPUW_DEVICES="CPU", OpenVINO's code for NPUs computes on the CPU.
@@ -56,7 +58,7 @@ class NpuModel:
                 f"OpenVINO could not compile {folder} for an NPU ({reason_of(error)}): update the device's driver, "
                 "check the properties, or use another device."
             ) from error
-        self._num_cached = 0
+        self._num_cached = self._last_start = 0
         self.num_tokens = sum(lengths.values())
         self.num_prompt_tokens = lengths[MAX_PROMPT_LEN]
         self.rows = Rows(most=num_rows, whole_prompt=self.num_prompt_tokens)
@@ -76,14 +78,16 @@ class NpuModel:
         (window,) = windows
         start, end = window.start, window.start + len(window.tokens)
         most = self.rows.most if start else self.num_prompt_tokens
-        if start > self._num_cached or end > self.num_tokens or len(window.tokens) > most:
+        is_next = not start or self._last_start <= start <= self._num_cached
+        if not is_next or end > self.num_tokens or len(window.tokens) > most:
             raise ValueError(
-                f"A pass over the tokens {start} to {end} is not possible: {self._num_cached} are cached, there is "
-                f"room for {self.num_tokens}, and a pass has {most} rows at most."
+                f"A pass over the tokens {start} to {end} is not possible: {self._num_cached} are cached, of which the "
+                f"last pass computed those from {self._last_start} on, there is room for {self.num_tokens}, and a pass "
+                f"has {most} rows at most."
             )
         if window.num_rows > self.rows.most:
             raise ValueError(f"A pass has logits for {self.rows.most} rows at most, not {window.num_rows}.")
-        self._num_cached = start  # if the pass fails, the rest is lost
+        self._num_cached = self._last_start = start  # if the pass fails, the rest is lost
         tokens = np.array([window.tokens], np.int64)
         if end == 1:  # one row alone does not begin another sequence, but is put behind the one before
             tokens = np.repeat(tokens, 2, axis=1)
@@ -96,10 +100,38 @@ class NpuModel:
         last = len(logits) - (tokens.shape[1] - len(window.tokens))
         return [logits[last - window.num_rows : last]]
 
+    def is_exact(self) -> bool:
+        """Whether logits are bitwise the same however the tokens behind a prompt are split into passes, rejected ones
+        among them. Overwrites the cache."""
+        rng = random.Random(SEED)
+        num_tokens = min(CHECKED_TOKENS, self.num_tokens - self.rows.most)
+        tokens = [rng.randrange(self.vocabulary_size) for _ in range(num_tokens)]
+        num_prompt = min(len(tokens) // 2, self.num_prompt_tokens)
+
+        def read(num_rows: int) -> Iterator[NDArray[np.float32]]:
+            """The logits of each token behind the prompt, from passes of so many rows of which some are rejected."""
+            self.forward([Window(tokens[:num_prompt], 0, [0])])
+            start = num_prompt
+            while start < len(tokens):
+                num_kept = min(rng.randint(1, num_rows), len(tokens) - start)
+                rejected = [rng.randrange(self.vocabulary_size) for _ in range(num_rows - num_kept)]
+                fed = [*tokens[start : start + num_kept], *rejected]
+                yield from self.forward([Window(fed, start, [0], num_rows)])[0][:num_kept].copy()
+                start += num_kept
+
+        alone = list(read(1))
+        return all(
+            np.array_equal(one, other)
+            for num_rows in range(2, self.rows.most + 1)
+            for one, other in zip(alone, read(num_rows), strict=True)
+        )
+
     def occupy(self, blocks: Sequence[int]) -> None:
         """Nothing needs to be filled: `blind_pass` reads as many tokens as it wants cached."""
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
+        if context < self._last_start:
+            self._num_cached = 0
         while self._num_cached < context:
             most = self.rows.most if self._num_cached else self.num_prompt_tokens
             tokens = [0] * min(most, context - self._num_cached)

@@ -23,7 +23,7 @@ from ..errors import InvalidOption
 from ..model.paged_model import BLOCK_SIZE, PagedModel
 from ..model.pair import Pair, context_length
 from ..model.processor import GROUP_SIZE, PRECISION
-from ..model.profile import cache_folder, measured_cost, profile_path
+from ..model.profile import cache_folder, keep, kept, measured_cost, profile_path
 from ..model.target import Target
 from ..model.tuning import Compilation, load_target
 from ..model.vocabulary import check_same_vocabulary
@@ -89,7 +89,7 @@ class Runtime:
             properties = {**pair.properties, **properties}
             loaded = _on_cpu(pair, cache_tokens, exact, properties)
         elif device == NPU:
-            loaded = _on_npu(pair, cache_tokens, properties)
+            loaded = _on_npu(pair, cache_tokens, exact, properties)
         else:
             loaded = _on_gpu(pair, device, cache_tokens, exact, properties)
         self._target, self.compilation, self._compiled = loaded.target, loaded.compilation, loaded.path
@@ -254,8 +254,11 @@ def _on_cpu(pair: Pair, cache_tokens: int | None, exact: bool | None, properties
     return _Loaded(target, compilation, pool, Room.of(pool), path)
 
 
-def _on_npu(pair: Pair, cache_tokens: int | None, properties: Mapping[str, Any]) -> _Loaded:
-    """The cache holds one sequence, so the pool has a single block, as long as that."""
+def _on_npu(
+    pair: Pair, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]
+) -> _Loaded:
+    """The cache holds one sequence, so the pool has a single block, as long as that. Exactness costs nothing, since
+    every pass has as many rows."""
     if cache_tokens is not None:
         raise InvalidOption(
             f"cache_tokens={cache_tokens} is not possible on an NPU: give MAX_PROMPT_LEN and MIN_RESPONSE_LEN."
@@ -263,7 +266,12 @@ def _on_npu(pair: Pair, cache_tokens: int | None, properties: Mapping[str, Any])
     target = NpuModel(pair.target, properties)
     room = Room(target.num_tokens, "a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN", target.num_prompt_tokens)
     pool = BlockPool(1, target.num_tokens)
-    return _Loaded(target, Compilation(False, target.precision, rows=target.rows), pool, room)
+    path = profile_path(pair, NPU, properties, exact).with_suffix(COMPILATION)
+    compilation = kept(path, Compilation)
+    if compilation is None:
+        compilation = Compilation(exact is not False and target.is_exact(), target.precision, rows=target.rows)
+        keep(path, compilation)
+    return _Loaded(target, compilation, pool, room, path)
 
 
 def _on_gpu(

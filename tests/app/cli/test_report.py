@@ -61,6 +61,7 @@ def test_of_a_gpu_the_doctor_tells_which_way_of_drafting_pays(embedded_pair, tmp
     for name, (rate, relative, tokens) in figures.items():
         assert relative == pytest.approx(rate / rates["off"], rel=0.02)
         assert (tokens == 1) == (name == "off")
+    assert "6 MB and 1 MB of weights" in shown
     chosen = re.search(r"speculation='(\w+)'", shown)
     assert chosen is not None
     assert chosen[1] in ("off", "lookup")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,7 +23,9 @@ from outrider.pipelines import (
     UnsupportedModel,
 )
 from outrider.pipelines.devices import devices
-from outrider.pipelines.devices.npu_model import require_symmetric_int4
+from outrider.pipelines.devices.npu_model import NpuModel, require_symmetric_int4
+from outrider.pipelines.model.target import Rows, Window
+from outrider.pipelines.speculation import runtime
 from tests.on_npu import STAND_IN, OnCpu
 
 MODES = ("off", "lookup", "suffix", "draft", "chained", "auto")
@@ -165,6 +167,60 @@ def test_a_prompt_is_read_whole_however_long(pipeline, reference, mode):
     assert answer.stats.passes <= 6
 
 
+class Fake(NpuModel):
+    """Its logits are those of the text before each row, unless it `breaks` in some way."""
+
+    def __init__(self, breaks: str | None) -> None:
+        self.vocabulary_size, self.num_tokens, self.num_prompt_tokens = 50, 200, 100
+        self.rows = Rows(most=8, whole_prompt=100)
+        self._breaks = breaks
+        self._text: list[int] = []
+
+    def forward(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        (window,) = windows
+        kept = self._text[: window.start + (self._breaks == "rejected tokens")]
+        self._text = [*kept, *window.tokens][: window.start + len(window.tokens)]
+        rows = np.zeros((len(window.tokens), 50), np.float32)
+        for i in range(len(rows)):
+            rows[i] = hash((*self._text[: window.start + i + 1],)) % 997
+        if (self._breaks, len(rows)) in (("seven rows", 7), ("a single row", 1)):
+            rows += 1e-3
+        if self._breaks == "later rows":
+            rows[4:] += 1e-3
+        return [rows[len(rows) - window.num_rows :]]
+
+
+@pytest.mark.parametrize("breaks", [None, "rejected tokens", "seven rows", "a single row", "later rows"])
+def test_the_check_of_exactness_finds_what_depends_on_the_cut(breaks):
+    assert Fake(breaks).is_exact() == (breaks is None)
+
+
+def test_exactness_is_what_the_check_finds_and_is_remembered(npu_pair, monkeypatch, tmp_path):
+    monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
+    for found in (True, False):
+        monkeypatch.setattr(NpuModel, "is_exact", lambda model, found=found: found)
+        for exact, expected in ((None, True), (False, False)):
+            assert LLMPipeline(npu_pair, "NPU", exact=exact, **STAND_IN).exact == expected
+
+
+def test_passes_behind_any_context_can_be_timed_in_any_order(small):
+    target = small.speculation._target
+    for rows, context in ((1, 50), (8, 50), (2, 20), (8, 60), (1, 0), (3, 90)):
+        target.blind_pass(rows, context, [0])
+        assert target._num_cached == context + rows
+
+
+def test_a_pass_does_not_begin_before_the_last_one(small):
+    """OpenVINO takes back what the last pass computed, and nothing before."""
+    target = small.speculation._target
+    target.forward([Window([5, 6, 7, 8], 0, [0])])
+    target.forward([Window([9, 10], 4, [0])])
+    target.forward([Window([11], 5, [0])])
+    with pytest.raises(ValueError, match=r"A pass over the tokens 4 to 5 is not possible"):
+        target.forward([Window([9], 4, [0])])
+    target.forward([Window([11], 5, [0])])
+
+
 def test_what_has_no_room_is_refused_with_what_to_do(small):
     with pytest.raises(PromptTooLong, match=r"prepared for 64: .*a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN"):
         small.generate(CODE * 9, max_new_tokens=1)
@@ -195,9 +251,11 @@ def test_log_probabilities_structure_and_biases_are_those_of_the_engine(pipeline
     assert pipeline.generate("x", max_new_tokens=3, logit_bias={300: 100.0}).generations[0].token_ids == (300,) * 3
 
 
-def test_nothing_is_promised_but_all_is_drafted(pipeline, npu_pair, caplog):
-    assert (pipeline.exact, pipeline.modes, pipeline.device) == (False, MODES, "NPU")
+def test_everything_is_drafted_and_a_promise_that_cannot_be_kept_is_said(pipeline, npu_pair, caplog, monkeypatch):
+    assert (pipeline.modes, pipeline.device) == (MODES, "NPU")
     assert pipeline.speculation.cost.rows == (1, 8)
+    monkeypatch.setattr(runtime, "kept", lambda path, kind: None)
+    monkeypatch.setattr(NpuModel, "is_exact", lambda model: False)
     with caplog.at_level(logging.WARNING):
         LLMPipeline(npu_pair, "NPU", exact=True, **STAND_IN)
     assert "another text in another mode" in caplog.text
