@@ -84,7 +84,8 @@ def export_command(
         remote_code=trust_remote_code,
         announce=clocked(),
     )
-    typer.echo(f"Made {folder}. Try it: outrider chat --pair {folder}")
+    on_device = "" if device == "CPU" else f" --device {device}"
+    typer.echo(f"Made {folder}. Try it: outrider chat --pair {folder}{on_device}")
 
 
 def main(arguments: list[str]) -> None:

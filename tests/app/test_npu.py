@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -45,14 +46,19 @@ def test_a_client_of_the_server_gets_the_same_text_in_every_mode(pipeline: LLMPi
     assert len(texts) == 1
 
 
-def test_the_page_tells_the_device_and_answers_with_drafts(pipeline: LLMPipeline, serve, open_context) -> None:
+def test_the_page_tells_the_device_and_answers_in_every_mode(pipeline: LLMPipeline, serve, open_context) -> None:
     page = open_context().new_page()
     page.goto(serve(pipeline, "npu"))
     expect(page.locator("#status")).to_contain_text("ready on NPU", timeout=60_000)
     promise = "changes the speed, never the text" if pipeline.exact else "can change the text"
     expect(page.locator("#small-print")).to_contain_text(promise)
     expect(page.locator("#mode label")).to_have_count(len(pipeline.modes))
-    page.locator("#mode").get_by_text("Automatic").click()
-    page.locator("#chat .example").get_by_text(EXAMPLES[-1].title, exact=True).click()
-    expect(page.locator("#chat .figures")).to_contain_text("tokens/s", timeout=60_000)
-    expect(page.locator("#chat .figures")).to_contain_text("accepted")
+    for mode in ("Plain", "Prompt lookup", "Text index", "Draft model", "Chained", "Automatic"):
+        page.locator("#mode").get_by_text(mode, exact=True).click()
+        page.locator("#chat .example").get_by_text(EXAMPLES[-1].title, exact=True).click()
+        figures = page.locator("#chat .figures")
+        expect(figures).to_contain_text(re.compile(f"^{mode}.*tokens/s"), timeout=60_000)
+        expect(figures).to_contain_text("no drafting" if mode == "Plain" else "drafted tokens accepted")
+        expect(page.locator("#send")).to_be_visible()
+        page.locator("#new").click()
+        expect(page.locator("#chat .example").first).to_be_visible()
