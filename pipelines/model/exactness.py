@@ -6,6 +6,8 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +21,23 @@ MOST_FILLED = 8  # largest `Rows.fewest` to accept
 FILLED = (2, 5, 8)  # values of `Rows.fewest` to try next if the full check refutes the first
 PROBED = 16  # tokens whose logits are compared
 READING = 16  # least `Rows.most` to accept, so that prompts are read at a fair speed
-PATIENCE_S = 10.0  # how long to go on trying larger passes once READING is reached
+FAST_READING = 64  # larger passes read prompts little faster
+PATIENCE_S = 10.0  # how long to go on trying larger passes once FAST_READING is reached
 
-LENGTHS = (40, 56, 72)  # tokens of the texts that the check splits; the last begins like the first
+LENGTHS = (36, 17, 24, 33, 64)  # tokens of the short texts; the last begins like the first
 SHARED = BLOCK_SIZE  # length of that common beginning
 MOST_REJECTED = 5
+SIZES = (1, 1, 1, 2, 3, 5, 8, 24)  # of the windows that they are split into
+PIECES = (1, 3, 8, 24, 48)  # the same for the long text
+ALL_PIECES = 160  # tokens of its beginning that are read in pieces; of the rest, which would take long, only some are
+SOME = 1 / 8
+COMPARED = 8  # tokens of a piece whose logits are compared, the last ones
 CHECKED_TOKENS = 2048  # longest context to check
-SIZES = (1, 1, 1, 2, 3, 5, 8, 24)  # of windows
-BEHIND = 8  # tokens that are fed behind a long context
+CONTEXTS = (700, 200)  # shorter ones
+BEHIND = 8  # tokens that are fed behind a context
 SEED = 0
+
+Cut: TypeAlias = tuple[Sequence[int], Sequence[Window]]  # sizes of windows, and what is beside each of them
 
 
 def exact_rows(
@@ -76,27 +86,38 @@ def find_rows(
 def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS) -> bool:
     """Whether logits are bitwise the same however tokens are split into passes that keep to `model.rows`.
 
-    Does what the engine does: feeds texts alone, in long passes and token by token, then several at once, in windows of
-    all sizes, in scattered blocks, with rejected drafts that are overwritten, with a beginning that another text has
-    computed, and behind a long context. Resizes and overwrites the cache.
+    Does what the engine does, with texts of arbitrary tokens:
+    - short texts alone, in long passes and token by token, then together, in windows of all sizes, in scattered blocks,
+      with rejected drafts that are overwritten, and with a beginning that another text has computed;
+    - a text of `rows.most` tokens in one window, then its beginning and some of the rest in pieces;
+    - a pass of `rows.most` rows, with all short texts and a wide window behind the longest context;
+    - a few tokens behind that context, alone and beside another text, and behind those of CONTEXTS.
+
+    With `rows.most` of 512 these are 1,900 rows in a hundred passes, with 80 they are 800: seconds with a model of 1B
+    parameters. That is why not every row of the long passes is compared, and why no context is longer than
+    CHECKED_TOKENS. None is longer than `max_context` either. Resizes and overwrites the cache.
     """
-    longest = min(max_context, CHECKED_TOKENS)
+    longest, rng = min(max_context, CHECKED_TOKENS), random.Random(SEED)
     lengths = [max(1, min(length, longest - MOST_REJECTED)) for length in LENGTHS]
-    model.resize(max(sum(_blocks_for(length + MOST_REJECTED) for length in lengths), _blocks_for(longest)) + 1)
-    rng = random.Random(SEED)
-    tokens = [[rng.randrange(model.vocabulary_size) for _ in range(length)] for length in lengths]
+    num_blocks = [_blocks_for(length + MOST_REJECTED) for length in lengths]
+    others = model.rows.most // longest  # texts that fill a pass up where contexts are short
+    model.resize(sum(num_blocks) + (1 + others) * _blocks_for(longest) + 1)
+    tokens = [_arbitrary(model, length, rng) for length in lengths]
     if lengths[-1] > SHARED:
         tokens[-1][:SHARED] = tokens[0][:SHARED]
     expected = [_read(model, each) for each in tokens]
     free = rng.sample(range(model.num_blocks), model.num_blocks)
     texts = [
-        _Text(each, logits, [free.pop() for _ in range(_blocks_for(len(each) + MOST_REJECTED))])
-        for each, logits in zip(tokens, expected, strict=True)
+        _Text(each, logits, [free.pop() for _ in range(number)])
+        for each, logits, number in zip(tokens, expected, num_blocks, strict=True)
     ]
+    context = [free.pop() for _ in range(_blocks_for(longest))]
     return (
         _is_alike_one_by_one(model, texts[0])
         and _is_alike_together(model, texts, rng)
-        and _is_alike_behind(model, longest, rng)
+        and _is_alike_in_one_window(model, min(model.rows.most, longest), context, rng)
+        and _is_alike_in_a_full_pass(model, texts, longest, context, free, rng)
+        and all(_is_alike_behind(model, end, context, rng) for end in CONTEXTS if end < longest)
     )
 
 
@@ -127,7 +148,7 @@ def _range_alike(model: ResizableTarget, is_affordable: Callable[[int], bool], l
             if fewest > MOST_FILLED or not is_affordable(fewest):
                 return None
         before, most = logits, num_rows
-        if most >= READING and time.perf_counter() - began > PATIENCE_S:
+        if most >= FAST_READING and time.perf_counter() - began > PATIENCE_S:
             break
     return (fewest, most) if most >= READING else None
 
@@ -179,15 +200,15 @@ def _is_alike_one_by_one(model: ResizableTarget, text: _Text) -> bool:
 
 def _is_alike_together(model: ResizableTarget, texts: Sequence[_Text], rng: random.Random) -> bool:
     """Feeds texts together, split at random."""
-    first, last = texts[0], texts[-1]
+    first, last, shared = texts[0], texts[-1], 0
     if first.tokens[:SHARED] == last.tokens[:SHARED]:
-        last.blocks[0], last.end = first.blocks[0], SHARED
-    while due := [text for text in texts if text.is_due and (text is not last or first.end >= last.end)]:
+        last.blocks[0], last.end, shared = first.blocks[0], SHARED, SHARED
+    while due := [text for text in texts if text.is_due and (text is not last or first.end >= shared)]:
         windows: list[tuple[_Text, int, Window]] = []
         room = model.rows.most
         for text in rng.sample(due, rng.randint(1, len(due))):
             size = min(rng.choice(SIZES), len(text.tokens) - text.end, model.rows.most - MOST_REJECTED)
-            rejected = [rng.randrange(model.vocabulary_size) for _ in range(rng.choice((0, 0, 1, MOST_REJECTED)))]
+            rejected = _arbitrary(model, rng.choice((0, 0, 1, MOST_REJECTED)), rng)
             tokens = [*text.tokens[text.end : text.end + size], *rejected]
             if len(tokens) <= room:
                 num_rows = rng.choice((len(tokens), 1 + len(rejected)))  # as of a draft and of a prompt
@@ -201,23 +222,86 @@ def _is_alike_together(model: ResizableTarget, texts: Sequence[_Text], rng: rand
     return True
 
 
-def _is_alike_behind(model: ResizableTarget, longest: int, rng: random.Random) -> bool:
-    """Feeds a few tokens behind a long arbitrary context: all at once, in parts, and beside another text."""
+def _is_alike_in_one_window(model: ResizableTarget, length: int, blocks: Sequence[int], rng: random.Random) -> bool:
+    """Feeds a text in one window, then pieces of it over what that has left in the cache."""
+    tokens, ends = _arbitrary(model, length, rng), [0]
+    while ends[-1] < length:
+        ends.append(min(ends[-1] + min(rng.choice(PIECES), model.rows.most), length))
+    pieces = [
+        (begin, end) for begin, end in pairwise(ends) if begin < ALL_PIECES or end == length or rng.random() < SOME
+    ]
+    logits = model.forward([Window(tokens, 0, blocks, length)])[0]
+    expected = [logits[max(begin, end - COMPARED) : end].copy() for begin, end in pieces]
+    return all(
+        np.array_equal(model.forward([Window(tokens[begin:end], begin, blocks, len(each))])[0], each)
+        for (begin, end), each in zip(pieces, expected, strict=True)
+    )
+
+
+def _is_alike_in_a_full_pass(
+    model: ResizableTarget,
+    texts: Sequence[_Text],
+    longest: int,
+    context: Sequence[int],
+    free: Sequence[int],
+    rng: random.Random,
+) -> bool:
+    """Feeds the ends of the texts once more, beside a wide window that ends an arbitrary context of `longest` tokens,
+    and beside others in `free` blocks if that leaves room; then feeds the last tokens of the context again."""
+    size = min(BEHIND, model.rows.most // (2 * len(texts)))
+    begins = [max(len(each.tokens) - size, SHARED if len(each.tokens) > SHARED else 0) for each in texts]
+    windows = [
+        Window(text.tokens[begin:], begin, text.blocks, len(text.tokens) - begin)
+        for text, begin in zip(texts, begins, strict=True)
+    ]
+    room = model.rows.most - sum(len(window.tokens) for window in windows)
+    model.occupy(context)
+    wide = _arbitrary(model, min(room, longest // 2), rng)
+    windows.append(Window(wide, longest - len(wide), context, min(BEHIND, len(wide))))
+    room -= len(wide)
+    for first in range(0, len(free), _blocks_for(longest)):
+        if room > 0:
+            windows.append(Window([0] * min(room, longest), 0, free[first : first + _blocks_for(longest)]))
+            room -= longest
+    logits = model.forward(windows)
+    if not all(
+        np.array_equal(each, text.expected[begin:]) for each, text, begin in zip(logits, texts, begins, strict=False)
+    ):
+        return False
     if longest <= 2 * BEHIND:
         return True
-    blocks, start = range(_blocks_for(longest)), longest - BEHIND
-    model.occupy(blocks)
-    tokens = [rng.randrange(model.vocabulary_size) for _ in range(BEHIND)]
-    other = Window(tokens, 0, [model.num_blocks - 1], BEHIND)
-    expected = model.forward([Window(tokens, start, blocks, BEHIND)])[0].copy()
-    for cut, beside in (((1,) * BEHIND, []), ((2, 1, 3, 2), [other]), ((1, 5, 2), [])):
-        at = 0
-        for size in cut:
-            window = Window(tokens[at : at + size], start + at, blocks, size)
+    beside = [Window(texts[0].tokens[:BEHIND], 0, free, BEHIND)]
+    cuts: list[Cut] = [((1,) * BEHIND, []), ((2, 1, 3, 2), beside), ((1, 5, 2), [])]
+    return _is_alike_in_cuts(model, longest, context, wide[-BEHIND:], logits[len(texts)].copy(), cuts)
+
+
+def _is_alike_behind(model: ResizableTarget, end: int, blocks: Sequence[int], rng: random.Random) -> bool:
+    """Feeds the last tokens of an arbitrary context of `end` tokens, which `blocks` hold: all at once, and in parts."""
+    tokens = _arbitrary(model, BEHIND, rng)
+    expected = model.forward([Window(tokens, end - BEHIND, blocks, BEHIND)])[0].copy()
+    return _is_alike_in_cuts(model, end, blocks, tokens, expected, [((1, 5, 1, 1), [])])
+
+
+def _is_alike_in_cuts(
+    model: ResizableTarget,
+    end: int,
+    blocks: Sequence[int],
+    tokens: Sequence[int],
+    expected: NDArray[np.float32],
+    cuts: Sequence[Cut],
+) -> bool:
+    """Feeds tokens up to position `end` once for each cut, which names the sizes of their windows and what is beside
+    them."""
+    for sizes, beside in cuts:
+        for size, at in zip(sizes, accumulate(sizes, initial=0), strict=False):
+            window = Window(tokens[at : at + size], end - len(tokens) + at, blocks, size)
             if not np.array_equal(model.forward([window, *beside])[0], expected[at : at + size]):
                 return False
-            at += size
     return True
+
+
+def _arbitrary(model: ResizableTarget, number: int, rng: random.Random) -> list[int]:
+    return [rng.randrange(model.vocabulary_size) for _ in range(number)]
 
 
 def _tokens(model: ResizableTarget, number: int) -> list[int]:

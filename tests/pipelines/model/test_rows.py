@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -88,9 +89,17 @@ def test_no_text_is_fed_beyond_the_context_of_the_model(kernels, max_context):
     assert max(ends) <= max_context
 
 
-def test_larger_passes_are_tried_for_a_limited_time_only(monkeypatch):
-    monkeypatch.setattr(exactness, "PATIENCE_S", 0.0)
-    assert find_rows(Kernels(in_classes())) == Rows(1, exactness.READING, 1)
+@pytest.mark.parametrize(("pass_s", "most"), [(0.01, 512), (0.17, 80), (1.0, 64), (60.0, 64)])
+def test_larger_passes_are_tried_for_a_limited_time_only(monkeypatch, pass_s, most):
+    """But however slow the machine is, up to those that read prompts at a fair speed: the range is kept for good."""
+    model, now = Kernels(in_classes()), [0.0]
+
+    def wait(windows: Sequence[Window]) -> None:
+        now[0] += pass_s
+
+    model.before_pass = wait
+    monkeypatch.setattr(exactness.time, "perf_counter", lambda: now[0])
+    assert find_rows(model) == Rows(1, most, 1)
 
 
 BREAKING = {
@@ -100,6 +109,16 @@ BREAKING = {
     "the projection of one row": lambda rows, projected, window: projected > 1,
     "one token behind a long context": lambda rows, projected, window: window.start > 1500 and len(window.tokens) == 1,
     "where a window begins": lambda rows, projected, window: window.start > 1500 and window.start % 2,
+    "a long window": lambda rows, projected, window: len(window.tokens) > 100 and window.start == 0,
+    "one token behind a shorter context": lambda rows, projected, window: (
+        100 < window.start < 1500 and len(window.tokens) == 1
+    ),
+    "a wide window behind a long context": lambda rows, projected, window: (
+        window.start > 1500 and len(window.tokens) > 8
+    ),
+    "the end of the longest of several texts": lambda rows, projected, window: (
+        len(window.blocks) == 3 and 44 < window.start < 54
+    ),
 }
 
 
@@ -116,6 +135,33 @@ class Batching(Kernels):
 
     def forward(self, windows: Sequence[Window]) -> list[np.ndarray]:
         return [each + LITTLE * (len(windows) > 1) for each in super().forward(windows)]
+
+
+class BatchingMany(Kernels):
+    """Differs where more than three are in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__(in_classes())
+
+    def forward(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        return [each + LITTLE * (len(windows) > 3) for each in super().forward(windows)]
+
+
+class InRows(Kernels):
+    """Some rows of long passes differ."""
+
+    def __init__(self, begin: int, end: int) -> None:
+        super().__init__(in_classes())
+        self._differing = np.zeros(exactness.TRIED[-1], bool)
+        self._differing[begin:end] = True
+
+    def forward(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        logits = [each.copy() for each in super().forward(windows)]
+        ends = [*accumulate(len(window.tokens) for window in windows)]
+        if ends[-1] > 100:
+            for each, end in zip(logits, ends, strict=True):
+                each[self._differing[end - len(each) : end]] += LITTLE
+        return logits
 
 
 class BehindAndBeside(Kernels):
@@ -145,13 +191,44 @@ class Sharing(FakeModel):
         return super()._logits(window) + LITTLE * is_scattered
 
 
-@pytest.mark.parametrize("make", [Batching, BehindAndBeside])
+@pytest.mark.parametrize(("begin", "end"), [(exactness.PROBED, 512), (200, 480), (504, 512)])
+def test_rows_of_long_passes_that_differ_are_noticed(begin, end):
+    """Though they are not compared when the range is looked for."""
+    model = InRows(begin, end)
+    assert find_rows(model) == Rows(1, 512, 1)
+    assert not is_exact(model)
+
+
+class Leaving(FakeModel):
+    """A long window leaves something else in the cache than its own rows have seen."""
+
+    def forward(self, windows: Sequence[Window]) -> list[np.ndarray]:
+        logits = super().forward(windows)
+        for window in windows:
+            if len(window.tokens) > 300 and window.start == 0:
+                self._slots[window.blocks[8]] += 1
+        return logits
+
+
+@pytest.mark.parametrize("make", [Batching, BatchingMany, BehindAndBeside])
 def test_batches_that_change_bits_are_noticed(make):
     assert not is_exact(make())
 
 
-@pytest.mark.parametrize("make", [Requantizing, Sharing])
-def test_traces_of_rejected_tokens_and_scattered_blocks_are_noticed(make):
+@pytest.mark.parametrize(("rows", "most_rows"), [(Rows(1, 512), 1900), (Rows(2, 80, 2), 800), (Rows(2, 16, 2), 620)])
+def test_the_check_takes_seconds_with_a_large_model(rows, most_rows):
+    """As far as its rows tell. One pass of as many as may be is among them, over all short texts."""
+    model, passes = Kernels(in_classes()), []
+    model.rows = rows
+    model.before_pass = lambda windows: passes.append((sum(len(window.tokens) for window in windows), len(windows)))
+    assert is_exact(model)
+    assert sum(max(rows.fewest, num_rows) for num_rows, _ in passes) <= most_rows
+    assert len(passes) <= 110
+    assert max(num_windows for num_rows, num_windows in passes if num_rows == rows.most) > 5
+
+
+@pytest.mark.parametrize("make", [Requantizing, Sharing, Leaving])
+def test_traces_of_rejected_tokens_scattered_blocks_and_long_windows_are_noticed(make):
     assert not is_exact(make(random_rule(), 4, BLOCK_SIZE))
     assert is_exact(FakeModel(random_rule(), 4, BLOCK_SIZE))
 
