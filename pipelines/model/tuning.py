@@ -121,7 +121,8 @@ class _Search:
 
     The processor's native precision is tried first. Where that is not exact, such as bf16 with AMX, f32 is no slower
     with compressed weights, because OpenVINO does not quantize activations in bf16. Next, kernels for long inner
-    dimensions are avoided by summing in parts.
+    dimensions are avoided by summing in parts: in the shortest ones that are exact, or in longer ones if these are
+    faster and need no more rows. Nothing else is compared by time, since a large model takes seconds to load.
 
     limit: the longest that an exact pass of one token may take, in plain passes. Candidates that are clearly slower
         are dropped early, since the full check takes long with a large model.
@@ -139,16 +140,22 @@ class _Search:
         self.price: float | None = None
 
     def run(self) -> tuple[PagedModel | None, Compilation]:
-        """The first candidate that is exact, with its compilation, or None with the default one."""
+        """The first candidate that is exact, or the same in longer parts, with its compilation; or None with the
+        default one."""
         candidates = list(self._candidates())
         for few in FILLED:
-            for candidate in candidates:
+            for i, candidate in enumerate(candidates):
                 if self._refused.get(candidate, 0) > few:
                     continue
                 model, found = self._tried(candidate, few)
-                if found is not None:
-                    return model, found
-                model = None  # else two are in memory
+                if model is not None and found is not None:
+                    longer = [] if found.longest is None else self._cutting(candidates[i + 1 :], few)
+                    if not longer:
+                        return model, found
+                    own_s = _fastest_s(model)
+                    model = None  # else two are in memory
+                    return self._faster(found, own_s, longer)
+                model = None
             candidates = [each for each in candidates if each in self._refused]
         return None, Compilation(False, PROPERTIES[PRECISION])
 
@@ -158,6 +165,30 @@ class _Search:
             yield Compilation(True, own)
         for longest in (None, *LONGEST):
             yield Compilation(True, full, longest)
+
+    def _cutting(self, candidates: Sequence[Compilation], few: int) -> list[Compilation]:
+        """Those that sum some products in parts, and that might do with passes of `few` rows."""
+        return [
+            each
+            for each in candidates
+            if each.longest is not None and each.longest < self._longest_inner and self._refused.get(each, 0) <= few
+        ]
+
+    def _faster(
+        self, found: Compilation, own_s: Sequence[float], others: Sequence[Compilation]
+    ) -> tuple[PagedModel, Compilation]:
+        """The first of `others` that is exact with no more rows than `found` and faster by enough, or else `found`.
+
+        own_s: the times of its passes, by `_fastest_s`.
+        """
+        price = self.price
+        for other in others:
+            model: PagedModel | None = self._loaded(replace(other, rows=found.rows))
+            if _is_faster(_fastest_s(model), own_s) and (checked := self._checked(other, model, found.rows.fewest)):
+                return model, checked
+            model = None  # else two are in memory
+        self.price = price
+        return self._loaded(found), found
 
     def _tried(self, candidate: Compilation, few: int) -> tuple[PagedModel | None, Compilation | None]:
         """The model, if it is exact with passes of `few` rows at the least, within the limit."""
@@ -171,7 +202,13 @@ class _Search:
                 raise
             log.info("The properties do not go together with %s: %s", candidate.precision, error)
             return None, None
-        self._longest_inner, self.price = model.longest_inner, None
+        self._longest_inner = model.longest_inner
+        found = self._checked(candidate, model, few)
+        return (None, None) if found is None else (model, found)
+
+    def _checked(self, candidate: Compilation, model: PagedModel, few: int) -> Compilation | None:
+        """The candidate with its rows, if `model` is exact with passes of `few` rows at the least, within the limit."""
+        self.price = None
 
         def is_affordable(fewest: int) -> bool:
             price = self._costs(candidate, model, Rows(fewest))
@@ -187,9 +224,9 @@ class _Search:
         rows = exact_rows(model, self._max_context, is_affordable)
         log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
         if rows is None:
-            return None, None
+            return None
         self.price = self._costs(candidate, model, rows)
-        return (None, None) if self.price > self._limit else (model, replace(candidate, rows=rows))
+        return None if self.price > self._limit else replace(candidate, rows=rows)
 
     def _loaded(self, candidate: Compilation) -> PagedModel:
         return candidate.load(self._folder, NUM_TOKENS // BLOCK_SIZE, self._properties)
@@ -239,8 +276,7 @@ def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, C
         parts = replace(whole, longest=longest)
         model = None
         model = timed(parts)
-        is_as_fast_alone = times[parts][0] <= AS_FAST * times[whole][0]
-        if is_as_fast_alone and _relative(times[parts], times[whole]) < WORTH_IT:
+        if _is_faster(times[parts], times[whole]):
             chosen = parts
             break
     if model is None or chosen != [*times][-1]:
@@ -252,6 +288,11 @@ def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, C
 def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:
     """The processor's native precision and the full one, or the one that the properties name."""
     return properties.get(PRECISION, fastest_precision()), properties.get(PRECISION, PROPERTIES[PRECISION])
+
+
+def _is_faster(took_s: Sequence[float], own_s: Sequence[float]) -> bool:
+    """By enough, and without slowing down passes of one row."""
+    return took_s[0] <= AS_FAST * own_s[0] and _relative(took_s, own_s) < WORTH_IT
 
 
 def _relative(took_s: Sequence[float], own_s: Sequence[float]) -> float:

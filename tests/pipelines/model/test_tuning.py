@@ -30,7 +30,7 @@ class Clock:
         takes: dict[object, float],
         inexact: object = "none",
         fewest: dict[object, int] | None = None,
-        filled: float = 1.0,
+        filled: float | dict[object, float] = 1.0,
     ) -> None:
         self.now = 0.0
         self.takes = takes
@@ -58,7 +58,8 @@ class Clock:
                 took = next(took for trait, took in clock.takes.items() if trait in self.traits)
                 alone, together = clock.relative.get(self.traits[-1], (1.0, 1.0))
                 took *= alone if sum(len(each.tokens) for each in windows) == 1 else together
-                clock.now += took * (filled if self.rows.fewest > 1 else 1.0)
+                share = filled.get(self.traits[-1], 1.0) if isinstance(filled, dict) else filled
+                clock.now += took * (share if self.rows.fewest > 1 else 1.0)
 
         def exact_rows(model: Model, max_context: int, is_affordable: Callable[[int], bool]) -> Rows | None:
             least = max(fewest.get(trait, 1) for trait in model.traits) if fewest else 1
@@ -194,6 +195,41 @@ def test_where_exactness_counts_longer_parts_are_taken_if_shorter_ones_are_not_e
     Clock(monkeypatch, {"f32": 1.0, "bf16": 1.0}, 2048, fewest={"bf16": 5, None: 5})
     model, compilation = tuning.load_target(Path(), 4, {}, True)
     assert (compilation.longest, model.traits[-1], model.num_blocks, compilation.price) == (4096, 4096, 4, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("alone", "together", "inexact", "fewest", "expected"),
+    [
+        (1.0, 0.8, "none", 2, 4096),
+        (1.0, 0.98, "none", 2, 2048),
+        (1.0, 1.1, "none", 2, 2048),
+        (1.2, 0.5, "none", 2, 2048),  # slower where nothing is drafted
+        (1.0, 0.8, 4096, 2, 2048),
+        (1.0, 0.8, "none", 5, 2048),  # faster, but with more rows
+        (1.0, 0.8, "none", 1, 4096),
+    ],
+)
+def test_where_exactness_counts_longer_parts_are_taken_if_they_are_faster_and_as_exact(
+    monkeypatch, tmp_path, alone, together, inexact, fewest, expected
+) -> None:
+    clock = Clock(
+        monkeypatch, {"f32": 1.0}, inexact, fewest={None: 9, 2048: 2, 4096: fewest}, filled={None: 1.0, 4096: 1.03}
+    )
+    clock.relative = {4096: (alone, together)}
+    model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, True, path=tmp_path / "kept")
+    assert (compilation.longest, model.traits[-1], model.num_blocks) == (expected, expected, 4)
+    assert compilation.rows == model.rows == Rows(min(fewest, 2) if expected == 4096 else 2)
+    assert compilation.price == pytest.approx(1.03 if expected == 4096 and fewest > 1 else 1.0)
+    loads = [("f32", None), ("f32", 2048), ("f32", 4096)]
+    assert clock.loaded == (loads if expected == 4096 else [*loads, ("f32", 2048)])
+
+
+@pytest.mark.parametrize("fewest", [{}, {"bf16": 5}])
+def test_nothing_is_compared_by_time_where_a_model_is_exact_with_whole_products(monkeypatch, fewest) -> None:
+    """A large model takes seconds to load."""
+    clock = Clock(monkeypatch, {4096: 0.1, 2048: 0.1, "f32": 1.0, "bf16": 1.0}, fewest=fewest)
+    assert tuning.load_target(Path(), 4, {}, True)[1].longest is None
+    assert clock.loaded == [("bf16", None), *([("f32", None)] if fewest else [])]
 
 
 def test_a_precision_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
