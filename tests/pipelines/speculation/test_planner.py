@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from outrider.pipelines.speculation import loss_budget
 from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.batch import Batch
+from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters, Proposal
@@ -273,6 +274,20 @@ def test_cheap_single_rows_make_no_text_slower(text):
     single, double = (speed_of(fewest_rows, TEXTS[text], 160) for fewest_rows in (1, 2))
     assert single >= 0.98 * double
     assert single >= 0.98 / DEAR_FIRST[1]
+
+
+@pytest.mark.parametrize(
+    ("times", "length"),
+    [(DEAR_FIRST, 8), ({1: 10, 2: 60, 3: 61, 4: 62, 6: 64, 9: 67}, 8)],
+    ids=["without VNNI", "more than three plain passes"],
+)
+def test_a_draft_that_pays_is_made_at_once_though_its_first_row_is_dear(times, length):
+    """The stake goes by what a draft costs: a share of three plain passes would cut it short, or leave none."""
+    cost, draft = CostModel(tuple(times), tuple(map(float, times.values())), (0.0,) * len(times)), draft_of()
+    planner_of(cost, Offering("suffix", {draft.request: [0.97] * length})).draft([draft])
+    plain_ms, drafted_ms, taken_ms = (cost.pass_ms([(rows, 0)]) for rows in (1, 2, 1 + length))
+    assert PER_DRAFT * ALLOWANCE * plain_ms < taken_ms - plain_ms <= PER_DRAFT * ALLOWANCE * drafted_ms
+    assert len(draft.proposals) == length
 
 
 @given(
