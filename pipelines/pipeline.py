@@ -108,6 +108,7 @@ class LLMPipeline:
         config = GenerationConfig.from_folder(self.pair.target)
         eos = self.tokenizer.eos_token_id
         self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
+        self._own = self._config  # of the model itself, whoever sets another one
         self._history: list[Message] | None = None  # of the current chat
         self._engine: Backend
         self._speculation: Runtime | None = None
@@ -301,8 +302,12 @@ class LLMPipeline:
                 f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
                 f"{', '.join(map(repr, self.modes))}, or export the pair with --draft."
             )
-        known = chosen.eos_token_ids | self._config.eos_token_ids  # OpenVINO GenAI lists them as stop tokens
-        given = {"logit_bias": dict(chosen.logit_bias).keys(), "stop_token_ids": chosen.stop_token_ids - known}
+        own = self._own.eos_token_ids  # can lie outside the vocabulary; OpenVINO GenAI lists them as stop tokens too
+        given = {
+            "logit_bias": dict(chosen.logit_bias).keys(),
+            "stop_token_ids": chosen.stop_token_ids - own,
+            "eos_token_ids": chosen.eos_token_ids - own,
+        }
         for name, ids in given.items():
             if ids and (highest := max(ids)) >= (size := self.tokenizer.vocabulary_size):
                 raise InvalidOption(
@@ -354,7 +359,7 @@ class LLMPipeline:
             yield Stream(self._engine, request, text, remember if answer == 0 else lambda written: None)
 
     def _room(self, num_prompt_tokens: int, config: GenerationConfig) -> int:
-        """The most tokens that the answer can have."""
+        """The most tokens that the answer can have. Raises PromptTooLong and InvalidOption."""
         context = self.max_context - num_prompt_tokens
         if context < 1:
             raise PromptTooLong(
@@ -362,15 +367,25 @@ class LLMPipeline:
                 "included: shorten the prompt."
             )
         if config.max_new_tokens is not None:
-            return min(context, config.max_new_tokens)
-        if config.max_length is not None:
+            room = min(context, config.max_new_tokens)
+        elif config.max_length is not None:
             if config.max_length <= num_prompt_tokens:
                 raise InvalidOption(
                     f"max_length={config.max_length} leaves no room behind a prompt of {num_prompt_tokens} tokens: "
                     "raise it, or set max_new_tokens."
                 )
-            return min(context, config.max_length - num_prompt_tokens)
-        return max(1, min(context, self._cache_tokens - num_prompt_tokens))  # `Backend.add` refuses what cannot run
+            room = min(context, config.max_length - num_prompt_tokens)
+        else:
+            room = min(context, self._cache_tokens - num_prompt_tokens)
+            if room < 1:
+                return 1  # `Backend.add` refuses what cannot run
+        if room < config.min_new_tokens != self._own.min_new_tokens:
+            raise InvalidOption(
+                f"min_new_tokens={config.min_new_tokens} is more than the {room} tokens that there is room for behind "
+                f"a prompt of {num_prompt_tokens}: lower it, raise max_length or cache_tokens if they are the limit, "
+                "or shorten the prompt."
+            )
+        return room
 
 
 def _engine_of(device: str, engine: str | None, speculation: str | None) -> str:

@@ -13,6 +13,7 @@ import pytest
 from outrider.pipelines import (
     CacheTooSmall,
     EmptyPrompt,
+    GenerationConfig,
     InvalidOption,
     LLMPipeline,
     PromptTooLong,
@@ -76,6 +77,7 @@ def test_a_prompt_longer_than_the_context_is_refused_with_the_figures(pipeline: 
         ({"num_return_sequences": 2}, InvalidOption, "do_sample"),
         ({"logit_bias": {5: 1, 10**9: 1}}, InvalidOption, "logit_bias has the token id 1000000000, .* from 0 to"),
         ({"stop_token_ids": {5, 10**9}}, InvalidOption, "stop_token_ids has the token id 1000000000, .* from 0 to"),
+        ({"eos_token_ids": {5, 10**9}}, InvalidOption, "eos_token_ids has the token id 1000000000, .* from 0 to"),
         ({"min_new_tokens": 9, "max_new_tokens": 8}, InvalidOption, "min_new_tokens=9 is more than max_new_tokens=8"),
     ],
 )
@@ -94,6 +96,44 @@ def test_ends_that_a_model_itself_names_outside_its_vocabulary_are_no_ones_fault
     assert theirs.stop_token_ids == {10**6, 10**7}
     theirs.max_new_tokens = 4
     assert pipeline.generate(RENAME, theirs) == pipeline.generate(RENAME, max_new_tokens=4)
+
+
+def test_ends_that_were_set_for_all_calls_are_those_of_a_caller_too(embedded_pair):
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=512)
+    for outside in ({"eos_token_ids": {10**6}}, {"stop_token_ids": {10**6}}):
+        pipeline.set_generation_config(GenerationConfig(**outside))
+        with pytest.raises(InvalidOption, match=f"{next(iter(outside))} has the token id 1000000"):
+            pipeline.generate(RENAME, max_new_tokens=4)
+
+
+@pytest.mark.parametrize("options", [{"max_length": 8}, {"max_new_tokens": 5000}, {}], ids=str)
+def test_a_shortest_length_that_there_is_no_room_for_is_refused(pipeline: LLMPipeline, options):
+    """Whether it is `max_length`, the context or the cache that leaves none."""
+    prompt = [5, 6, 7]
+    room = options.get("max_length", pipeline.max_context) - len(prompt)
+    with pytest.raises(
+        InvalidOption, match=rf"min_new_tokens={room + 1} is more than the {room} tokens .* prompt of 3"
+    ):
+        pipeline.generate(prompt, min_new_tokens=room + 1, **options)
+    if options.get("max_length"):
+        assert pipeline.generate(prompt, min_new_tokens=room, **options).stats[0].new_tokens == room
+
+
+def test_a_shortest_length_that_the_cache_has_no_room_for_is_refused(embedded_pair):
+    small = LLMPipeline(embedded_pair, cache_tokens=64)
+    with pytest.raises(InvalidOption, match=r"min_new_tokens=62 is more than the 61 tokens .* cache_tokens"):
+        small.generate([5, 6, 7], min_new_tokens=62)
+    with pytest.raises(CacheTooSmall):
+        small.generate([5] * 100, min_new_tokens=62)
+
+
+def test_a_shortest_length_of_the_model_itself_gives_way_to_a_smaller_room(embedded_pair, tmp_path):
+    pair = Path(shutil.copytree(embedded_pair, tmp_path / "pair"))
+    stored = pair / "target" / "generation_config.json"
+    stored.write_text(json.dumps({**json.loads(stored.read_text()), "min_new_tokens": 20}))
+    pipeline = LLMPipeline(pair, cache_tokens=512)
+    assert pipeline.generate([5, 6, 7], max_length=10).stats[0].new_tokens == 7
+    assert pipeline.generate([5, 6, 7], max_length=40).stats[0].new_tokens >= 20
 
 
 def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPipeline):
