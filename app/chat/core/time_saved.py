@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from outrider.pipelines.engine.trace import TARGET, PassRecord
 
 FEWEST_PLAIN = 4  # passes without a draft that are enough to measure their spread
 SPREAD = 0.1  # assumed spread with fewer, as a fraction of a plain pass
+FEWEST_DRAFTED = 3  # passes with drafts that are enough to say that they lost time
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +24,14 @@ class TimeSaved:
     pass it is divided among them.
     took_ms: by drafter, its share of the time of the passes with drafts.
     spread_ms: the typical deviation of a plain pass from `plain_ms` on this machine under its load.
+    odd_ms: the part of `took_ms` by which passes took longer than such passes do, as the first of a process may.
     """
 
     plain_ms: float
     plain_passes: Mapping[str, float]
     took_ms: Mapping[str, float]
     spread_ms: float = 0.0
+    odd_ms: float = 0.0
 
     @property
     def by_drafter(self) -> dict[str, float]:
@@ -40,8 +44,10 @@ class TimeSaved:
 
     @property
     def is_certain(self) -> bool:
-        """Whether the difference exceeds the spread of plain passes."""
-        return abs(self.total_ms) > self.spread_ms * sum(self.plain_passes.values())
+        """Whether the difference exceeds the spread of plain passes, and a loss is not due to passes that took oddly
+        long."""
+        spread_ms = self.spread_ms * sum(self.plain_passes.values())
+        return self.total_ms > spread_ms or self.total_ms + self.odd_ms < -spread_ms
 
     def at(self, plain_ms: float) -> TimeSaved:
         """The same for another time of a plain pass, such as a measured one."""
@@ -71,7 +77,20 @@ def time_saved_in(trace: Iterable[PassRecord], plain_ms: float) -> TimeSaved:
                 plain_passes[source] += 1
         if record.drafted and TARGET not in record.sources:  # the answer ended within the draft: no token of the target
             plain_passes[record.sources[-1]] -= 1
-    return TimeSaved(plain_ms, dict(plain_passes), dict(took_ms), _spread_ms(trace, plain_ms))
+    return TimeSaved(plain_ms, dict(plain_passes), dict(took_ms), _spread_ms(trace, plain_ms), _odd_ms(trace))
+
+
+def _odd_ms(trace: Sequence[PassRecord]) -> float:
+    """By how much the passes with drafts took longer than the fastest one of as many rows or more; all of their time
+    where they are few, since the first passes of a process are far too long."""
+    drafted = [(record.num_rows, 1e3 * (record.ended - record.began)) for record in trace if record.drafted]
+    if len(drafted) < FEWEST_DRAFTED:
+        return sum(took_ms for _, took_ms in drafted)
+    odd_ms, least_ms = 0.0, math.inf
+    for _, took_ms in sorted(drafted, key=lambda each: (-each[0], each[1])):
+        least_ms = min(least_ms, took_ms)
+        odd_ms += took_ms - least_ms
+    return odd_ms
 
 
 def _spread_ms(trace: Sequence[PassRecord], plain_ms: float) -> float:

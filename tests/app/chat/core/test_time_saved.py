@@ -65,7 +65,31 @@ def test_a_saving_is_certain_only_where_it_is_more_than_plain_passes_differ_by(
     plain = [record(ms, (), (TARGET,)) for ms in plain_ms]
     time_saved = time_saved_in([FIRST, *plain, record(drafted_ms, ("suffix",), ("suffix", TARGET))], PLAIN_MS)
     assert time_saved.is_certain is is_certain
-    assert time_saved_in([FIRST, *plain, record(40, ("suffix",), (TARGET,))], PLAIN_MS).is_certain
+    assert time_saved_in([FIRST, *plain, *[record(40, ("suffix",), (TARGET,))] * 3], PLAIN_MS).is_certain
+
+
+@pytest.mark.parametrize(
+    ("drafted", "is_certain"),
+    [
+        ([(90, 2), (11, 2), (11, 2), (11, 2)], False),  # the first passes of a process
+        ([(90, 2), (12, 2), (40, 3), (11, 4)], False),
+        ([(19, 2), (18, 2), (19, 2), (18, 2)], True),
+        ([(90, 2), (18, 2), (18, 2), (18, 2)], True),
+        ([(14, 2), (40, 9), (40, 9), (40, 9)], True),  # more rows may take longer
+        ([(40, 2), (40, 2)], False),
+    ],
+)
+def test_a_loss_is_certain_only_where_it_does_not_hang_on_a_few_passes(drafted, is_certain) -> None:
+    """All drafts are rejected, in passes of so many milliseconds and rows."""
+    passes = [record(took_ms, ("suffix",) * (rows - 1), (TARGET,)) for took_ms, rows in drafted]
+    time_saved = time_saved_in([PROMPT, FIRST, *passes], PLAIN_MS)
+    assert time_saved.total_ms < -time_saved.spread_ms * len(passes)
+    assert time_saved.is_certain is is_certain
+
+
+def test_a_saving_is_certain_though_some_passes_took_oddly_long() -> None:
+    passes = [record(took_ms, ("suffix",) * 8, ("suffix",) * 8 + (TARGET,)) for took_ms in (80, 12, 12)]
+    assert time_saved_in([FIRST, *passes], PLAIN_MS).is_certain
 
 
 def test_acceptance_by_depth_counts_only_what_was_tested() -> None:
