@@ -40,7 +40,8 @@ class Masthead:
 
     def _texts(self, request: gr.Request) -> tuple[str, ...]:
         words, pipeline = words_of(request), self._assistant.pipeline
-        title = f"<h1>Outrider</h1><p>{words('drafted' if pipeline.plans else 'plain')}</p>"
+        promise = "plain" if not pipeline.plans else "drafted" if pipeline.exact else "drafted_inexactly"
+        title = f"<h1>Outrider</h1><p>{words(promise)}</p>"
         return title, rendering.notice_html(self._history.notice, words), rendering.words_html(words)
 
     def _tick(self, seen: str, request: gr.Request) -> tuple[Any, ...]:

@@ -43,6 +43,12 @@ def test_a_device_without_exact_results_is_said_on_the_page(serve, pipeline, ope
     page = opened(serve(pipeline), open_context())
     expect(page.locator("#status")).to_contain_text("the drafting mode can change the text")
     expect(page.locator("#small-print")).to_contain_text("the drafting mode can change the text")
+    expect(page.locator("#title")).to_contain_text("as likely as without drafts")
+    expect(page.locator("#title")).not_to_contain_text("same answer")
+
+
+def test_a_device_with_exact_results_promises_the_same_answer(page) -> None:
+    expect(page.locator("#title")).to_contain_text("The same answer, sooner")
 
 
 def test_a_device_without_drafts_offers_none_and_promises_nothing(serve, pipeline, open_context) -> None:
