@@ -115,14 +115,16 @@ def _findings(pipeline: LLMPipeline) -> Table:
 def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
     rows, price = compilation.rows, compilation.price
     if not compilation.exact:
-        found = [("exactness", "[yellow]the drafting mode can change the text[/], not its distribution")]
-        return (
-            found if price is None else [*found, ("its cost", f"{price:.2f} plain passes a token; --exact pays it")]
-        )
+        found = [
+            ("exactness", "[yellow]the drafting mode can change the text[/], not its distribution"),
+            ("rows", "any number in a pass: none is kept to for the sake of exactness"),
+        ]
+        return found if price is None else [*found, ("its cost", f"{price:.2f} plain passes a token; --exact pays it")]
+    cost = "" if price is None else f"{price:.2f} plain passes a token, "
     parts = "" if compilation.longest is None else f", products above {compilation.longest} in parts"
     return [
         ("exactness", "[green]the same text in every mode[/], checked bit by bit"),
-        ("its cost", f"{price:.2f} plain passes a token, passes of {rows.fewest} to {rows.most} rows{parts}"),
+        ("its cost", f"{cost}passes of {rows.fewest} to {rows.most} rows{parts}"),
     ]
 
 
