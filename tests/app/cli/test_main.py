@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from outrider.app.load_options import LoadOptions
+from outrider.pipelines import InvalidOption
+
 from ..commands import OUTRIDER, run
 
 PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
@@ -33,6 +36,23 @@ def test_generate_writes_the_answer_of_the_embedded_pair(plain: str) -> None:
 
 def test_generate_takes_the_embedded_pair_by_itself(plain: str) -> None:
     assert run("generate", PROMPT, "--mode", "off", *BRIEF).stdout == plain
+
+
+@pytest.mark.parametrize(
+    "command", [("generate", PROMPT), ("doctor",), ("chat",), ("serve",)], ids=lambda given: given[0]
+)
+@pytest.mark.parametrize(("given", "exact"), [([], None), (["--exact"], True), (["--no-exact"], False)], ids=str)
+def test_whether_exactness_is_wanted_reaches_the_pair(monkeypatch, command, given, exact) -> None:
+    seen: list[bool | None] = []
+
+    def load(options: LoadOptions, pair: Path, **more: object) -> None:
+        seen.append(options.exact)
+        raise InvalidOption("Not loaded.")
+
+    monkeypatch.setattr(LoadOptions, "load", load)
+    done = run(*command, *given)
+    assert (seen, done.returncode) == ([exact], 2)
+    assert "Not loaded." in done.stderr
 
 
 @pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "draft", "chained", "auto"])
