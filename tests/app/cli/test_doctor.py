@@ -6,6 +6,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from outrider.app.cli import doctor
@@ -30,11 +31,18 @@ def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) 
         assert finding in shown, finding
 
 
-def test_a_machine_that_cannot_be_measured_is_said_so(embedded_pair, monkeypatch) -> None:
+@pytest.fixture
+def unmeasured(monkeypatch) -> None:
+    """No pass can be measured, which spares the time that it takes."""
+
     def fail(*args: object, **kwargs: object) -> None:
         raise NoMeasurement("Passes took nonsense.")
 
     monkeypatch.setattr(CostModel, "measure", fail)
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_machine_that_cannot_be_measured_is_said_so(embedded_pair) -> None:
     console = Console(file=StringIO(), width=100)
     assert not doctor.examine(embedded_pair, console, again=True)
     assert "No pass could be measured" in console.file.getvalue()
@@ -59,15 +67,17 @@ def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, m
     assert "any number in a pass" in console.file.getvalue()
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_where_exactness_is_not_wanted_it_is_neither_promised_nor_priced(embedded_pair) -> None:
     console = Console(file=StringIO(), width=100)
-    assert doctor.examine(embedded_pair, console, load=LoadOptions(exact=False))
+    doctor.examine(embedded_pair, console, load=LoadOptions(exact=False))
     shown = console.file.getvalue()
     assert "the drafting mode can change the text" in shown
     assert "any number in a pass" in shown
     assert "plain passes a token" not in shown
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_an_exact_device_whose_price_was_not_measured_is_shown_with_its_rows(embedded_pair, monkeypatch) -> None:
     """As an NPU is, where exactness costs nothing."""
     load = LoadOptions.load
@@ -80,6 +90,6 @@ def test_an_exact_device_whose_price_was_not_measured_is_shown_with_its_rows(emb
 
     monkeypatch.setattr(LoadOptions, "load", loaded)
     console = Console(file=StringIO(), width=100)
-    assert doctor.examine(embedded_pair, console, load=LoadOptions(exact=True))
+    doctor.examine(embedded_pair, console, load=LoadOptions(exact=True))
     assert "passes of 8 to 8 rows" in console.file.getvalue()
     assert "plain passes a token" not in console.file.getvalue()
