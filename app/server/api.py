@@ -25,11 +25,11 @@ from .chat_completions import ChatReply
 from .completions import CompletionReply
 from .errors import ApiError, add_error_handlers
 from .events import EventStream, while_connected
+from .generation_options import options_of
 from .limits import Limits
 from .logprobs import LogprobsFormatter
 from .messages import history_of
 from .metrics import Metrics
-from .options import options_of
 from .reply import Reply, Terms
 from .response_format import ResponseFormat
 from .responses import ChatCompletion, Completion, ErrorBody, Health, Model, ModelList
