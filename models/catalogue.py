@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from .errors import BadCatalogue, UnknownName
 
 SHIPPED = Path(__file__).with_name("catalogue.json")
 CACHE_TOKENS = 16384  # the pipeline's default
 
+_HASH = "[0-9a-f]{40}"
+_STRICT = ConfigDict(strict=True, extra="forbid")
+
+Commit = Annotated[str, Field(pattern=f"^{_HASH}$")]  # a full hash, which unlike a branch or tag never moves
+
 
 def is_commit(revision: str) -> bool:
-    """Whether `revision` is a full commit hash, which unlike a branch or tag never moves."""
-    return re.fullmatch("[0-9a-f]{40}", revision) is not None
+    """Whether `revision` is a full commit hash."""
+    return re.fullmatch(_HASH, revision) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class Model:
     revision: the commit to pull; None for the newest.
     """
 
+    __pydantic_config__ = _STRICT
+
     repository: str
     licence: str
     weights: str
@@ -40,11 +48,7 @@ class Model:
     confirmed: str
     weight_bytes: int | None = None
     cache_bytes: int | None = None
-    revision: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.revision is not None and not is_commit(self.revision):
-            raise ValueError(f"{self.revision!r} is not a commit: give 40 hexadecimal digits")
+    revision: Commit | None = None
 
     @property
     def size(self) -> int:
@@ -54,7 +58,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A pair of the catalogue. `devices`: the devices that it suits; drafts run on the CPU only."""
+    """A pair of the catalogue. `devices`: those that the target suits."""
 
     name: str
     about: str
@@ -120,12 +124,11 @@ class Catalogue:
     def read(cls, path: Path) -> Catalogue:
         """Read a catalogue file. Raises BadCatalogue."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            models = {name: Model(**model) for name, model in content["models"].items()}
-            entries = tuple(_entry(pair, models) for pair in content["pairs"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            listed = TypeAdapter(_Listed).validate_json(path.read_bytes())
+            entries = tuple(pair.entry(listed.models) for pair in listed.pairs)
+        except (OSError, ValidationError, KeyError) as error:
             raise BadCatalogue(f"{path} cannot be read ({error!r}): reinstall Outrider.") from error
-        return cls(str(content["note"]), entries)
+        return cls(listed.note, entries)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -141,12 +144,30 @@ class Catalogue:
         raise UnknownName(f"The catalogue has no pair {name!r}: {remedy}")
 
 
-def _entry(pair: Mapping[str, Any], models: Mapping[str, Model]) -> Entry:
-    draft = pair["draft"]
-    return Entry(
-        name=pair["name"],
-        about=pair["about"],
-        target=models[pair["target"]],
-        draft=None if draft is None else models[draft],
-        devices=tuple(pair["devices"]),
-    )
+@dataclass(frozen=True, slots=True)
+class _ListedPair:
+    """A pair as the file has it: `target` and `draft` are names of models."""
+
+    __pydantic_config__ = _STRICT
+
+    name: str
+    about: str
+    target: str
+    draft: str | None
+    devices: tuple[str, ...]
+
+    def entry(self, models: Mapping[str, Model]) -> Entry:
+        """Raises KeyError for a model that is not among `models`."""
+        draft = None if self.draft is None else models[self.draft]
+        return Entry(self.name, self.about, models[self.target], draft, self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """The catalogue as the file has it. `models` are by the names that the pairs use."""
+
+    __pydantic_config__ = _STRICT
+
+    note: str
+    models: dict[str, Model]
+    pairs: tuple[_ListedPair, ...]

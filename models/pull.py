@@ -10,6 +10,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
 from outrider.pipelines.errors import BrokenPair, OutriderError, VocabularyMismatch
 from outrider.pipelines.model.pair import MODEL_FILES, Pair
 from outrider.pipelines.model.tuning import fastest_properties
@@ -17,7 +19,7 @@ from outrider.pipelines.model.vocabulary import check_same_vocabulary
 from outrider.pipelines.text.tokenizer import Tokenizer
 
 from . import pair_folder
-from .catalogue import Entry, Model, is_commit
+from .catalogue import Commit, Entry, Model
 from .errors import HubUnreachable, IncompleteModel, OtherRevision, OutputExists
 from .hub import Repository, fetch, list_repository
 from .room import blaming_full_disk, in_words, require_room
@@ -99,9 +101,8 @@ def pull(
 def _begun(path: Path) -> dict[str, str]:
     """The commits of an interrupted pull, by role."""
     try:
-        noted = json.loads((path / BEGUN).read_text(encoding="utf-8"))
-        return {str(role): str(revision) for role, revision in noted.items() if is_commit(str(revision))}
-    except (OSError, ValueError, AttributeError):  # no pull, or interrupted while writing
+        return TypeAdapter(dict[str, Commit]).validate_json((path / BEGUN).read_bytes())
+    except (OSError, ValidationError):  # no pull, or interrupted while writing
         return {}
 
 

@@ -35,9 +35,11 @@ def keep_to_a_share() -> None:
 
 keep_to_a_share()
 
-# A pass of a real model can take long on a busy machine; what a failing example needs to be run again is printed.
-settings.register_profile("outrider", deadline=None, print_blob=True)
-settings.load_profile("outrider")
+# A pass of a real model can take long on a busy machine, hence no deadline. Every run tries the same examples, unless
+# HYPOTHESIS_PROFILE=search asks for others; what a failing one needs to be run again is printed then.
+settings.register_profile("same", deadline=None, derandomize=True, database=None)
+settings.register_profile("search", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 @pytest.fixture(scope="session")

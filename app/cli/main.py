@@ -207,7 +207,7 @@ def doctor(
     from rich.console import Console
 
     from .doctor import examine
-    from .report import require_writable, write_report
+    from .issue_report import require_writable, write_report
 
     load = _load_options(device, draft_device, engine, speculation, fallback, exact, None, openvino_property)
     if report is not None:

@@ -20,16 +20,17 @@ from pydantic import BaseModel
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.text.prompt import Inputs
 
+from ..reasoning import NewParser, reasoning_parser_for, without_reasoning
 from .admission import Access, Gate
 from .chat_completions import ChatReply
 from .completions import CompletionReply
 from .errors import ApiError, add_error_handlers
 from .events import EventStream, while_connected
+from .generation_options import options_of
 from .limits import Limits
 from .logprobs import LogprobsFormatter
 from .messages import history_of
 from .metrics import Metrics
-from .options import options_of
 from .reply import Reply, Terms
 from .response_format import ResponseFormat
 from .responses import ChatCompletion, Completion, ErrorBody, Health, Model, ModelList
@@ -47,6 +48,7 @@ class Server:
     """A pipeline under the name that clients use, the worker that runs it, and its metrics.
 
     began: Unix time of the start, in seconds.
+    reasoning_parser: makes what separates the reasoning of an answer.
     """
 
     pipeline: LLMPipeline
@@ -54,11 +56,13 @@ class Server:
     worker: Worker
     metrics: Metrics
     began: int
+    reasoning_parser: NewParser
 
     @classmethod
     def of(cls, pipeline: LLMPipeline, name: str, limits: Limits) -> Server:
         metrics = Metrics(pipeline.backend)
-        return cls(pipeline, name, Worker(pipeline, limits, metrics), metrics, int(time.time()))
+        worker = Worker(pipeline, limits, metrics)
+        return cls(pipeline, name, worker, metrics, int(time.time()), reasoning_parser_for(pipeline.tokenizer))
 
     @property
     def model(self) -> Model:
@@ -78,7 +82,10 @@ class Server:
         response_format = ResponseFormat.of(asked, self.pipeline.tokenizer.chat_template)
         if response_format.structure is not None:
             options["structured_output_config"] = response_format.structure
-        reply = ChatReply(self._terms(asked, options, 1, asked.num_logprobs), response_format.parser)
+        terms = self._terms(asked, options, 1, asked.num_logprobs)
+        # A structure holds from the first token on, so there is no reasoning before it.
+        reasoning = self.reasoning_parser if response_format.structure is None else without_reasoning
+        reply = ChatReply(terms, response_format.parser, reasoning)
         history = history_of(asked.messages, response_format.tools)
         return await self._answer(asked, request, history, options, reply, "messages")
 

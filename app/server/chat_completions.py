@@ -1,4 +1,4 @@
-"""/v1/chat/completions: answers to a conversation, with tool calls."""
+"""/v1/chat/completions: answers to a conversation, with reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from outrider.pipelines import Piece, TokenLogprobs
 
+from ..reasoning import NewParser, ReasoningParser
 from .logprobs import LogprobsFormatter
 from .reply import Reply, Terms
 from .responses import (
@@ -26,9 +27,9 @@ from .tools import Call, Parsed, ToolParser
 class ChatReply(Reply):
     id_prefix = "chatcmpl"
 
-    def __init__(self, terms: Terms, parser: type[ToolParser]) -> None:
+    def __init__(self, terms: Terms, tool_parser: type[ToolParser], reasoning_parser: NewParser) -> None:
         super().__init__(terms)
-        self._choices = [_Choice(parser(), terms.logprobs) for _ in range(self.num_answers)]
+        self._choices = [_Choice(tool_parser(), reasoning_parser(), terms.logprobs) for _ in range(self.num_answers)]
 
     def first_chunks(self) -> Iterator[ChatChunk]:
         for index in range(len(self._choices)):
@@ -49,8 +50,10 @@ class ChatReply(Reply):
     def _take(self, index: int, piece: Piece) -> Iterator[ChatChunk]:
         choice = self._choices[index]
         num_calls = len(choice.calls)
-        parsed = choice.take(piece)
+        reasoning, parsed = choice.take(piece)
         delta = ChatDelta()
+        if reasoning:
+            delta.reasoning_content = reasoning
         if parsed.text:
             delta.content = parsed.text
         if parsed.calls:
@@ -85,28 +88,38 @@ class ChatReply(Reply):
 class _Choice:
     """One answer so far."""
 
-    def __init__(self, parser: ToolParser, logprobs: LogprobsFormatter | None) -> None:
-        self._parser = parser
+    def __init__(
+        self, tool_parser: ToolParser, reasoning_parser: ReasoningParser, logprobs: LogprobsFormatter | None
+    ) -> None:
+        self._tool_parser = tool_parser
+        self._reasoning_parser = reasoning_parser
         self._logprobs = logprobs
         self._tokens: list[TokenLogprobs] = []
+        self._reasoning: list[str] = []
         self._texts: list[str] = []
         self.calls: list[Call] = []
         self.finish: Finish | None = None
 
-    def take(self, piece: Piece) -> Parsed:
+    def take(self, piece: Piece) -> tuple[str, Parsed]:
+        """The reasoning and the rest of what the next piece makes certain."""
         ends = piece.finish_reason is not None
-        parsed = self._parser.parse(piece.text, ends)
+        split = self._reasoning_parser.parse(piece.text, ends)
+        parsed = self._tool_parser.parse(split.text, ends)
+        self._reasoning.append(split.reasoning)
         self._texts.append(parsed.text)
         self._tokens += piece.logprobs
         self.calls += parsed.calls
         if ends:
             self.finish = "length" if piece.finish_reason == "length" else "tool_calls" if self.calls else "stop"
-        return parsed
+        return split.reasoning, parsed
 
     def whole(self, index: int) -> ChatChoice:
         assert self.finish is not None
-        text = "".join(self._texts)
-        message = ChatMessage(role="assistant", content=None if self.calls and not text.strip() else text, refusal=None)
+        text, reasoning = "".join(self._texts), "".join(self._reasoning)
+        is_empty = (self.calls or reasoning) and not text.strip()
+        message = ChatMessage(role="assistant", content=None if is_empty else text, refusal=None)
+        if reasoning:
+            message.reasoning_content = reasoning
         if self.calls:
             message.tool_calls = [_called(call) for call in self.calls]
         logprobs = self._logprobs.for_chat(self._tokens) if self._logprobs else None

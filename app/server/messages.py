@@ -27,6 +27,8 @@ def _message(index: int, message: Message) -> dict[str, Any]:
         result["name"] = message.name
     if isinstance(message, ToolMessage):
         result["tool_call_id"] = message.tool_call_id
+    if isinstance(message, AssistantMessage) and message.reasoning_content:
+        result["reasoning_content"] = message.reasoning_content
     if isinstance(message, AssistantMessage) and message.tool_calls:
         calls = []
         for number, call in enumerate(message.tool_calls):

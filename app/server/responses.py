@@ -1,4 +1,7 @@
-"""Response bodies of OpenAI's API, extended by `seed` and `speculation`. Times are Unix times in seconds."""
+"""Response bodies of OpenAI's API, extended by `seed`, `speculation` and `reasoning_content`.
+
+Times are Unix times in seconds.
+"""
 
 from __future__ import annotations
 
@@ -90,6 +93,7 @@ class ChatMessage(BaseModel):
     role: Literal["assistant"]
     content: str | None
     refusal: None = None
+    reasoning_content: str | None = None
     tool_calls: list[CalledTool] | None = None
 
 
@@ -114,6 +118,7 @@ class CalledToolDelta(CalledTool):
 class ChatDelta(BaseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
     tool_calls: list[CalledToolDelta] | None = None
 
 

@@ -110,6 +110,7 @@ class AssistantMessage(_Message):
 
     role: Literal["assistant"]
     content: Content | None = None
+    reasoning_content: Text | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     refusal: None = None
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None

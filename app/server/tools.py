@@ -14,6 +14,8 @@ from typing import Any
 
 from outrider.pipelines import StructuredOutputConfig
 
+from ..reasoning import num_certain
+
 BEGIN, END = "<tool_call>", "</tool_call>"  # the Hermes format, which Qwen and others use
 
 
@@ -76,7 +78,7 @@ class HermesToolParser(ToolParser):
             texts.append(self._held[:begin].rstrip() if call else self._held[:end])
             calls += [call] if call else []
             self._held = self._held[end:].lstrip() if call else self._held[end:]
-        ready = len(self._held) if is_last else self._num_ready()
+        ready = len(self._held) if is_last else num_certain(self._held, BEGIN)
         texts.append(self._held[:ready])
         self._held = self._held[ready:]
         return Parsed("".join(texts), tuple(calls))
@@ -85,14 +87,6 @@ class HermesToolParser(ToolParser):
     def one_call(cls, schema: dict[str, Any]) -> StructuredOutputConfig:
         lines = (f'start: "{BEGIN}\\n" call "\\n{END}"', f"call: %json {json.dumps(schema)}")
         return StructuredOutputConfig(grammar="\n".join(lines))
-
-    def _num_ready(self) -> int:
-        """How many characters cannot be part of a call or of the whitespace before one."""
-        begin = self._held.find(BEGIN)
-        if begin < 0:
-            lengths = range(min(len(BEGIN), len(self._held)), 0, -1)
-            begin = len(self._held) - next((n for n in lengths if self._held.endswith(BEGIN[:n])), 0)
-        return len(self._held[:begin].rstrip())
 
 
 class Llama3JsonToolParser(ToolParser):

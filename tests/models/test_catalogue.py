@@ -76,3 +76,21 @@ def test_a_damaged_catalogue_is_refused(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(BadCatalogue, match="reinstall Outrider"):
         Catalogue.read(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "field", "value"),
+    [
+        ("pairs", "devices", "CPU"), ("pairs", "about", 5), ("pairs", "target", None), ("pairs", "draft", "nobody"),
+        ("pairs", "target", "nobody"), ("pairs", "drafts", None), ("models", "parameters", "8 billion"),
+        ("models", "bits", 4.5), ("models", "licence", None), ("models", "cache", 8),
+    ],
+)  # fmt: skip
+def test_a_catalogue_with_one_wrong_value_is_refused(tmp_path: Path, part: str, field: str, value: object) -> None:
+    path = tmp_path / "catalogue.json"
+    content = json.loads(SHIPPED.read_text(encoding="utf-8"))
+    listed = content[part].values() if part == "models" else content[part]
+    next(iter(listed))[field] = value
+    path.write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(BadCatalogue):
+        Catalogue.read(path)

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from outrider.pipelines import Span
 
+from ...reasoning import ReasoningParser
 from ..assistant import State
 from ..core.code import code_start, is_python
 from ..core.conversation import CANCELLED, File, Turn
@@ -49,7 +50,7 @@ def answer_content(node: Node, coloured: bool, words: Words = IN_ENGLISH, note: 
     if not turn.complete and not turn.spans:
         dots = "<span>.</span><span>.</span><span>.</span>"
         return f'<div class="waiting" role="status">{note or words("thinking")}{dots}</div>'
-    body = coloured_html(turn.spans) if coloured else answer_html(turn.text)
+    body = coloured_html(turn.spans) if coloured else answer_html(turn.text, words)
     if not turn.complete:
         return body
     line = f'<p class="receipt" role="status">{note}</p>' if note else receipt_html(turn.receipt, words)
@@ -95,8 +96,18 @@ def coloured_html(spans: Iterable[Span]) -> str:
     return f'<pre class="answer">{"".join(html)}</pre>'
 
 
-def answer_html(text: str) -> str:
-    """The answer as Markdown. Python code without a fence becomes a highlighted code block."""
+def answer_html(text: str, words: Words = IN_ENGLISH) -> str:
+    """The answer as Markdown, with the reasoning before it folded. Python code without a fence becomes a highlighted
+    code block."""
+    split = ReasoningParser().parse(text, is_last=True)
+    if not split.reasoning:
+        return _answer_html(split.text)
+    thoughts = f"<summary>{words('reasoning')}</summary>{markdown_html(split.reasoning)}"
+    answer = _answer_html(split.text) if split.text else ""
+    return f'<details class="thoughts">{thoughts}</details>{answer}'
+
+
+def _answer_html(text: str) -> str:
     if "```" in text or not is_python(text):
         return markdown_html(text)
     return f'<div class="answer-text">{code_html(text.strip(chr(10)), "python")}</div>'

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import socket
-import time
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -13,13 +14,14 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
-from outrider.app.server import worker
+from outrider.app.server import events, worker
 from outrider.app.server.limits import Limits
 from outrider.app.server.metrics import Metrics
 from outrider.pipelines import LLMPipeline
 
-from .serving import AREA, LOCAL, MODEL, REPEAT, Served, running, user, wait_until
+from .serving import AREA, LOCAL, MODEL, PATIENCE_S, REPEAT, Served, running, user, wait_until
 
 # The model repeats itself until its context is full, token by token: some seconds.
 ENDLESS: dict[str, Any] = {
@@ -224,13 +226,77 @@ def test_a_stream_is_made_of_events_as_they_are_defined(served: Served) -> None:
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
 
 
-def test_the_first_event_comes_long_before_the_last(served: Served) -> None:
+def test_the_first_event_comes_while_the_engine_still_runs(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrived, passes, step = threading.Event(), itertools.count(), served.pipeline.backend.step
+
+    def step_once_the_first_event_is_there() -> None:
+        if next(passes) == 20 and not arrived.wait(PATIENCE_S):
+            raise RuntimeError("no event has arrived after 20 passes")
+        step()
+
+    monkeypatch.setattr(served.pipeline.backend, "step", step_once_the_first_event_is_there)
     with served.client() as client:
-        began = time.perf_counter()
-        stream = client.completions.create(**{**ENDLESS, "max_tokens": 600}, stream=True)
-        times = [time.perf_counter() - began for _ in stream]
-    assert len(times) > 100
-    assert times[0] < times[-1] / 4
+        stream = client.completions.create(**{**ENDLESS, "max_tokens": 100}, stream=True)
+        next(stream)
+        arrived.set()
+        assert len(list(stream)) > 50
+
+
+class SlowEngine:
+    """Holds up the engine, and keeps what the server sends. `finish` lets the engine go on."""
+
+    def __init__(self, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sent: list[bytes] = []
+        self.finish = threading.Event()
+        backend, send_events = served.pipeline.backend, events.EventStream.__call__
+        step = backend.step
+
+        def held_step() -> None:
+            assert self.finish.wait(PATIENCE_S)
+            step()
+
+        async def kept_events(stream: events.EventStream, scope: Scope, receive: Receive, send: Send) -> None:
+            async def kept(message: Message) -> None:
+                self.sent.append(message.get("body", b""))
+                await send(message)
+
+            await send_events(stream, scope, receive, kept)
+
+        monkeypatch.setattr(backend, "step", held_step)
+        monkeypatch.setattr(events.EventStream, "__call__", kept_events)
+        monkeypatch.setattr(events, "PING_S", 0.01)
+
+    @property
+    def num_pings(self) -> int:
+        return self.sent.count(b": ping\n\n")
+
+
+@pytest.fixture
+def slow(served: Served, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowEngine]:
+    engine = SlowEngine(served, monkeypatch)
+    yield engine
+    engine.finish.set()
+
+
+def test_pings_keep_a_silent_stream_open_and_the_client_ignores_them(served: Served, slow: SlowEngine) -> None:
+    with served.client() as client:
+        stream = client.chat.completions.create(model=MODEL, messages=user(REPEAT), temperature=0, stream=True)
+        first = next(stream)
+        wait_until(lambda: slow.num_pings > 1)
+        slow.finish.set()
+        chunks = [first, *stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == AREA
+    assert sum(body.startswith(b"data: ") for body in slow.sent) == len(chunks) + 1  # [DONE]
+
+
+def test_a_client_can_leave_a_silent_stream(served: Served, slow: SlowEngine) -> None:
+    with served.client() as client:
+        stream = client.chat.completions.create(model=MODEL, messages=user(REPEAT), temperature=0, stream=True)
+        next(stream)
+        wait_until(lambda: slow.num_pings > 1)
+        assert served.server.worker.num_open == 1
+        stream.close()
+        wait_until(lambda: served.server.worker.num_open == 0)
 
 
 def test_metrics_count_what_was_answered(served: Served) -> None:

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 from outrider.app.chat.ui.examples import EXAMPLES
 
 from ...browser import answers, ask, eventually, finish, fits, opened
+from .. import scripted
 from ..scripted import BEGINNING, END, Refused, ScriptedPipeline
 
 expect.set_options(timeout=60_000)
@@ -84,6 +85,19 @@ def test_an_answer_is_seen_while_it_is_written(page, pipeline) -> None:
     expect(answers(page)).not_to_contain_text("return")
     finish(page, pipeline, 1)
     assert page.locator("#chat pre.answer").inner_text() == BEGINNING + END
+
+
+def test_reasoning_is_folded_away_until_someone_opens_it(page, pipeline, monkeypatch) -> None:
+    monkeypatch.setattr(scripted, "BEGINNING", "<think>\nTwo *factors*.\n</think>\n\nMultiply them.")
+    ask(page, "Explain area.")
+    finish(page, pipeline, 1)
+    page.locator("#coloured input").uncheck()
+    thoughts = page.locator("#chat details.thoughts")
+    expect(thoughts.get_by_text("factors")).to_be_hidden()
+    expect(answers(page)).to_contain_text("Multiply them.")
+    expect(answers(page)).not_to_contain_text("think>")
+    thoughts.get_by_text("Reasoning").click()
+    expect(thoughts.get_by_text("factors")).to_be_visible()
 
 
 def test_the_figures_stand_under_the_answer(page, pipeline) -> None:

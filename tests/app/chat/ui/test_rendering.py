@@ -73,6 +73,18 @@ def test_indents_are_not_marked_however_the_tokens_cut_them() -> None:
     )
 
 
+def test_reasoning_is_folded_before_the_answer() -> None:
+    answer = '<div class="answer-text"><p>Four.</p></div>'
+    assert answer_html("<think>\nAdd *two*.\n</think>\n\nFour.") == (
+        '<details class="thoughts"><summary>Reasoning</summary>'
+        f'<div class="answer-text"><p>Add <em>two</em>.</p></div></details>{answer}'
+    )
+    assert answer_html("<think>\n\n</think>\n\nFour.") == answer
+    unfinished = answer_html("<think>Add <b>")
+    assert unfinished.endswith("<p>Add &lt;b&gt;</p></div></details>")
+    assert "details" not in answer_html("Such a <think>tag</think>.")
+
+
 def test_bare_code_becomes_a_highlighted_block_and_prose_is_rendered() -> None:
     assert '<code class="language-python"><span class="hl-k">def</span>' in answer_html("def f():\n    pass\n")
     assert answer_html("Some *prose*.") == '<div class="answer-text"><p>Some <em>prose</em>.</p></div>'

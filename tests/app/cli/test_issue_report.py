@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from outrider.app.cli import doctor
-from outrider.app.cli.report import require_writable, write_report
+from outrider.app.cli.issue_report import require_writable, write_report
 from outrider.app.load_options import LoadOptions
 from outrider.pipelines import InvalidOption
 from outrider.pipelines.model import profile
