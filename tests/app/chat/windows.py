@@ -80,7 +80,7 @@ class Wire:
             joined = client.post("/queue/join", content=json.dumps(body), headers={"Content-Type": "application/json"})
         return str(joined.json()["event_id"]) if joined.status_code == 200 else None
 
-    def ends(self, *joined: str) -> dict[str, bool]:
+    def ends(self, *joined: str | None) -> dict[str, bool]:
         """Whether each of these events came to a good end, in the order of their ends."""
         ended: dict[str, bool] = {}
         query = {"session_hash": self._session}
