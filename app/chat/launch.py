@@ -13,13 +13,14 @@ from outrider.pipelines.model.pair import name_of
 from ..load_options import LoadOptions
 from ..server.access import Access
 from ..server.address import url_of
+from ..server.limits import Limits
 from ..server.tls import Certificate
 from .assistant import Assistant
 from .i18n.translations import TRANSLATIONS
 from .store.database import history_path
 from .store.history import History
 from .ui import Page
-from .ui.served import GatedApp
+from .ui.served import GatedApp, bounded_connections
 from .ui.theme import HEAD, STYLE_SHEET, theme
 from .ui.uploads import UploadLimits, Uploads, upload_folder
 
@@ -74,39 +75,42 @@ def open_page(
     names: tuple[str, ...] = (),
     certificate: Certificate | None = None,
     limits: UploadLimits | None = None,
+    connections: Limits | None = None,
 ) -> Page:
     """Start to serve an assistant's page in the background, and warm up the model in parallel.
 
     keys, names: see `Access`. With keys, the page asks for one.
+    connections: how many there may be, and how long they may last.
     Raises UnsafeServer if `host` admits other machines and there is no key.
     """
     access = _access(host, keys, names, certificate)
     uploads = Uploads(upload_folder(), limits or UploadLimits())
     page = Page(assistant, history)
-    page.blocks.launch(
-        _app=GatedApp(access, uploads),
-        server_name=f"[{host}]" if ":" in host else host,
-        server_port=port,
-        ssl_certfile=None if certificate is None else str(certificate.chain),
-        ssl_keyfile=None if certificate is None else str(certificate.key),
-        ssl_verify=False,  # of the request that Gradio sends to itself: the certificate need not name this address
-        max_file_size=uploads.limits.one,
-        num_workers=0,  # they would listen on their own ports, without the gate
-        inbrowser=open_browser,
-        prevent_thread_lock=True,
-        quiet=True,
-        share=False,
-        ssr_mode=False,
-        pwa=False,
-        mcp_server=False,
-        enable_monitoring=False,
-        run_history=False,
-        footer_links=[],
-        theme=theme(),
-        css_paths=STYLE_SHEET,
-        head=HEAD,
-        i18n=TRANSLATIONS,
-    )
+    with bounded_connections(connections or Limits()):
+        page.blocks.launch(
+            _app=GatedApp(access, uploads),
+            server_name=f"[{host}]" if ":" in host else host,
+            server_port=port,
+            ssl_certfile=None if certificate is None else str(certificate.chain),
+            ssl_keyfile=None if certificate is None else str(certificate.key),
+            ssl_verify=False,  # of the request that Gradio sends to itself: the certificate need not name this address
+            max_file_size=uploads.limits.one,
+            num_workers=0,  # they would listen on their own ports, without the gate
+            inbrowser=open_browser,
+            prevent_thread_lock=True,
+            quiet=True,
+            share=False,
+            ssr_mode=False,
+            pwa=False,
+            mcp_server=False,
+            enable_monitoring=False,
+            run_history=False,
+            footer_links=[],
+            theme=theme(),
+            css_paths=STYLE_SHEET,
+            head=HEAD,
+            i18n=TRANSLATIONS,
+        )
     assistant.warm_up_in_background()
     return page
 

@@ -98,12 +98,12 @@ class Protocol(H11Protocol):
         self.transport.close()
 
 
-def config_of(api: ASGIApp, limits: Limits) -> uvicorn.Config:
-    """The configuration of uvicorn for the application."""
+def config_of(api: ASGIApp, limits: Limits, **options: Any) -> uvicorn.Config:
+    """The configuration of uvicorn for the application. `options` are further ones of `uvicorn.Config`."""
     return uvicorn.Config(
         api,
         http=partial(Protocol, limits=limits),  # type: ignore[arg-type]
-        log_level="warning",
+        **{"log_level": "warning", **options},
         access_log=False,
         server_header=False,
         proxy_headers=False,

@@ -22,14 +22,15 @@ from ..i18n.translations import Words, words_of
 from ..store.history import History, Node, NoSuchChat, title_of
 from . import rendering
 from .buttons import toggled
-from .composer import Entry, composed, untouched
+from .composer import Entry, Returned, composed, untouched
 from .error_toast import error_html, errors_as_toasts, require_idle
 from .message_buttons import to_clipboard
 from .redraw import Redraw
 from .view import View
 from .writing import Writing
 
-STOP_S = 30  # how long to wait for the end of an answer
+STOP_S = 30  # how long to wait for the end of an answer that is stopped
+LEAVE_S = 3.0  # and of one that is left; other windows wait as long for their turns
 FOLLOW_S = 0.5  # how often an answer of another window is polled
 KEEP_S = 2.0  # how often a growing answer is stored, in case the program ends before the answer
 
@@ -58,7 +59,7 @@ class ChatEvents:
             view = self._idle(view, request)
             place = view if entry.editing is None else view.before(view.find(entry.editing))
         begun = self._begin(Turn(prompt, settings, entry.files), place, coloured, request)
-        return *composed("", Entry(), words_of(request)), *begun
+        return *composed(*entry.after_edit(), words_of(request)), *begun
 
     def ask_example(
         self, request: gr.Request, event: gr.SelectData, view: View, coloured: bool, *values: Any
@@ -85,7 +86,7 @@ class ChatEvents:
 
     def answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
         """Render the answer as it grows, and store what there is of it, however it ends."""
-        yield gr.skip(), gr.skip(), *untouched(), gr.skip()  # Gradio clears outputs if nothing is yielded
+        yield (gr.skip(),) * 4  # Gradio clears outputs if nothing is yielded
         visitor = str(request.session_hash)
         if not view.is_answering or not self._writing.start(view.nodes[-1].id, visitor):
             return  # withdrawn before it started
@@ -105,17 +106,13 @@ class ChatEvents:
                 if redraw.is_due(begins or not view.is_answering):
                     used = prompt_tokens + len(view.nodes[-1].turn.token_ids)
                     meter = rendering.meter_html(used, self._assistant.pipeline.max_context, words)
-                    yield view, _messages(view, coloured, words, notes), *untouched(), meter
-        except Exception as error:  # the page must go on after any error: the prompt is put back into the box
+                    yield view, _messages(view, coloured, words, notes), gr.skip(), meter
+        except Exception as error:  # the page must go on after any error
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
             gr.Warning(error_html(error, words))
-            failed, place = asked.nodes[-1], len(asked.nodes) - 1
-            self._history.remove(failed.id)
-            view = self._resumed(asked.chat)
-            behind = view.nodes[place].id if len(view.nodes) > place else None  # the turn that was retried or edited
-            entry = composed(failed.turn.prompt, Entry(failed.turn.files, behind), words)
-            yield view, self.render(view, coloured, request), *entry, gr.skip()
+            view, returned = self._after_failure(asked, view)
+            yield view, self.render(view, coloured, request), returned, gr.skip()
         finally:
             self._writing.end(asked.nodes[-1].id)
             if view.is_answering and view.tip == asked.tip:
@@ -127,15 +124,17 @@ class ChatEvents:
     def render(self, view: View, coloured: bool, request: gr.Request) -> list[dict[str, str]]:
         return _messages(view, coloured, words_of(request), {})
 
-    def undo(self, event: gr.UndoData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+    def undo(
+        self, event: gr.UndoData, view: View, coloured: bool, text: str | None, entry: Entry, request: gr.Request
+    ) -> tuple[Any, ...]:
         """Hide the last turn, which is kept as a branch, and put its prompt into the box."""
         with errors_as_toasts(request):
             view = self._idle(view, request)
             undone, words = _node_of(view, event.index), words_of(request)
             view = view.before(undone)
-            entry = composed(undone.turn.prompt, Entry(undone.turn.files), words)
+            typed, entry = _shown(text, entry, view)
             gr.Info(words("undone"))
-            return *entry, view, self.render(view, coloured, request)
+            return *composed(*entry.with_prompt(typed, undone.turn), words), view, self.render(view, coloured, request)
 
     def open(
         self, request: gr.Request, chat: int, coloured: bool, text: str | None, entry: Entry, view: View, unsent: Unsent
@@ -172,24 +171,28 @@ class ChatEvents:
         nothing_open = gr.Radio(value=None)  # together with the rest: a selected item cannot be selected again
         return *_restored(unsent, View(), request), View(), [], *toggled(True, False), unsent, nothing_open
 
-    def message_button(self, event: gr.EventData, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
+    def message_button(
+        self, event: gr.EventData, view: View, coloured: bool, text: str | None, entry: Entry, request: gr.Request
+    ) -> tuple[Any, ...]:
         """Handle a button of a message."""
-        view = self._idle(view, request)
         with errors_as_toasts(request):
             button, node = event._data["act"], view.find(event._data["turn"])
         if button == "copy_prompt":
             return *untouched(), gr.skip(), gr.skip(), to_clipboard(node.turn.prompt)
         if button == "copy_answer":
             return *untouched(), gr.skip(), gr.skip(), to_clipboard(node.turn.text)
+        view = self._idle(view, request)
         if button == "edit":
-            entry = composed(node.turn.prompt, Entry(node.turn.files, node.id), words_of(request))
-            return *entry, gr.skip(), gr.skip(), None
+            edited = entry.with_edit(text or "", node.turn, node.id)
+            return *composed(*edited, words_of(request)), gr.skip(), gr.skip(), None
         with errors_as_toasts(request):
             assert view.chat is not None
             step = 1 if button == "on" else -1
             other = node.siblings[(node.siblings.index(node.id) + step) % len(node.siblings)]
             view = View(view.chat, self._history.show_branch(view.chat, other))
-            return *composed("", Entry(), words_of(request)), view, self.render(view, coloured, request), None
+            kept = _shown(text, entry, view)
+            updates = untouched() if kept == (text or "", entry) else composed(*kept, words_of(request))
+            return *updates, view, self.render(view, coloured, request), None
 
     def receipt(
         self, event: gr.EventData, view: View, coloured: bool, request: gr.Request
@@ -237,7 +240,7 @@ class ChatEvents:
         """Stop the answer that this window is writing, and keep what there is of it."""
         self._followed.pop(str(request.session_hash), None)
         self._writing.withdraw_all(str(request.session_hash))
-        self._assistant.drop(str(request.session_hash), patience_s=STOP_S)
+        self._assistant.drop(str(request.session_hash), patience_s=LEAVE_S)
 
     def leave_deleted(self, view: View, pending: int | None, request: gr.Request) -> None:
         """Stop the answer that is being written if the shown conversation is about to be deleted."""
@@ -256,6 +259,18 @@ class ChatEvents:
             self._writing.announce(self._history.add_turn(chat, view.tip, turn), str(request.session_hash))
             view = View(chat, self._history.path(chat))
         return view, self.render(view, coloured, request), *toggled(False, True)
+
+    def _after_failure(self, asked: View, view: View) -> tuple[View, Returned | None]:
+        """What is shown after an answer failed: what there is of it, or else its prompt goes back into the box."""
+        failed, place = asked.nodes[-1], len(asked.nodes) - 1
+        if view.tip == failed.id and view.nodes[-1].turn.text and self._history.has(asked.chat):
+            view = view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED))
+            self._keep(view)
+            return view, None
+        self._history.remove(failed.id)
+        view = self._resumed(asked.chat)
+        behind = view.nodes[place].id if len(view.nodes) > place else None  # the turn that was retried or edited
+        return view, Returned(failed.turn, behind)
 
     def _current(self, view: View) -> View:
         """The view with the stored state of its last answer, which is cancelled if no window is writing it any more."""
@@ -303,10 +318,12 @@ def _stashed(unsent: Unsent, view: View, text: str | None, entry: Entry) -> Unse
 
 def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...]:
     """Updates of the composer, with what was typed earlier in this conversation."""
-    text, entry = unsent.get(view.chat, ("", Entry()))
-    if entry.editing not in {node.id for node in view.nodes}:
-        entry = replace(entry, editing=None)
-    return composed(text, entry, words_of(request))
+    return composed(*_shown(*unsent.get(view.chat, ("", Entry())), view), words_of(request))
+
+
+def _shown(text: str | None, entry: Entry, view: View) -> tuple[str, Entry]:
+    """Text and entry as they are beside this view."""
+    return entry.shown_with(text or "", {node.id for node in view.nodes})
 
 
 def _deciding(settings: Settings) -> Settings:

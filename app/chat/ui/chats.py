@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -12,12 +13,13 @@ from ..store.history import History
 from ..store.transfer import exchange_of, read_exchange, to_json, to_markdown
 from .buttons import Deletion
 from .error_toast import errors_as_toasts, toast
-from .event_options import QUEUED, QUICK
+from .event_options import QUEUED, QUICK, TURNS
 from .message_buttons import Outbox, to_file
 from .view import View
 from .wiring import Wiring
 
 FOLLOWING = 32  # windows that can watch an answer of another window grow at the same time
+TURNED = "() => { document.dispatchEvent(new Event('turned')); }"  # for page.js, which locks the prompt until then
 WIDE = 1100  # pixels of a window that has room for the list of conversations
 
 
@@ -71,13 +73,14 @@ class ChatList:
         events, composer, deletion = wiring.events, wiring.composer, self.deletion
         left = [composer.box, composer.entry, wiring.view, self._unsent]
         restored = [*composer.outputs, *wiring.shown, self._unsent]
-        anew = self.new.click(events.new_chat, left, [*restored, self.listing], **QUICK)
-        opened = self.listing.input(events.open, [self.listing, wiring.coloured, *left], restored, **QUEUED)
+        anew = self.new.click(events.new_chat, left, [*restored, self.listing], **TURNS)
+        opened = self.listing.input(events.open, [self.listing, wiring.coloured, *left], restored, **TURNS)
         followed = opened.success(
             events.follow, wiring.seen, wiring.shown, concurrency_id="follow", concurrency_limit=FOLLOWING, **QUEUED
         )
         followed.success(**wiring.refresh)
         for event in (anew, opened):
+            event.then(None, None, None, js=TURNED, **QUEUED)
             event.then(**wiring.refresh)
             event.then(deletion.reset, None, deletion.outputs, **QUEUED)  # it asked about the previous one
 
@@ -85,11 +88,14 @@ class ChatList:
         events, view, deletion = wiring.events, wiring.view, self.deletion
         pending = [view, deletion.pending]
         deletion.connect(_open_chat, view)
-        deleted = deletion.sure.click(events.leave_deleted, pending, None, **QUEUED)
-        deleted = deleted.then(self.delete_pending, pending, view, **QUEUED)
+        deleted = deletion.sure.click(events.leave_deleted, pending, None, **TURNS)
+        deleted = deleted.then(self.delete_pending, pending, view, **TURNS)
         deleted.then(deletion.reset, None, deletion.outputs, **QUEUED)
-        imported = self.upload.upload(events.leave_chat, None, None, **QUEUED)
-        imported = imported.then(self.imported, self.upload, view, **QUEUED)
+
+        def take(content: bytes, request: gr.Request) -> View:
+            return self.imported(content, request, events.leave_chat)
+
+        imported = self.upload.upload(take, self.upload, view, **TURNS)
         for event in (deleted, imported):
             wiring.render_on(event.success)
 
@@ -108,9 +114,11 @@ class ChatList:
             self._history.delete(pending)
         return View() if view.chat == pending else view
 
-    def imported(self, content: bytes, request: gr.Request) -> View:
+    def imported(self, content: bytes, request: gr.Request, leave: Callable[[gr.Request], None]) -> View:
+        """The view of an imported conversation. `leave` ends what the window shows, unless the file is refused."""
         with errors_as_toasts(request):
             exchange = read_exchange(content)
+            leave(request)
             chat = self._history.insert(exchange.title, exchange.turns, exchange.tip)
             gr.Info(escape(words_of(request)("imported", title=self._history.title(chat)), quote=False))
             return View(chat, self._history.resume(chat))

@@ -11,7 +11,7 @@ from outrider.pipelines.model.pair import name_of
 
 from ..assistant import Assistant
 from ..i18n.translations import translate, words_of
-from .event_options import QUEUED, QUICK
+from .event_options import QUICK, TURNS
 from .examples import example_cards
 from .view import View
 from .wiring import Wiring
@@ -42,7 +42,9 @@ class ConversationPanel:
         events, chatbot = wiring.events, self.chatbot
         wiring.answer_on(chatbot.example_select, events.ask_example)
         wiring.answer_on(chatbot.retry, events.retry)
-        undone = chatbot.undo(events.undo, wiring.seen, [*wiring.composer.outputs, self.view, chatbot], **QUEUED)
+        composer = wiring.composer
+        seen = [*wiring.seen, composer.box, composer.entry]
+        undone = chatbot.undo(events.undo, seen, [*composer.outputs, self.view, chatbot], **TURNS)
         undone.then(**wiring.refresh)
         wiring.coloured.change(events.render, wiring.seen, chatbot, **QUICK)
         for trigger in (blocks.load, switches.change):

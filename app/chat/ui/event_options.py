@@ -6,4 +6,7 @@ from typing import Any
 
 QUEUED: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 QUICK = QUEUED | {"queue": False}  # only for events that raise no gr.Error: Gradio shows those of queued events only
+# Events that change which turns a window shows, in the order in which they were asked for: otherwise a prompt that is
+# sent right after "New" would go to the conversation before.
+TURNS = QUEUED | {"concurrency_id": "turns", "concurrency_limit": 1}
 ANSWERING = QUEUED | {"concurrency_id": "answer", "concurrency_limit": 8}

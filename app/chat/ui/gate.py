@@ -25,6 +25,13 @@ API = "/gradio_api"
 UPLOAD = f"{API}/upload"
 # Paths that the page posts to. Gradio has others, which process recordings or edit the app's own code.
 SENDING = (*(f"{API}/{name}" for name in ("queue/join", "run/", "cancel", "reset", "component_server")), UPLOAD, LOGIN)
+# Paths that the page reads. Gradio has others: some fetch any address and pass its answer on as if it were the page's.
+START = "/"
+FOLDERS = ("/assets/", "/static/", f"{API}/heartbeat/")
+READABLE = ("startup-events", "queue/data", "upload_progress", "info", "app_id", "theme.css")
+FILES = frozenset((START, "/config", "/theme.css", "/favicon.ico", "/manifest.json", "/robots.txt")).union(
+    f"{API}/{name}" for name in READABLE
+)
 ASSETS = "/assets/"  # Gradio's scripts and styles, whose names contain a hash of their content
 FOR_EVER = "private, max-age=31536000, immutable"
 OPEN = (f"{API}/startup-events",)  # requested by Gradio itself while it starts; tells only whether it has
@@ -89,6 +96,8 @@ class PageGate:
         refusal = self._refusal(request)
         if refusal is None and scope["path"] not in OPEN and not self._login.admits(request):
             refusal = await self._login.answer(request)
+        if refusal is None and scope["method"] in READING and not _is_of_the_page(scope["path"]):
+            refusal = PlainTextResponse("There is nothing at this address.", 404)
         if refusal is not None:
             await refusal(scope, receive, send_with_headers)
         elif scope["path"] == UPLOAD and scope["method"] == "POST":
@@ -102,7 +111,7 @@ class PageGate:
             self._access.check(headers)
         except Denied as denied:
             return PlainTextResponse(str(denied) if denied.code == "host" else ANOTHER_PAGE, 403)
-        if not _is_own(headers, method):
+        if not _is_own(headers, method, path):
             return PlainTextResponse(ANOTHER_PAGE, 403)
         if method in READING:
             return None
@@ -123,8 +132,14 @@ class PageGate:
             await PlainTextResponse(str(error), error.status)(scope, receive, send)
 
 
-def _is_own(headers: Headers, method: str) -> bool:
-    """Whether a request comes from the page itself, or from a person who follows a link to it.
+def _is_of_the_page(path: str) -> bool:
+    return path in FILES or path.startswith(FOLDERS)
+
+
+def _is_own(headers: Headers, method: str, path: str) -> bool:
+    """Whether a request comes from the page itself, or from a person who follows a link to its start.
+
+    Other sites may lead to no other path, since browsers run the scripts of what they navigate to.
 
     Browsers before 2023 and other programs do not send Sec-Fetch-Site; their cross-site requests have an Origin, which
     `Access` checks.
@@ -133,6 +148,7 @@ def _is_own(headers: Headers, method: str) -> bool:
         return True
     return (
         method in READING
+        and path == START
         and headers.get("sec-fetch-mode") == "navigate"
         and headers.get("sec-fetch-dest") == "document"
     )

@@ -16,15 +16,15 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
 
 SCHEMES = ("http", "https", "mailto")
-LARGEST = 100_000  # characters; longer texts can take minutes to parse
-LARGEST_COLOURED = 50_000  # characters of code, for the same reason
-# Code in other languages is not highlighted: each lexer has many patterns that would run on untrusted text.
-LANGUAGES = frozenset(
-    """
-    bash c cpp cs css diff go html java javascript js json kotlin php py python r ruby rust sh sql swift toml ts
-    typescript xml yaml
-    """.split()  # noqa: SIM905  as a list it fills the screen
-)
+LARGEST = 20_000  # characters; some texts take time with the square of their length
+# The languages that are highlighted, and the longest code: most lexers take time with the square of the length of some
+# code, such as one word repeated. Each further lexer has many patterns that would run on untrusted text.
+LANGUAGES = {
+    10_000: "bash css go json kotlin php r ruby rust sh sql swift toml",
+    4_000: "html javascript js py python xml yaml",
+    2_000: "c cpp diff java ts typescript",
+}
+LARGEST_COLOURED = {language: largest for largest, names in LANGUAGES.items() for language in names.split()}
 
 
 class _Renderer(RendererHTML):
@@ -79,13 +79,17 @@ def markdown_html(text: str) -> str:
 
 
 def code_html(code: str, language: str = "") -> str:
-    """A block of code, highlighted if its language is in LANGUAGES."""
+    """A block of code, highlighted if its language and length are in LARGEST_COLOURED."""
     code = code.rstrip("\n")
-    if language in LANGUAGES and len(code) <= LARGEST_COLOURED:
-        lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
-        inner = highlight(code, lexer, _FORMATTER).rstrip("\n").replace("\n", "&#10;")
-        return f'<pre class="block"><code class="language-{language}">{inner}</code></pre>'
+    if len(code) <= LARGEST_COLOURED.get(language, 0):
+        return f'<pre class="block"><code class="language-{language}">{_highlighted(code, language)}</code></pre>'
     return f'<pre class="block"><code>{verbatim(code)}</code></pre>'
+
+
+@lru_cache(maxsize=256)  # of a growing answer, only the last block changes
+def _highlighted(code: str, language: str) -> str:
+    lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    return str(highlight(code, lexer, _FORMATTER)).rstrip("\n").replace("\n", "&#10;")
 
 
 def verbatim(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import gradio as gr
 
-from .event_options import ANSWERING, QUEUED
+from .event_options import ANSWERING, QUEUED, TURNS
 
 if TYPE_CHECKING:
     from .wiring import Wiring
@@ -68,7 +68,8 @@ class MessageButtons:
 
     def connect(self, wiring: Wiring, outbox: Outbox) -> None:
         events, outputs = wiring.events, [*wiring.composer.outputs, wiring.view, wiring.chatbot, outbox.box]
-        clicked = self._listener.select(events.message_button, wiring.seen, outputs, **QUEUED)
+        seen = [*wiring.seen, wiring.composer.box, wiring.composer.entry]
+        clicked = self._listener.select(events.message_button, seen, outputs, **TURNS)
         outbox.deliver(clicked)
         clicked.then(**wiring.refresh)
         wiring.render_on(self._listener.submit(events.receipt, wiring.seen, wiring.shown, **ANSWERING).then)

@@ -134,6 +134,23 @@ document.addEventListener("click", (event) => {
   if (event.target.closest("#new")) shut();
 });
 
+// What is typed on the way to another conversation would be lost, so the prompt is locked until the page is there.
+const LOCKED_MS = 5000;
+let unlocking = null;
+const lock = (locked) => {
+  clearTimeout(unlocking);
+  const prompt = document.querySelector("#prompt textarea");
+  if (prompt) prompt.readOnly = locked;
+  if (locked) unlocking = setTimeout(() => lock(false), LOCKED_MS);
+};
+document.addEventListener("click", (event) => {
+  if (event.target.closest("#new")) lock(true);
+});
+document.addEventListener("change", (event) => {
+  if (event.target.closest("#listing")) lock(true);
+});
+document.addEventListener("turned", () => lock(false));
+
 let due = false;
 const mend = () => {
   due = false;

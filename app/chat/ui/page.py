@@ -18,6 +18,7 @@ from .context_meter import ContextMeter
 from .conversation_panel import ConversationPanel
 from .event_options import QUEUED
 from .insight_panel import InsightPanel
+from .local_blocks import LocalBlocks
 from .masthead import Masthead
 from .message_buttons import MessageButtons, Outbox
 from .panel import SettingsPanel
@@ -34,7 +35,7 @@ class Page:
     def __init__(self, assistant: Assistant, history: History) -> None:
         self.assistant = assistant
         self.history = history
-        with gr.Blocks(title="Outrider", fill_height=True, delete_cache=(TEMPORARY_S, TEMPORARY_S)) as self.blocks:
+        with LocalBlocks(title="Outrider", fill_height=True, delete_cache=(TEMPORARY_S, TEMPORARY_S)) as self.blocks:
             self._lay_out()
             self._connect()
 

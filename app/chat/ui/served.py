@@ -1,11 +1,20 @@
-"""Gradio's application with the gate around it."""
+"""Gradio's application with the gate around it, and the server that it runs in."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+from gradio import http_server
 from gradio.routes import App, ORJSONResponse
 from starlette.types import ASGIApp
 
 from ...server.access import Access
+from ...server.limits import Limits
+from ...server.protocol import config_of
 from .gate import PageGate
 from .uploads import Uploads
 
@@ -20,3 +29,18 @@ class GatedApp(App):
 
     def build_middleware_stack(self) -> ASGIApp:
         return PageGate(super().build_middleware_stack(), self._access, self._uploads)
+
+
+_launching = threading.Lock()
+
+
+@contextmanager
+def bounded_connections(limits: Limits) -> Iterator[None]:
+    """Within the block, Gradio launches its server with these limits. It has no option for that."""
+    with _launching:
+        kept: Any = http_server.uvicorn
+        http_server.uvicorn = SimpleNamespace(Config=lambda app, **options: config_of(app, limits, **options))
+        try:
+            yield
+        finally:
+            http_server.uvicorn = kept

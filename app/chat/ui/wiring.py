@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import gradio as gr
 
 from .chat_events import ChatEvents
-from .event_options import ANSWERING, QUEUED, QUICK
+from .event_options import ANSWERING, QUEUED, QUICK, TURNS
 
 if TYPE_CHECKING:
     from .composer import Composer
@@ -44,10 +44,13 @@ class Wiring:
     def answer_on(self, trigger: Callable[..., Any], begin: Callable[..., Any], inputs: Sequence[Any] = ()) -> None:
         """When `trigger` fires, add the turn that `begin` makes and write its answer."""
         entry = self.composer.outputs
-        begun = trigger(begin, [*inputs, *self.seen, *self.settings], [*entry, *self.shown], preprocess=False, **QUEUED)
+        begun = trigger(begin, [*inputs, *self.seen, *self.settings], [*entry, *self.shown], preprocess=False, **TURNS)
         begun.success(**self.refresh)
-        outputs = [self.view, self.chatbot, *entry, self.meter]
-        self.render_on(begun.success(self.events.answer, self.seen, outputs, **ANSWERING).then)
+        outputs = [self.view, self.chatbot, self.composer.returned, self.meter]
+        answered = begun.success(self.events.answer, self.seen, outputs, **ANSWERING)
+        left = [self.composer.box, self.composer.entry, self.composer.returned]
+        answered.then(self.composer.take_back, left, [*entry, self.composer.returned], **QUEUED)
+        self.render_on(answered.then)
 
     def render_on(self, trigger: Callable[..., Any]) -> None:
         """When `trigger` fires, render the conversation and the buttons as the view has them."""

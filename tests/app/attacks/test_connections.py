@@ -8,6 +8,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from threading import Event
 
 import httpx
@@ -19,15 +20,39 @@ from outrider.app.server.limits import Limits
 from outrider.pipelines import LLMPipeline
 
 from ..server.serving import LOCAL, MODEL, Served, running, wait_until
+from .conftest import Target, targeted
 
 ASKED = {"model": MODEL, "prompt": "x", "max_tokens": 2}
 POST = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json\r\n"
-HEAD = f"GET /health HTTP/1.1\r\nHost: {LOCAL}\r\n"
+LIMITS = Limits(connections=4, head_s=0.3, stall_s=0.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A server or a page, and a path that it answers with a JSON object."""
+
+    port: int
+    path: str
+
+    @property
+    def url(self) -> str:
+        return f"http://{LOCAL}:{self.port}{self.path}"
+
+    @property
+    def head(self) -> str:
+        """A request for the path, without the empty line at its end."""
+        return f"GET {self.path} HTTP/1.1\r\nHost: {LOCAL}\r\n"
+
+    def answers(self) -> bool:
+        try:
+            return httpx.get(self.url, timeout=30).status_code == 200
+        except httpx.TransportError:  # too many connections to be told so
+            return False
 
 
 @pytest.fixture(scope="module")
 def _hasty(tool_pipeline: LLMPipeline) -> Iterator[Served]:
-    with running(tool_pipeline, Limits(connections=4, head_s=0.3, stall_s=0.3)) as served:
+    with running(tool_pipeline, LIMITS) as served:
         yield served
 
 
@@ -37,11 +62,28 @@ def hasty(_hasty: Served) -> Iterator[Served]:
     wait_until(lambda: answers(_hasty))
 
 
+@pytest.fixture(scope="module")
+def _hasty_page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    with targeted(tmp_path_factory.mktemp("page"), connections=LIMITS) as target:
+        yield target
+
+
+@pytest.fixture(params=["server", "page"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    if request.param == "server":
+        place = Place(request.getfixturevalue("_hasty").port, "/health")
+    else:
+        target = request.getfixturevalue("_hasty_page")
+        place = Place(int(target.url.rpartition(":")[2]), "/gradio_api/app_id")
+    yield place
+    wait_until(place.answers)
+
+
 class Chunk(BaseModel):
     text: str = ""
 
 
-def connected(served: Served) -> socket.socket:
+def connected(served: Served | Place) -> socket.socket:
     return socket.create_connection((LOCAL, served.port), timeout=30)
 
 
@@ -63,8 +105,8 @@ def dripped(connection: socket.socket, data: bytes) -> bytes:
     raise AssertionError("the connection is still open")
 
 
-def healthy(connection: socket.socket) -> bool:
-    """Whether the answer that comes is that of /health, which is read to its end."""
+def is_answered(connection: socket.socket) -> bool:
+    """Whether the answer that comes is a JSON object with status 200, which is read to its end."""
     answer = b""
     while not answer.endswith(b"}"):
         answer += connection.recv(65536)
@@ -78,40 +120,40 @@ def answers(served: Served) -> bool:
         return False
 
 
-def test_half_a_head_is_not_waited_for(hasty: Served) -> None:
-    with connected(hasty) as connection:
-        connection.sendall(HEAD.encode())
+def test_half_a_head_is_not_waited_for(place: Place) -> None:
+    with connected(place) as connection:
+        connection.sendall(place.head.encode())
         answer = dripped(connection, b"x").decode()
     assert answer.startswith("HTTP/1.1 408 ")
     assert "0.3 s" in json.loads(answer.partition("\r\n\r\n")[2])["error"]["message"]
-    assert answers(hasty)
+    assert place.answers()
 
 
-def test_a_head_that_comes_slowly_behind_an_answer_is_not_waited_for(hasty: Served) -> None:
-    with connected(hasty) as connection:
-        connection.sendall(f"{HEAD}\r\n".encode())
-        assert healthy(connection)
+def test_a_head_that_comes_slowly_behind_an_answer_is_not_waited_for(place: Place) -> None:
+    with connected(place) as connection:
+        connection.sendall(f"{place.head}\r\n".encode())
+        assert is_answered(connection)
         assert dripped(connection, b"G").startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_connection_that_asks_nothing_is_closed(hasty: Served) -> None:
-    with connected(hasty) as connection:
+def test_a_connection_that_asks_nothing_is_closed(place: Place) -> None:
+    with connected(place) as connection:
         assert connection.recv(1) == b""
 
 
-def test_a_body_that_nobody_waits_for_keeps_no_connection(hasty: Served) -> None:
-    with connected(hasty) as connection:
+def test_a_body_that_nobody_waits_for_keeps_no_connection(place: Place) -> None:
+    with connected(place) as connection:
         connection.sendall(f"POST /nowhere HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Length: 1000000\r\n\r\n".encode())
-        assert dripped(connection, b"x").startswith(b"HTTP/1.1 404 ")
+        assert dripped(connection, b"x").startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 405 "))
 
 
-def test_a_head_in_several_parts_is_answered(hasty: Served) -> None:
-    with connected(hasty) as connection:
+def test_a_head_in_several_parts_is_answered(place: Place) -> None:
+    with connected(place) as connection:
         for _ in range(3):
-            for part in (HEAD[:9], HEAD[9:], "\r\n"):
+            for part in (place.head[:9], place.head[9:], "\r\n"):
                 connection.sendall(part.encode())
                 time.sleep(0.02)
-            assert healthy(connection)
+            assert is_answered(connection)
 
 
 def test_a_long_answer_is_not_taken_for_a_slow_head(hasty: Served) -> None:
@@ -168,23 +210,23 @@ def test_nothing_is_written_to_a_connection_that_was_reset(
     monkeypatch.undo()
 
 
-def test_more_connections_than_allowed_are_told_so_and_served_again_later(hasty: Served) -> None:
+def test_more_connections_than_allowed_are_told_so_and_served_again_later(place: Place) -> None:
     with ExitStack() as opened:
         for _ in range(4):
-            connection = opened.enter_context(connected(hasty))
-            connection.sendall(f"{HEAD}\r\n".encode())
-            assert healthy(connection)
-        refused = httpx.post(f"{hasty.url}/v1/completions", json=ASKED, timeout=30)
+            connection = opened.enter_context(connected(place))
+            connection.sendall(f"{place.head}\r\n".encode())
+            assert is_answered(connection)
+        refused = httpx.get(place.url, timeout=30)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         error = refused.json()["error"]
         assert error["code"] == "too_many_connections"
         assert "4 connections" in error["message"]
-    wait_until(lambda: answers(hasty))
+    wait_until(lambda: place.answers())
 
 
-def test_a_flood_of_connections_is_bounded_and_over_when_it_ends(hasty: Served) -> None:
+def test_a_flood_of_connections_is_bounded_and_over_when_it_ends(place: Place) -> None:
     with ExitStack() as opened:
-        flood = [opened.enter_context(connected(hasty)) for _ in range(200)]
+        flood = [opened.enter_context(connected(place)) for _ in range(200)]
         ended = 0
         for connection in flood[140:]:
             try:
@@ -192,4 +234,4 @@ def test_a_flood_of_connections_is_bounded_and_over_when_it_ends(hasty: Served) 
             except ConnectionResetError:
                 ended += 1
         assert ended == 60
-        wait_until(lambda: answers(hasty))
+        wait_until(lambda: place.answers())

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gradio as gr
-import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,53 +26,14 @@ from outrider.app.chat.ui.view import View
 from outrider.pipelines import InvalidOption
 from outrider.pipelines.config import GenerationConfig
 
-from ..chat.scripted import ScriptedPipeline
+from ..chat.windows import GOOD, StrictPipeline, Window, Wire, request_of
 
 HOSTILE = [
     None, True, False, -1, -0.0, 0.5, 2.5, 20.5, 1e308, -1e308, math.nan, math.inf, -math.inf, 2**31, 2**63, 2**64,
     10**400, -(10**400), "", "x", "1", "-1", "NaN", "\x00", "\ud800", "<img src=x>", "x" * 10_000, [], [1], {},
     {"a": 1},
 ]  # fmt: skip
-GOOD = ["auto", 0.7, 0, 1.0, 0.0, 1.0, 0, 64, 0, ""]
 hostile = st.sampled_from(HOSTILE) | st.integers() | st.floats() | st.text(st.characters(), max_size=9)
-
-
-class StrictPipeline(ScriptedPipeline):
-    """Refuses what the engine does."""
-
-    def stream(self, messages: list[dict[str, str]], **options: Any) -> Any:
-        GenerationConfig(**options)
-        return super().stream(messages, **options)
-
-
-def request_of(visitor: str) -> Any:
-    return SimpleNamespace(headers={}, session_hash=visitor)
-
-
-class Window:
-    """Events of the page, called as Gradio calls them; an error of the page's own is what someone reads."""
-
-    def __init__(self, events: ChatEvents) -> None:
-        self.events, self.request, self.view = events, request_of(secrets.token_hex(4)), View()
-
-    def does(self, event: Callable[..., Any], *values: Any) -> Any:
-        try:
-            return event(self.request, *values)
-        except gr.Error:
-            return None
-
-    def ask(self, prompt: Any, *values: Any) -> None:
-        if begun := self.does(self.events.ask, prompt, Entry(), self.view, True, *values):
-            self.view = next(part for part in begun if isinstance(part, View))
-            self.answer()
-
-    def answer(self) -> None:
-        for drawn in self.events.answer(self.request, self.view, True):
-            self.view = drawn[0] if isinstance(drawn[0], View) else self.view
-
-    def open(self, chat: int) -> None:
-        opened = self.events.open(self.request, chat, True, "", Entry(), self.view, {})
-        self.view = next(part for part in opened if isinstance(part, View))
 
 
 @pytest.fixture(scope="module")
@@ -202,29 +160,6 @@ def test_a_window_sees_the_end_of_an_answer_that_ended_before_it_could_follow(as
     assert view.nodes[-1].turn.text == one.view.nodes[-1].turn.text
     assert not view.is_answering
     history.close()
-
-
-class Wire:
-    """A window that speaks to a served page over HTTP, as a browser does."""
-
-    def __init__(self, page: Page, address: str) -> None:
-        events = [(event.fn.__qualname__, event._id) for event in page.blocks.fns.values() if event.fn]
-        self._events = dict(reversed(events))  # of one name, the first: presets are deleted as conversations are
-        self._address, self._session = address, secrets.token_hex(8)
-
-    def __call__(self, name: str, *values: Any, event: Any = None) -> bool:
-        """Whether the event came to a good end; it has to come to one."""
-        body = {"data": values, "event_data": event, "fn_index": self._events[name], "session_hash": self._session}
-        with httpx.Client(base_url=f"{self._address}/gradio_api", timeout=30) as client:
-            joined = client.post("/queue/join", content=json.dumps(body), headers={"Content-Type": "application/json"})
-            if joined.status_code != 200:
-                return False
-            with client.stream("GET", "/queue/data", params={"session_hash": self._session}) as stream:
-                for line in stream.iter_lines():
-                    said = json.loads(line.removeprefix("data:")) if line.startswith("data:") else {}
-                    if said.get("msg") == "process_completed":
-                        return bool(said["success"])
-        raise AssertionError("The event has no end.")
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import re
 import socket
 
 import pytest
+import safehttpx
 
 from outrider.app.chat.ui.gate import HEADERS
 
-from .conftest import Target
+from .conftest import Evil, Target, local_address
 
 EVIL = "http://evil.example"
 ROUTES = [
@@ -78,6 +79,39 @@ def test_other_pages_can_link_to_the_page_and_neither_show_nor_read_it(target: T
     preflight = target.ask("OPTIONS", "/gradio_api/queue/join", headers=asked)
     assert preflight.status_code == 403
     assert "access-control-allow-origin" not in preflight.headers
+
+
+@pytest.mark.parametrize("path", ["/config", "/assets/x", "/gradio_api/info", "/gradio_api/file=x", "/nowhere"])
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_other_pages_lead_only_to_the_start_of_the_page(target: Target, path: str, site: str) -> None:
+    there = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert target.get(path, headers=there).status_code == 403
+    assert target.get("/?__theme=dark", headers=there).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("path", ["file={evil}/x.png", "%66ile={evil}/x.png", "proxy={evil}/x.png", "file/{evil}/x"])
+def test_the_page_fetches_nothing_from_elsewhere(
+    target: Target, evil: Evil, monkeypatch: pytest.MonkeyPatch, path: str, method: str
+) -> None:
+    """Gradio would pass on what it gets, with the type that the other server gives it."""
+    monkeypatch.setattr(safehttpx, "async_validate_url", local_address)
+    answer = target.ask(method, f"/gradio_api/{path.format(evil=evil.url)}")
+    assert answer.status_code == 404
+    assert "<script>" not in answer.text
+    assert evil.asked == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/gradio_api/deep_link", "/gradio_api/custom_component/x/client/component/x.js", "/gradio_api/vibe-code",
+     "/gradio_api/runs", "/gradio_api/stream/x/1/2/playlist-file", "/monitoring", "/monitoring/summary", "/svelte/x.js",
+     "/gradio_api/call/predict/x", "/gradio_api/queue/status", "/gradio_api/openapi.json", "/pwa_icon",
+     "/gradio_api/dev/reload", "/gradio_api/user", "/gradio_api/token", "/config/", "//config", "/nowhere"],
+)  # fmt: skip
+def test_what_the_page_does_not_read_is_not_there(target: Target, path: str) -> None:
+    answer = target.get(path)
+    assert (answer.status_code, answer.text) == (404, "There is nothing at this address.")
 
 
 def test_the_page_itself_and_programs_on_this_machine_get_through(target: Target) -> None:

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import safehttpx
 
 from outrider.app.chat.ui.uploads import UploadLimits, upload_folder
 
-from .conftest import Target, targeted
+from .conftest import Evil, Target, local_address, targeted
 
 LIMITS = UploadLimits(one=20_000, together=60_000, files=8, kept_s=3600)
 
@@ -134,3 +135,17 @@ def test_no_event_takes_a_file_of_the_machine_for_an_upload(target: Target, tmp_
                 assert "a-secret-of-the-machine" not in told
                 messages = [json.loads(line[5:]) for line in told.splitlines() if line.startswith("data:")]
                 assert [message["success"] for message in messages if message["msg"] == "process_completed"] == [False]
+
+
+def test_no_event_fetches_an_address_for_a_file(target: Target, evil: Evil, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradio fetches what is given as a file to a component of any kind, a text box for one."""
+    monkeypatch.setattr(safehttpx, "async_validate_url", local_address)
+    events = [event for event in target.get("/config").json()["dependencies"] if event["inputs"] and event["queue"]]
+    assert len(events) > 10
+    for number, event in enumerate(events):
+        file = {"path": f"{evil.url}/{number}.txt", "meta": {"_type": "gradio.FileData"}}
+        for value in (file, [file], {"path": "", "value": file}):
+            body = {"data": [value] * len(event["inputs"]), "fn_index": event["id"], "session_hash": f"fetch{number}"}
+            if target.post("/gradio_api/queue/join", json=body).status_code == 200:
+                assert '"success":true' not in target.get(f"/gradio_api/queue/data?session_hash=fetch{number}").text
+    assert evil.asked == []
