@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from outrider.pipelines import InvalidOption, LLMPipeline, Pair
-from outrider.pipelines.devices.devices import CPU, NPU
+from outrider.pipelines.devices.devices import CPU, NPU, OUTRIDER, stand_in
 from outrider.pipelines.devices.genai_loading import GenaiLoading
-from outrider.pipelines.pipeline import OUTRIDER
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +40,19 @@ class LoadOptions:
             **self.properties,
         )
 
+    @property
+    def uses_genai(self) -> bool:
+        """Whether OpenVINO GenAI decodes."""
+        return self.device not in (CPU, NPU) and self.engine != OUTRIDER
+
+    @property
+    def stand_in(self) -> str | None:
+        """What computes in the place of an NPU; None if it does, or there is none."""
+        return stand_in(self.device, self.properties)
+
     def forget(self, pair: Path) -> None:
         """Have OpenVINO GenAI's ways of drafting be tried again. Raises BrokenPair and InvalidOption."""
-        if self.device not in (CPU, NPU) and self.engine != OUTRIDER:
+        if self.uses_genai:
             exact = self.exact is not False
             GenaiLoading(Pair.open(pair), self.device, exact=exact, properties=self.properties).forget()
 

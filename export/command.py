@@ -17,6 +17,7 @@ from outrider.pipelines.privacy import keep_private
 
 from .compression import WeightFormat, compressions
 from .device import Device, default_weights
+from .device_check import NPU_ON_CPU, is_here
 from .pair_export import export_pair
 
 app = typer.Typer(
@@ -84,13 +85,25 @@ def export_command(
         remote_code=trust_remote_code,
         announce=clocked(),
     )
-    on_device = "" if device == "CPU" else f" --device {device}"
-    typer.echo(f"Made {folder}. Try it: outrider chat --pair {folder}{on_device}")
+    typer.echo(f"Made {folder}. {_how_to_try(folder, device)}")
 
 
 def main(arguments: list[str]) -> None:
     """Run the command with the arguments after `outrider export`."""
     app(arguments, prog_name="outrider export")
+
+
+def _how_to_try(pair: Path, device: Device) -> str:
+    command = f"outrider chat --pair {pair}"
+    if device == "CPU":
+        return f"Try it: {command}"
+    command += f" --device {device}"
+    if is_here(device):
+        return f"Try it: {command}"
+    if device == "GPU":
+        return f"Try it on a machine with a GPU: {command}"
+    stand_in = "".join(f" --property {name}={value}" for name, value in NPU_ON_CPU.items())
+    return f"Try it on a machine with an NPU: {command}; here the CPU can stand in for one: {command}{stand_in}"
 
 
 def clocked() -> Callable[[str], None]:

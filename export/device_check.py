@@ -29,6 +29,11 @@ RUN = "from outrider.export.device_check import main; main()"
 NPU_ON_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_ONLINE_PIPELINE": "NONE"}
 
 
+def is_here(device: Device) -> bool:
+    """Whether OpenVINO finds such a device on this machine."""
+    return any(name.split(".")[0] == device for name in device_names())
+
+
 def check_on(device: Device, target: Path, announce: Callable[[str], None]) -> dict[str, str]:
     """How the target was checked, by the device's name; empty if there is neither the device nor a stand-in for it.
 
@@ -37,7 +42,7 @@ def check_on(device: Device, target: Path, announce: Callable[[str], None]) -> d
     """
     options: dict[str, Any] = {"speculation": "off"} if device == "GPU" else {}
     how = "checked"
-    if not any(name.split(".")[0] == device for name in device_names()):
+    if not is_here(device):
         if device == "GPU":
             announce("OpenVINO finds no GPU on this machine, so the pair is not checked on one")
             return {}

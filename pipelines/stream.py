@@ -57,6 +57,8 @@ class Stream(Iterator[Piece]):
         with self._engine.lock:
             if self._ended:
                 return None
+            if self._request.error is not None:  # also where others have run the pass
+                self._engine.settle()
             if self._request.error is not None:
                 self._ended = True
                 self._engine.cancel(self._request)  # so that nothing goes on with it

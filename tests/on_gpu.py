@@ -10,7 +10,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from outrider.pipelines.devices import devices
+from outrider.pipelines.devices import devices, gpu_model
 from outrider.pipelines.model.processor import limited_properties
 
 NAN = 0xFF  # as a byte of f16
@@ -42,5 +42,6 @@ def gpu_present() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "device_names", lambda: ("CPU", "GPU.0", "GPU.1"))
         patch.setattr(ov.Core, "compile_model", compile_on_cpu)
+        patch.setattr(gpu_model, "SETTLED_S", 0.0)
         patch.setattr(ov.Core, "get_default_context", lambda core, device: HostContext())
         yield

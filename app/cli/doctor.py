@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.bar import Bar
@@ -11,14 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from outrider.pipelines import LLMPipeline, OutriderError
+from outrider.pipelines import AUTO, LLMPipeline, OutriderError, Pair
+from outrider.pipelines.devices.devices import CPU
 from outrider.pipelines.devices.genai_loading import TRIED, TRIED_TOKENS
+from outrider.pipelines.devices.npu_model import DECODING_ROWS, NUM_DECODING_ROWS
 from outrider.pipelines.model.tuning import Compilation
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
 from outrider.pipelines.speculation.speedup import CONTEXT, speedup_of
 
 from ..load_options import LoadOptions
+from .scrubbing import scrubbed, without_path
 
 ACCEPTANCES = (0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 0.95)
 BAR_WIDTH = 32
@@ -35,76 +38,110 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
     load = replace(load or LoadOptions(), fallback=None)  # which would be measured in place of the device
     if again:
         load.forget(pair)
+    if load.uses_genai:
+        console.print(_genai_findings(pair, console, load))
+        console.print(_genai_speeds(pair, console, load))
+        return not load.exact
     with console.status("Loading and measuring"):
         pipeline = load.load(pair)
-        if pipeline.plans:
-            if again:
-                pipeline.speculation.measure(again=True)
-            else:
-                pipeline.speculation.measure_fully()
-    if not pipeline.plans:
-        _compare(pipeline, console, load)
-        return not load.exact
+        if again:
+            pipeline.speculation.measure(again=True)
+        else:
+            pipeline.speculation.measure_fully()
     speculation = pipeline.speculation
-    console.print(_findings(pipeline))
+    console.print(_findings(pipeline, load))
+    most = speculation.compilation.rows.most
+    if most == 1:
+        console.print("[bold yellow]Every pass has a single row[/], which leaves none for drafts: answers are decoded "
+                      f"without them. Load the pair with {DECODING_ROWS}={NUM_DECODING_ROWS} to draft.")  # fmt: skip
+        return pipeline.exact or not load.exact
     if speculation.cost is None:
         console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded without drafts. Try "
                       "again when it is less busy.")  # fmt: skip
         return False
-    longest = min(LONGEST, speculation.compilation.rows.most - 1)
-    console.print(_passes(speculation.cost), _gains(speculation.cost, longest))
+    console.print(_passes(speculation.cost), _gains(speculation.cost, min(LONGEST, most - 1)))
     return pipeline.exact or not load.exact
 
 
-def _table_of(pipeline: LLMPipeline) -> Table:
-    return Table(title=pipeline.pair.name, show_header=False, title_justify="left", box=None, padding=(0, 1))
+def _table_of(pipeline: LLMPipeline, load: LoadOptions, decoder: str) -> Table:
+    """A table to put findings into, with the devices."""
+    table = Table(title=pipeline.pair.name, show_header=False, title_justify="left", box=None, padding=(0, 1))
+    stand_in = "" if load.stand_in is None else f" (its code computes on {load.stand_in})"
+    table.add_row("device", f"{pipeline.device}{stand_in}, {decoder}")
+    kind = pipeline.device.split(".")[0]
+    if kind != CPU:
+        table.add_row("tried", f"[yellow]before release never on a real {kind}[/], only with the CPU in its place")
+    return table
 
 
-def _compare(loaded: LLMPipeline, console: Console, load: LoadOptions) -> None:
-    """Print how fast OpenVINO GenAI answers TRIED in each way of drafting, and what "auto" came to."""
-    table = _table_of(loaded)
-    table.add_row("device", f"{loaded.device}, where OpenVINO GenAI decodes")
+def _genai_findings(pair: Path, console: Console, load: LoadOptions) -> Table:
+    """What OpenVINO GenAI came to with "auto", or with what is asked for."""
+    speculation = load.speculation or AUTO
+    draft_device = load.draft_device if speculation == "draft" else CPU  # else it is refused
+    with console.status("Loading and trying"):
+        pipeline = replace(load, draft_device=draft_device).load(pair)
+    table = _table_of(pipeline, load, "where OpenVINO GenAI decodes")
     table.add_row("exactness", "[yellow]the same seed can give another text[/]")
-    table.add_row("chosen", f"speculation={loaded.modes[0]!r}")
-    table.add_row("context", f"{loaded.max_context:,} tokens")
-    models = filter(None, (loaded.pair.target, loaded.pair.draft))
+    table.add_row("chosen", f"speculation={pipeline.modes[0]!r}")
+    table.add_row("context", f"{pipeline.max_context:,} tokens")
+    models = filter(None, (pipeline.pair.target, pipeline.pair.draft))
     sizes = [(model / "openvino_model.bin").stat().st_size for model in models]
     table.add_row("memory", " and ".join(f"{size / MEGABYTE:,.0f} MB" for size in sizes) + " of weights, and the cache")
-    speeds = Table(title=f"Speed of {len(TRIED)} answers of {TRIED_TOKENS} tokens", title_justify="left")
+    return table
+
+
+def _genai_speeds(pair: Path, console: Console, load: LoadOptions) -> Table:
+    """How fast OpenVINO GenAI answers TRIED in each way of drafting. One pipeline at a time is in memory."""
+    table = Table(title=f"Speed of {len(TRIED)} answers of {TRIED_TOKENS} tokens", title_justify="left")
     for column in ("speculation", "tokens/s", "relative", "tokens a pass"):
-        speeds.add_column(column, justify="left" if column == "speculation" else "right")
-    pair, plain = loaded.pair, 0.0
-    del loaded  # else two are in memory
-    for speculation in ("off", "lookup", *(["draft"] if pair.draft else [])):
-        with console.status(f"Loading with speculation={speculation!r} and measuring"):
+        table.add_column(column, justify="left" if column == "speculation" else "right")
+    ways = [("off", CPU), ("lookup", CPU)]
+    if Pair.open(pair).draft is not None:
+        ways += [("draft", device) for device in dict.fromkeys((CPU, load.device, load.draft_device))]
+    plain = None
+    for speculation, draft_device in ways:
+        gc.collect()  # the pipeline before
+        name = f"draft on {draft_device}" if speculation == "draft" else speculation
+        with console.status(f"Loading with speculation={name} and measuring"):
             try:
-                pipeline = replace(load, speculation=speculation).load(pair.path)
-                pipeline.warm_up()
-                options = {"max_new_tokens": TRIED_TOKENS, "ignore_eos": True, "do_sample": False}
-                stats = [pipeline.generate(prompt, **options).stats[0] for prompt in TRIED]
+                speed = _genai_speed(replace(load, speculation=speculation, draft_device=draft_device), pair)
             except OutriderError as error:
-                speeds.add_row(speculation, f"[red]{escape(str(error))}[/]")
+                table.add_row(name, f"[red]{escape(scrubbed(str(error), pair))}[/]")
                 continue
-        rate = sum(each.new_tokens for each in stats) / sum(each.total_s for each in stats)
-        plain = plain or rate
-        passes = sum(each.passes for each in stats)
-        speeds.add_row(speculation, f"{rate:.1f}", f"{rate / plain:.2f}", f"{TRIED_TOKENS * len(TRIED) / passes:.2f}")
-        del pipeline
-        gc.collect()
-    console.print(table, speeds)
+        if speculation == "off":
+            plain = speed.rate
+        relative = "" if plain is None else f"{speed.rate / plain:.2f}"
+        table.add_row(name, f"{speed.rate:.1f}", relative, f"{speed.tokens_a_pass:.2f}")
+    return table
 
 
-def _findings(pipeline: LLMPipeline) -> Table:
-    table = _table_of(pipeline)
+@dataclass(frozen=True, slots=True)
+class _Speed:
+    rate: float  # tokens per second
+    tokens_a_pass: float
+
+
+def _genai_speed(load: LoadOptions, pair: Path) -> _Speed:
+    pipeline = load.load(pair)
+    pipeline.warm_up()
+    options = {"max_new_tokens": TRIED_TOKENS, "ignore_eos": True, "do_sample": False}
+    stats = [pipeline.generate(prompt, **options).stats[0] for prompt in TRIED]
+    num_tokens = sum(each.new_tokens for each in stats)
+    return _Speed(num_tokens / sum(each.total_s for each in stats), num_tokens / sum(each.passes for each in stats))
+
+
+def _findings(pipeline: LLMPipeline, load: LoadOptions) -> Table:
     speculation, memory = pipeline.speculation, pipeline.speculation.memory
     threads = f"{speculation.num_threads} threads, " if speculation.num_threads else ""
-    table.add_row("device", f"{pipeline.device}, {threads}{speculation.precision}")
+    table = _table_of(pipeline, load, f"{threads}{speculation.precision}")
     for name, finding in _exactness(speculation.compilation):
         table.add_row(name, finding)
     if pipeline.pair.properties:
-        chosen = ", ".join(f"{name}={value}" for name, value in pipeline.pair.properties.items())
+        chosen = ", ".join(f"{name}={without_path(value)}" for name, value in pipeline.pair.properties.items())
         table.add_row("properties", f"{chosen}, of the pair")
-    table.add_row("draft model", "none" if pipeline.pair.draft is None else "same vocabulary as the target, id for id")
+    place = "" if pipeline.draft_device == CPU else f", on {pipeline.draft_device}"
+    alike = f"same vocabulary as the target, id for id{place}"
+    table.add_row("draft model", "none" if pipeline.pair.draft is None else alike)
     table.add_row("vocabulary", f"{len(pipeline.tokenizer.vocabulary):,} tokens")
     table.add_row("context", f"{pipeline.max_context:,} tokens")
     weights, cache = (f"{size / MEGABYTE:,.0f} MB" for size in (memory.weights, memory.cache))
@@ -119,12 +156,20 @@ def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
             ("exactness", "[yellow]the drafting mode can change the text[/], not its distribution"),
             ("rows", "any number in a pass: none is kept to for the sake of exactness"),
         ]
-        return found if price is None else [*found, ("its cost", f"{price:.2f} plain passes a token; --exact pays it")]
-    cost = "" if price is None else f"{price:.2f} plain passes a token, "
-    parts = "" if compilation.longest is None else f", products above {compilation.longest} in parts"
+        if price is None:
+            return found
+        return [*found, ("its cost", f"{price:.2f} plain passes a token; use --exact to have it")]
+    sizes = str(rows.most) if rows.fewest == rows.most else f"{rows.fewest} to {rows.most}"
+    costs = [f"passes of {sizes} rows"]
+    if rows.whole_prompt is not None:
+        costs = ["nothing, as every pass takes as long"]
+    elif price is not None:
+        costs.insert(0, f"{price:.2f} plain passes a token")
+    if compilation.longest is not None:
+        costs.append(f"products above {compilation.longest} in parts")
     return [
         ("exactness", "[green]the same text in every mode[/], checked bit by bit"),
-        ("its cost", f"{cost}passes of {rows.fewest} to {rows.most} rows{parts}"),
+        ("its cost", ", ".join(costs)),
     ]
 
 

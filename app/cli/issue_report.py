@@ -11,11 +11,14 @@ import openvino as ov
 
 from outrider.pipelines import InvalidOption
 
+from ..load_options import LoadOptions
+from .scrubbing import scrubbed, without_path
+
 PACKAGES = ("outrider", "openvino", "openvino-genai", "openvino-tokenizers")
 PROPERTIES = (
     "FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE", "OPTIMIZATION_CAPABILITIES", "NPU_DRIVER_VERSION",
-    "NPU_COMPILER_VERSION", "NPU_DEVICE_TOTAL_MEM_SIZE", "GPU_DEVICE_TOTAL_MEM_SIZE", "GPU_UARCH_VERSION",
-    "GPU_EXECUTION_UNITS_COUNT", "INFERENCE_NUM_THREADS",
+    "NPU_COMPILER_VERSION", "NPU_DEVICE_TOTAL_MEM_SIZE", "GPU_DRIVER_VERSION", "GPU_DEVICE_TOTAL_MEM_SIZE",
+    "GPU_UARCH_VERSION", "GPU_EXECUTION_UNITS_COUNT", "INFERENCE_NUM_THREADS",
 )  # fmt: skip
 
 
@@ -25,12 +28,15 @@ def require_writable(path: Path) -> None:
         raise InvalidOption(f"--report {path} cannot be written: give a file in a folder that is there.")
 
 
-def write_report(path: Path, device: str, findings: str) -> None:
-    """Write the findings with the versions of software and devices, as Markdown. No paths, names of users or serial
-    numbers are in it. Raises InvalidOption if the file cannot be written."""
-    lines = [f"# Outrider on {device}", "", "| what | which |", "| --- | --- |"]
-    lines += [f"| {name} | {value} |" for name, value in (*_software(), *_hardware(device))]
-    lines += ["", "```text", findings.strip("\n"), "```", ""]
+def write_report(path: Path, load: LoadOptions, pair: Path, findings: str, failure: Exception | None = None) -> None:
+    """Write the findings with the versions of software and devices, as Markdown, and what ended them, if anything did.
+    No folders, names of users or serial numbers are in it. Raises InvalidOption if the file cannot be written."""
+    where = load.device if load.stand_in is None else f"{load.device}, for which {load.stand_in} stood in"
+    lines = [f"# Outrider on {where}", "", "| what | which |", "| --- | --- |"]
+    about = (*_software(), *_options(load), *_hardware(load.device, load.draft_device))
+    lines += [f"| {name} | {value} |" for name, value in about]
+    told = scrubbed("\n".join((findings.strip("\n"), *_told(failure))), pair)
+    lines += ["", "```text", told.strip("\n"), "```", ""]
     try:
         path.write_text("\n".join(lines), encoding="utf-8")
     except OSError as error:
@@ -44,16 +50,35 @@ def _software() -> Iterator[tuple[str, str]]:
     yield "system", f"{platform.system()} {platform.release()}, {platform.machine()}"
 
 
-def _hardware(device: str) -> Iterator[tuple[str, str]]:
-    """The properties of the processor and of the device, as far as they are known."""
+def _options(load: LoadOptions) -> Iterator[tuple[str, str]]:
+    """How the pair was loaded."""
+    yield "draft device", load.draft_device
+    yield "engine", "genai" if load.uses_genai else "outrider"
+    if load.speculation is not None:
+        yield "speculation", load.speculation
+    for name, value in load.properties.items():
+        yield name, without_path(value)
+
+
+def _hardware(*devices: str) -> Iterator[tuple[str, str]]:
+    """The properties of the processor and of the devices, as far as they are known."""
     core = ov.Core()
-    for name in dict.fromkeys(("CPU", device)):
-        if name not in core.available_devices and f"{name}.0" not in core.available_devices:
-            yield name, "not found by OpenVINO"
+    for name in dict.fromkeys(("CPU", *devices)):
+        known = dict(_properties(core, name))
+        yield from known.items() if known else [(name, "not found by OpenVINO")]
+
+
+def _properties(core: ov.Core, device: str) -> Iterator[tuple[str, str]]:
+    for key in PROPERTIES:
+        try:
+            value = core.get_property(device, key)
+        except RuntimeError:  # another kind of device, another release, or no such device
             continue
-        for key in PROPERTIES:
-            try:
-                value = core.get_property(name, key)
-            except RuntimeError:  # another kind of device, or another release
-                continue
-            yield f"{name} {key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+        yield f"{device} {key}", ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _told(failure: BaseException | None) -> Iterator[str]:
+    """What ended the examination, and the errors behind it, in which OpenVINO says more."""
+    while failure is not None:
+        yield f"{type(failure).__name__}: {failure}"
+        failure = failure.__cause__

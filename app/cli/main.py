@@ -213,10 +213,16 @@ def doctor(
     if report is not None:
         require_writable(report)
     console = Console(record=report is not None)
-    is_sound = examine(pair or _embedded_pair(), console, again, load)
+    folder, is_sound, failure = pair or _embedded_pair(), False, None
+    try:
+        is_sound = examine(folder, console, again, load)
+    except Exception as error:  # of which a report is worth most
+        failure = error
     if report is not None:
-        write_report(report, device, console.export_text())
+        write_report(report, load, folder, console.export_text(), failure)
         console.print(f"The report is in {report}.")
+    if failure is not None:
+        raise failure
     if not is_sound:
         raise typer.Exit(1)
 

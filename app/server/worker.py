@@ -81,7 +81,6 @@ class Worker:
         self.ready = False
         self.failure: Exception | None = None  # of the warm-up
         self.on_warm: Callable[[], None] = lambda: None  # called when it has succeeded or failed
-        self.exact = pipeline.exact
         self._pipeline = pipeline
         self._metrics = metrics
         self._arrived: SimpleQueue[Answers | None] = SimpleQueue()  # None ends the thread
@@ -93,6 +92,11 @@ class Worker:
         self._preprocessor = Preprocessor(limits)
         self._thread = Thread(target=self._run, name="worker", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether answers are the same with every drafter. It can change if another device takes over."""
+        return self._pipeline.exact
 
     def start(self) -> None:
         """Warm up, then serve. Call it in the event loop that will call `open`."""

@@ -1,4 +1,4 @@
-"""Devices: which ones OpenVINO finds, and the properties that they take."""
+"""Devices: which ones OpenVINO finds, which engine decodes there, and the properties that they take."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import openvino
 from ..errors import DeviceFailed, InvalidOption, UnsupportedDevice, reason_of
 
 CPU, NPU = "CPU", "NPU"
+OUTRIDER, GENAI = "outrider", "genai"  # engines
 
 
 def device_names() -> tuple[str, ...]:
@@ -19,12 +20,16 @@ def device_names() -> tuple[str, ...]:
     return tuple(openvino.Core().available_devices)
 
 
+def stand_in(device: str, properties: Mapping[str, Any]) -> str | None:
+    """The devices that compute in the place of an NPU, as OpenVINO's code for NPUs can be told; None if it does."""
+    chosen = str(properties.get("NPUW_DEVICES", NPU))
+    return chosen if device == NPU and NPU not in chosen.split(",") else None
+
+
 def check_device(device: str, properties: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Raises UnsupportedDevice if OpenVINO finds no device of this name. Its code for NPUs also computes on other
     devices, if `properties` say so."""
-    if device == CPU:  # looking for the others takes time
-        return
-    if device == NPU and NPU not in str(properties.get("NPUW_DEVICES", NPU)).split(","):
+    if device == CPU or stand_in(device, properties):  # looking for the others takes time
         return
     seen = device_names()
     known = set(seen)
@@ -37,6 +42,21 @@ def check_device(device: str, properties: Mapping[str, Any] = MappingProxyType({
         )
 
 
+def engine_of(device: str, engine: str | None, speculation: str | None) -> str:
+    """OUTRIDER or GENAI. Raises InvalidOption."""
+    if engine not in (None, OUTRIDER, GENAI):
+        raise InvalidOption(f"engine={engine!r} is not possible: give {OUTRIDER!r} or {GENAI!r}.")
+    if device in (CPU, NPU) and engine == GENAI:
+        raise InvalidOption(f"engine={GENAI!r} is for GPUs: leave it out on {device}.")
+    chosen = engine or (OUTRIDER if device in (CPU, NPU) else GENAI)
+    if chosen == OUTRIDER and speculation is not None:
+        raise InvalidOption(
+            f"speculation={speculation!r} is for OpenVINO GenAI: on {device}, with Outrider's engine, every request "
+            "chooses its `mode`, so leave it out."
+        )
+    return chosen
+
+
 @contextmanager
 def failing(device: str) -> Iterator[None]:
     """Raises DeviceFailed for OpenVINO's errors."""
@@ -46,6 +66,18 @@ def failing(device: str) -> Iterator[None]:
         raise DeviceFailed(
             f"{device} failed on this request ({reason_of(error)}): ask again, update the device's driver, or use "
             "another device."
+        ) from error
+
+
+@contextmanager
+def failing_to_load(device: str) -> Iterator[None]:
+    """Raises UnsupportedDevice for a device that fails while a model is tried there."""
+    try:
+        yield
+    except DeviceFailed as error:
+        raise UnsupportedDevice(
+            f"{device} failed when the model was tried there ({reason_of(error.__cause__ or error)}): update the "
+            "device's driver, load the pair with exact=False, so that less is tried, or use another device."
         ) from error
 
 

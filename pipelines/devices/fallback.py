@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..engine.backend import Backend, Load
 from ..engine.request import Request
@@ -67,15 +67,19 @@ class Fallback(Backend):
         with self.lock:
             if self._begun:
                 self._first.step()
-                self._take_over()
+                self.settle()
             if self._second is not None:
                 self._second.step()
 
-    def _take_over(self) -> None:
+    def settle(self) -> None:
         """Hand requests that the device failed to the CPU. If that cannot be loaded, they end with the failure."""
-        ended = [each for each in self._begun if each.finished]
-        for request in ended:
-            self._begun.remove(request)
+        with self.lock:
+            ended = [each for each in self._begun if each.finished]
+            for request in ended:
+                self._begun.remove(request)
+            self._take_over(ended)
+
+    def _take_over(self, ended: Sequence[Request]) -> None:
         failed = [each for each in ended if isinstance(each.error, DeviceFailed) and each.error.__cause__ is not None]
         if failed and self._second is None and self._can_load:
             log.warning("Requests go on on the CPU from now on: %s", failed[0].error)

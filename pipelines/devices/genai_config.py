@@ -1,16 +1,45 @@
-"""Translates a GenerationConfig for OpenVINO GenAI, which decodes on devices other than the CPU."""
+"""Translates a GenerationConfig for OpenVINO GenAI, which decodes on GPUs unless Outrider's engine is asked for."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import openvino_genai
 
-from ..config import GenerationConfig
+from ..config import AUTO, GenerationConfig
 from ..errors import InvalidOption
+from .devices import CPU, OUTRIDER
 
 SEEDS = 2**32  # its random generator ignores higher bits
 ASSISTANT_TOKENS = 5  # to draft for each pass, as GenAI does unless told otherwise
 NEXT_ANSWER = 0x9E3779B9  # odd, so that no two answers to a prompt share a seed
 PENALTY = 2.0
+SPECULATIONS = ("off", "lookup", "draft", AUTO)
+REFUSED = {
+    "logprobs": "hands out tokens alone",
+    "logit_bias": "has no such option",
+    "structured_output_config": "passes over keywords of a schema that it does not know",
+}
+
+
+def check_with_genai(config: GenerationConfig, device: str, modes: Sequence[str]) -> None:
+    """Raises InvalidOption for what only Outrider's engine can do.
+
+    modes: those of the pipeline, of which the first says how it drafts.
+    """
+    own = f"engine={OUTRIDER!r}, or with device={CPU!r}"
+    if config.mode not in modes:
+        remedy = own if config.mode not in SPECULATIONS else f"speculation={config.mode!r}, or with engine={OUTRIDER!r}"
+        raise InvalidOption(
+            f"mode={config.mode!r} is not possible on {device}, where OpenVINO GenAI decodes and the pair was loaded "
+            f"for {modes[0]!r}: leave it out, or load the pair with {remedy}."
+        )
+    for name, reason in REFUSED.items():
+        if value := getattr(config, name):
+            raise InvalidOption(
+                f"{name}={value!r} is not possible on {device}, where OpenVINO GenAI {reason}: leave it out, or load "
+                f"the pair with {own}."
+            )
 
 
 def to_genai(
@@ -23,7 +52,7 @@ def to_genai(
 
     speculation: how the pipeline drafts: "off", "lookup" or "draft".
 
-    Raises InvalidOption for a value that GenAI does not accept.
+    Raises InvalidOption for a value that GenAI does not accept, and for amounts that have no effect.
     """
     if config.rng_seed >= SEEDS:
         raise InvalidOption(f"rng_seed={config.rng_seed} is too large for this device: give one below {SEEDS}.")
@@ -38,6 +67,7 @@ def to_genai(
             "distribution (its issue 4190): ask for temperature 0 (do_sample=False), or load the pair with "
             "speculation='lookup'."
         )
+    _check_amounts(config, speculation)
     options = {
         "max_new_tokens": max_new_tokens,
         "min_new_tokens": min(config.min_new_tokens, max_new_tokens),
@@ -64,3 +94,16 @@ def to_genai(
     if config.stop_ids:  # else GenAI would also stop at the model's own end token
         genai.set_eos_token_id(min(config.stop_ids))
     return genai
+
+
+def _check_amounts(config: GenerationConfig, speculation: str) -> None:
+    """Raises InvalidOption for an amount that a pipeline which drafts in this way has no use for."""
+    default, takes = GenerationConfig(), {"num_assistant_tokens": ("lookup", "draft"), "max_ngram_size": ("lookup",)}
+    for name, ways in takes.items():
+        value = getattr(config, name)
+        if speculation not in ways and value != getattr(default, name):
+            raise InvalidOption(
+                f"{name}={value!r} has no effect here, where OpenVINO GenAI decodes and the pair was loaded for "
+                f"{speculation!r}: leave it out, or load the pair with "
+                f"{' or '.join(f'speculation={way!r}' for way in ways)}."
+            )

@@ -22,13 +22,12 @@ from ..model.processor import PRECISION
 from ..model.profile import keep, kept, profile_path
 from . import devices
 from .devices import CPU
-from .genai_config import to_genai
+from .genai_config import SPECULATIONS, to_genai
 
 BLOCK_SIZES = {"GPU": 16}  # tokens in a block of GenAI's cache
 BLOCK_SIZE = 32  # the same on other devices
 DRAFTING = ("draft_model", "prompt_lookup")  # properties of GenAI that `speculation` stands for
 SCHEDULING = frozenset({"scheduler_config", "ATTENTION_BACKEND"})  # properties that configure the cache
-SPECULATIONS = ("off", "lookup", "draft", AUTO)
 TRIED = (  # to copy from, and not
     "Repeat this list in lower case, one name a line:\nAnna Berg\nPaul Stein\nMaria Feld\nJonas Bach\nClara Winter\n",
     "Explain in a few sentences why the sky is blue during the day and red in the evening.",

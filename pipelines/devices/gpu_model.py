@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
@@ -20,6 +22,8 @@ from .devices import device_names, failing
 
 DECODING_ROWS = 8  # a tile of OpenVINO's kernels for matrix products
 EXACT_ROWS = 16  # prompts are then read so many tokens at a time
+SETTLED_S = 5.0  # until kernels that are compiled in the background are in place
+PRICED = 10  # passes of each size that are timed
 
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
@@ -40,9 +44,8 @@ class GpuPagedModel:
     keeps to the same kernels, unless it has a single row, for which there are faster ones. The filling writes its keys
     and values to a spare block. Other passes, as of prompts, are fed in whole windows.
 
-    exact: whether the logits are bitwise the same however tokens are split into passes. If asked for, prompts too are
-        computed row by row, and every pass has the same number of rows, EXACT_ROWS at least; `is_exact` tries whether
-        that suffices, with texts of up to `max_context` tokens. If not, it is as if it had not been asked for.
+    exact: whether the logits are bitwise the same however tokens are split into passes. To begin with it is False;
+        `keep_exact` tries for it, and `keep_to_rows` does what that found out.
     device: "GPU", or "GPU.1" and so on where there are several.
     properties: OpenVINO's for that device.
 
@@ -57,9 +60,7 @@ class GpuPagedModel:
         num_blocks: int,
         device: str = "GPU",
         properties: Mapping[str, Any] | None = None,
-        exact: bool = False,
         decoding_rows: int = DECODING_ROWS,
-        max_context: int = CHECKED_TOKENS,
     ) -> None:
         given = dict(properties or {})
         require_keys_by_token(given)
@@ -80,16 +81,48 @@ class GpuPagedModel:
         self.precision: str = compiled.get_property(PRECISION).get_type_name()
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
-        self.exact = exact and self._is_exact(max(decoding_rows, EXACT_ROWS), max_context)
-        if not self.exact:
-            self._decoding_rows, self.rows = decoding_rows, ANY_ROWS
+        self._fewest_rows = decoding_rows
+        self.keep_to_rows(exact=False)
         self.resize(num_blocks)
 
-    def _is_exact(self, num_rows: int, max_context: int) -> bool:
-        """Sets the number of rows of every pass. The first try can fail because OpenVINO puts better kernels in place
-        when it has compiled them, which it does in the background."""
-        self._decoding_rows, self.rows = num_rows, Rows(num_rows, num_rows, num_rows)
-        return any(is_exact(self, max_context) for _ in range(2))
+    def keep_to_rows(self, exact: bool) -> None:
+        """Whether prompts too are computed row by row, and every pass has the same number of rows, EXACT_ROWS at
+        least, as it takes for the same bits."""
+        self.exact = exact
+        self._decoding_rows, self.rows = self._fewest_rows, ANY_ROWS
+        if exact:
+            self._decoding_rows = num_rows = max(self._fewest_rows, EXACT_ROWS)
+            self.rows = Rows(num_rows, num_rows, num_rows)
+
+    def keep_exact(self, max_context: int = CHECKED_TOKENS, limit: float = math.inf) -> float | None:
+        """Become `exact` if the device gives the same bits in passes of one size, with texts of up to `max_context`
+        tokens, and such a pass takes at most `limit` times as long as that of a single row. Returns how many times it
+        takes, or None if the bits differ. Overwrites the cache. Raises DeviceFailed.
+
+        OpenVINO puts better kernels in place when it has compiled them in the background, so passes are run for
+        SETTLED_S seconds before the first that counts, and the bits have to agree twice.
+        """
+        num_blocks, until = self.num_blocks, time.perf_counter() + SETTLED_S
+        self.keep_to_rows(exact=True)
+        is_exact(self, max_context)
+        while time.perf_counter() < until:
+            is_exact(self, max_context)
+        price = self._price() if all(is_exact(self, max_context) for _ in range(2)) else None
+        self.keep_to_rows(exact=price is not None and price <= limit)
+        self.resize(num_blocks)
+        return price
+
+    def _price(self) -> float:
+        """Time of a pass of EXACT_ROWS rows over that of a single one, both timed in turns."""
+        times = dict.fromkeys((False, True), math.inf)
+        for _ in range(PRICED):
+            for exact in times:
+                self.keep_to_rows(exact)
+                self.blind_pass(1, 0, [0])  # the first pass of another size takes longer
+                began = time.perf_counter()
+                self.blind_pass(1, 0, [0])
+                times[exact] = min(times[exact], time.perf_counter() - began)
+        return max(1.0, times[True] / times[False])
 
     def resize(self, num_blocks: int) -> None:
         """Replace the cache by another of `num_blocks` blocks, which hold anything. Raises UnsupportedDevice."""
@@ -115,11 +148,11 @@ class GpuPagedModel:
         """Run all windows in one pass, and return logits float32 [num_rows, vocabulary] for each of them.
 
         The logits are views of the request's own memory, which the next pass overwrites. Raises ValueError for more
-        than `rows.most` rows.
+        than `rows.most` rows, which would not be exact.
         """
         wanted_rows = [w.num_rows for w in windows]
         num_rows = sum(len(w.tokens) for w in windows)
-        if num_rows > self.rows.most:
+        if self.exact and num_rows > self.rows.most:
             raise ValueError(f"A pass of {num_rows} rows is too long: feed at most {self.rows.most}.")
         fed = [self._on_device(window) for window in windows]
         if all(len(w.tokens) <= self._decoding_rows for w in fed):

@@ -51,6 +51,9 @@ class Backend(ABC):
     def step(self) -> None:
         """Advance the running requests by a pass."""
 
+    def settle(self) -> None:  # noqa: B027
+        """Decide on requests that have failed, before their errors are told: they may yet go on."""
+
 
 class QueueingBackend(Backend):
     """One with a queue of its own."""

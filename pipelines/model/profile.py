@@ -18,6 +18,8 @@ from .pair import Pair
 from .processor import instruction_limit
 from .timing import NoMeasurement
 
+NAMES = ("FULL_DEVICE_NAME", "NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION", "GPU_DRIVER_VERSION")
+
 T = TypeVar("T")
 
 log = logging.getLogger(__name__)
@@ -28,28 +30,36 @@ def cache_folder() -> Path:
     return user_cache_path("outrider", appauthor=False)
 
 
-def profile_path(pair: Pair, device: str, properties: Mapping[str, Any], exact: bool | None) -> Path:
-    """The file for measurements of a pair. It depends on models, device, OpenVINO's version, properties, instruction
-    set, threads, and on `exact`, which changes the passes that are run.
+def profile_path(
+    pair: Pair, device: str, properties: Mapping[str, Any], exact: bool | None, draft_device: str = "CPU"
+) -> Path:
+    """The file for measurements of a pair. It depends on models, devices and their drivers, OpenVINO's version,
+    properties, instruction set, threads, and on `exact`, which changes the passes that are run.
 
     A model is identified by its graph, which determines the cost of a pass; the values of its weights do not.
     """
     models = [path for path in (pair.target, pair.draft) if path is not None]
     core = ov.Core()
     threads = core.get_property("CPU", "INFERENCE_NUM_THREADS")
-    names = [_full_name(core, each) for each in dict.fromkeys(("CPU", device))]
-    about = [device, ov.get_version(), threads, names, sorted(properties.items()), exact, instruction_limit()]
+    names = [_told(core, each) for each in dict.fromkeys(("CPU", device, draft_device))]
+    about = [
+        device, draft_device, ov.get_version(), threads, names, sorted(properties.items()), exact, instruction_limit(),
+    ]  # fmt: skip
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
         digest.update((model / "openvino_model.xml").read_bytes())
     return cache_folder() / "cost" / f"{digest.hexdigest()[:32]}.json"
 
 
-def _full_name(core: ov.Core, device: str) -> str | None:
-    try:
-        return str(core.get_property(device, "FULL_DEVICE_NAME"))
-    except RuntimeError:  # such as a device whose code computes on the CPU
-        return None
+def _told(core: ov.Core, device: str) -> list[str | None]:
+    """The name of a device and of its drivers; None for what it does not tell, such as a stand-in."""
+    told: list[str | None] = []
+    for name in NAMES:
+        try:
+            told.append(str(core.get_property(device, name)))
+        except RuntimeError:
+            told.append(None)
+    return told
 
 
 def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:

@@ -1,4 +1,4 @@
-"""Runtime: a pair on the CPU or an NPU, with the caches, drafters and measurements that speculative decoding needs."""
+"""Runtime: a pair on its devices, with the caches, drafters and measurements that speculative decoding needs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..config import AUTO
-from ..devices.devices import CPU, NPU
+from ..devices.devices import CPU, NPU, failing_to_load
 from ..devices.gpu_model import GpuPagedModel
 from ..devices.npu_model import NpuModel
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
 from ..engine.room import Room
-from ..errors import InvalidOption
+from ..errors import DeviceFailed, InvalidOption
 from ..model.paged_model import BLOCK_SIZE, PagedModel
 from ..model.pair import Pair, context_length
 from ..model.processor import GROUP_SIZE, PRECISION
 from ..model.profile import cache_folder, keep, kept, measured_cost, profile_path
 from ..model.target import Target
-from ..model.tuning import Compilation, load_target
+from ..model.tuning import FAIR, Compilation, load_target
 from ..model.vocabulary import check_same_vocabulary
 from ..text.tokenizer import Tokenizer
 from . import draft_model_policy
@@ -85,6 +86,11 @@ class Runtime:
         reference: Path | None,
         properties: Mapping[str, Any],
     ) -> None:
+        if draft_device != CPU and pair.draft is None:
+            raise InvalidOption(
+                f"draft_device={draft_device!r} needs a draft model, and {pair.path} has none: leave it out, or export "
+                "the pair with --draft."
+            )
         if device == CPU:
             properties = {**pair.properties, **properties}
             loaded = _on_cpu(pair, cache_tokens, exact, properties)
@@ -103,12 +109,8 @@ class Runtime:
                 "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
                 "may give another text in another mode."
             )
-        if draft_device != CPU and pair.draft is None:
-            raise InvalidOption(
-                f"draft_device={draft_device!r} needs a draft model, and {pair.path} has none: leave it out, or export "
-                "the pair with --draft."
-            )
         self._draft: Target | None = None
+        self._writing: DraftModel | None = None
         self._draft_device = draft_device
         kinds = (grammar, suffix, retrieval, draft_model, draft_model_policy)
         acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
@@ -125,14 +127,14 @@ class Runtime:
                 self._draft = PagedModel(pair.draft, num_blocks, on_cpu, exact=False)
             else:
                 self._draft = GpuPagedModel(pair.draft, num_blocks, draft_device)
-            writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
+            self._writing = writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
             modes |= {"draft": ModeDrafters(model=writing), "chained": ModeDrafters(copying, writing)}
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
         self._planner = Planner(DrafterSet(modes, acceptance, self._target.vocabulary_size), acceptance)
         self.engine = Engine(self._target, self._pool, self._planner, loaded.room)
-        compiled = {**properties, PRECISION: self.precision, "longest": self.compilation.longest, "draft": draft_device}
-        self._profile = profile_path(pair, device, compiled, self.exact)
+        compiled = {**properties, PRECISION: self.precision, "longest": self.compilation.longest}
+        self._profile = profile_path(pair, device, compiled, self.exact, draft_device)
         self._is_measured = False
 
     @property
@@ -172,12 +174,16 @@ class Runtime:
             if self._target.rows.whole_prompt is None:
                 passes.append(partial(self._target.blind_pass, blocks=blocks))
             if self._draft is not None:
-                passes.append(partial(self._draft.blind_pass, blocks=draft_blocks))
+                passes.append(partial(_draft_pass, self._draft, draft_blocks))
             for rows in range(1, room + 1):
-                for run in passes:
+                for run in [*passes]:
                     if time.perf_counter() > until:
                         return
-                    run(rows, 0)
+                    try:
+                        run(rows, 0)
+                    except _DraftFailed as failure:
+                        self._give_up_draft(failure)
+                        passes.remove(run)
 
     def measure(self, again: bool = False) -> None:
         """Learn what passes cost here, which the planner goes by, within MEASURE_S seconds and a pass; `again`, though
@@ -205,18 +211,32 @@ class Runtime:
                 self._target.occupy(blocks)
                 draft = None
                 if self._draft is not None:
-                    self._draft.occupy(draft_blocks)
-                    draft = partial(self._draft.blind_pass, blocks=draft_blocks)
+                    with _telling_draft_failures():
+                        self._draft.occupy(draft_blocks)
+                    draft = partial(_draft_pass, self._draft, draft_blocks)
                 target = partial(self._target.blind_pass, blocks=blocks)
                 token_share = self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes
                 if rows.whole_prompt is not None or rows.fewest == rows.most:
                     return CostModel.measure_at_fixed_size(target, draft, room, rows.most, token_share, budget_s)
                 return CostModel.measure(target, draft, room, rows.fewest, rows.most, token_share, budget_s)
 
-        self._planner.cost = measured_cost(self._profile, measured)
+        try:
+            self._planner.cost = measured_cost(self._profile, measured)
+        except _DraftFailed as failure:
+            self._give_up_draft(failure)
+            self._learn_costs(budget_s, anew)
+            return
         self._is_measured = True
-        if self._planner.cost is not None and self._draft_device != CPU:
+        if self._planner.cost is not None and self._draft_device != CPU and self._draft is not None:
             self._warn_if_it_loses(self._planner.cost)
+
+    def _give_up_draft(self, failure: _DraftFailed) -> None:
+        """The draft model is only tried again when the pair is loaded again, so what is measured without it is kept
+        apart."""
+        log.warning("Nothing is drafted with the draft model until the pair is loaded again: %s", failure)
+        assert self._writing is not None
+        self._writing.given_up, self._draft = True, None
+        self._profile = self._profile.with_suffix(".alone.json")
 
     def _warn_if_it_loses(self, cost: CostModel) -> None:
         """About a draft model on another device, which is usual on the CPU."""
@@ -234,6 +254,25 @@ class Runtime:
         """
         with self.engine.borrowed(self.cache_tokens, self._pool, self._draft_pool):
             pass  # whoever holds every block has taken those that were kept
+
+
+class _DraftFailed(Exception):
+    """The draft model's device failed while passes were tried."""
+
+
+@contextmanager
+def _telling_draft_failures() -> Iterator[None]:
+    """Tells them from the target's. Raises _DraftFailed."""
+    try:
+        yield
+    except DeviceFailed as error:
+        raise _DraftFailed(str(error)) from error
+
+
+def _draft_pass(draft: Target, blocks: Sequence[int], rows: int, context: int) -> None:
+    """A blind pass. Raises _DraftFailed."""
+    with _telling_draft_failures():
+        draft.blind_pass(rows, context, blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +308,9 @@ def _on_npu(
     path = profile_path(pair, NPU, properties, exact).with_suffix(COMPILATION)
     compilation = kept(path, Compilation)
     if compilation is None:
-        compilation = Compilation(exact is not False and target.is_exact(), target.precision, rows=target.rows)
+        with failing_to_load(NPU):
+            is_exact = exact is not False and target.is_exact()
+        compilation = Compilation(is_exact, target.precision, rows=target.rows)
         keep(path, compilation)
     return _Loaded(target, compilation, pool, room, path)
 
@@ -278,10 +319,18 @@ def _on_gpu(
     pair: Pair, device: str, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]
 ) -> _Loaded:
     pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
-    target = GpuPagedModel(
-        pair.target, pool.num_blocks, device, properties, exact is True, max_context=pair.max_context
-    )
-    return _Loaded(target, Compilation(target.exact, target.precision, rows=target.rows), pool, Room.of(pool))
+    target = GpuPagedModel(pair.target, pool.num_blocks, device, properties)
+    path = profile_path(pair, device, properties, exact).with_suffix(COMPILATION)
+    compilation = kept(path, Compilation)
+    if compilation is None:
+        price = None
+        if exact is not False:
+            with failing_to_load(device):
+                price = target.keep_exact(pair.max_context, math.inf if exact else FAIR)
+        compilation = Compilation(target.exact, target.precision, rows=target.rows, price=price)
+        keep(path, compilation)
+    target.keep_to_rows(compilation.exact)
+    return _Loaded(target, compilation, pool, Room.of(pool), path)
 
 
 def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str, Any]:

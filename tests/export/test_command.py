@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.export import command, device_check
 from outrider.export.command import main
 from outrider.export.errors import MissingExtra
 from outrider.pipelines.errors import InvalidOption
@@ -47,6 +48,42 @@ def test_the_command_makes_a_pair_and_says_where(target: Path, draft: Path, tmp_
     assert "Compressing the draft to int4" in told
     assert (out / "pair.json").is_file()
     assert (out / "draft" / "openvino_model.xml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("device", "there", "told"),
+    [
+        ("CPU", "CPU", "Try it: outrider chat --pair PAIR\n"),
+        ("NPU", "NPU", "Try it: outrider chat --pair PAIR --device NPU\n"),
+        ("GPU", "GPU.1", "Try it: outrider chat --pair PAIR --device GPU\n"),
+        ("GPU", "NPU", "Try it on a machine with a GPU: outrider chat --pair PAIR --device GPU\n"),
+        (
+            "NPU",
+            "CPU",
+            (
+                "Try it on a machine with an NPU: outrider chat --pair PAIR --device NPU; here the CPU can stand in "
+                "for one: outrider chat --pair PAIR --device NPU --property NPU_USE_NPUW=YES --property "
+                "NPUW_DEVICES=CPU --property NPUW_ONLINE_PIPELINE=NONE\n"
+            ),
+        ),
+    ],
+)
+def test_the_command_that_is_told_at_the_end_works_on_this_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    device: str,
+    there: str,
+    told: str,
+) -> None:
+    monkeypatch.setattr(command, "export_pair", lambda target, draft, out, **options: out)
+    monkeypatch.setattr(device_check, "device_names", lambda: ("CPU", there))
+    monkeypatch.setattr(command, "stop_cleanly", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        main(["--target", "x", "--out", str(tmp_path / "pair"), "--for", device])
+    assert not ended.value.code
+    out = str(tmp_path / "pair")
+    assert capsys.readouterr().out.replace(out, "PAIR") == f"Made PAIR. {told}"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")

@@ -106,7 +106,7 @@ class Settings:
             "repetition_penalty": float(self.repetition_penalty),
             "rng_seed": int(self.seed),
             "max_new_tokens": int(self.max_new_tokens),
-            "num_assistant_tokens": int(self.draft_tokens) or None,
+            "num_assistant_tokens": None if self.mode == "off" else int(self.draft_tokens) or None,
         }
 
 

@@ -42,7 +42,7 @@ class DraftModel:
     their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). It runs only for proposals
     that are taken; what it missed is fed in one pass. Of a long text that is the last `reach` tokens, as what lies far
     back helps a small model little and costs much (Sun et al., TriForce, arXiv 2404.11912); with them it begins anew
-    where its context is full. Where its cache is full it proposes nothing.
+    where its context is full. Where its cache is full it proposes nothing, nor once it is `given_up`.
     """
 
     name = "draft_model"
@@ -53,6 +53,7 @@ class DraftModel:
         self._max_context = max_context
         self._reach = min(reach, max_context // 2)
         self._progress: dict[Request, _Progress] = {}
+        self.given_up = False
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
         ahead = list(ahead)
@@ -130,6 +131,8 @@ class DraftModel:
 
     def _prepared(self, request: Request, ahead: Sequence[int]) -> _Progress | None:
         """A request's cache with room for a draft; None where there is none."""
+        if self.given_up:
+            return None
         begin, _ = self._known(request, ahead)
         progress, text = self._progress.get(request), request.tokens[begin:]
         num_slots = len(text) + len(ahead)

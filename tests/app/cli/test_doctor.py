@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from io import StringIO
-from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from outrider.app.cli import doctor
 from outrider.app.load_options import LoadOptions
+from outrider.pipelines.devices.npu_model import NpuModel
 from outrider.pipelines.model import exactness, tuning
 from outrider.pipelines.model.target import Rows
 from outrider.pipelines.model.timing import NoMeasurement
+from outrider.pipelines.model.tuning import Compilation
 from outrider.pipelines.speculation.cost import CostModel
+from tests.on_npu import STAND_IN
 
 
 def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) -> None:
@@ -63,7 +64,7 @@ def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, m
     console = Console(file=StringIO(), width=300)
     assert doctor.examine(embedded_pair, console)
     assert "plain passes a token" in console.file.getvalue()
-    assert "--exact pays it" in console.file.getvalue()
+    assert "use --exact to have it" in console.file.getvalue()
     assert "any number in a pass" in console.file.getvalue()
 
 
@@ -77,19 +78,40 @@ def test_where_exactness_is_not_wanted_it_is_neither_promised_nor_priced(embedde
     assert "plain passes a token" not in shown
 
 
-@pytest.mark.usefixtures("unmeasured")
-def test_an_exact_device_whose_price_was_not_measured_is_shown_with_its_rows(embedded_pair, monkeypatch) -> None:
-    """As an NPU is, where exactness costs nothing."""
-    load = LoadOptions.load
+@pytest.mark.parametrize(
+    ("compilation", "cost"),
+    [
+        (Compilation(True, "f16", rows=Rows(most=8, whole_prompt=64)), "nothing, as every pass takes as long"),
+        (Compilation(True, "f16", rows=Rows(16, 16, 16)), "passes of 16 rows"),
+        (Compilation(True, "f16", rows=Rows(16, 16, 16), price=1.25), "1.25 plain passes a token, passes of 16 rows"),
+        (
+            Compilation(True, "f32", 2048, Rows(2, 64), 1.05),
+            "1.05 plain passes a token, passes of 2 to 64 rows, products above 2048 in parts",
+        ),
+    ],
+    ids=["an NPU", "a GPU, not priced", "a GPU", "the CPU"],
+)
+def test_the_price_of_exactness_is_told_as_far_as_it_is_known(compilation, cost) -> None:
+    (_, finding), (_, told) = doctor._exactness(compilation)
+    assert "the same text in every mode" in finding
+    assert told == cost
 
-    def loaded(options: LoadOptions, pair: Path):
-        pipeline = load(options, pair)
-        found = replace(pipeline.speculation.compilation, price=None, rows=Rows(8, 8))
-        monkeypatch.setattr(pipeline.speculation, "compilation", found)
-        return pipeline
 
-    monkeypatch.setattr(LoadOptions, "load", loaded)
-    console = Console(file=StringIO(), width=100)
-    doctor.examine(embedded_pair, console, load=LoadOptions(exact=True))
-    assert "passes of 8 to 8 rows" in console.file.getvalue()
-    assert "plain passes a token" not in console.file.getvalue()
+def test_on_an_npu_that_is_exact_the_promise_costs_nothing(npu_pair, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(NpuModel, "is_exact", lambda model: True)
+    console = Console(file=StringIO(), width=120)
+    assert doctor.examine(npu_pair, console, load=LoadOptions("NPU", exact=True, properties=STAND_IN))
+    shown = console.file.getvalue()
+    assert "nothing, as every pass takes as long" in shown
+    assert "NPU (its code computes on CPU)" in shown
+    assert "before release never on a real NPU" in shown
+
+
+def test_where_a_pass_has_a_single_row_nobody_is_told_to_try_again(npu_pair) -> None:
+    console = Console(file=StringIO(), width=200)
+    properties = {**STAND_IN, "NPUW_LLM_MAX_GENERATION_TOKEN_LEN": 1, "MAX_PROMPT_LEN": 64}
+    assert doctor.examine(npu_pair, console, load=LoadOptions("NPU", properties=properties))
+    shown = console.file.getvalue()
+    assert "Load the pair with NPUW_LLM_MAX_GENERATION_TOKEN_LEN=8 to draft" in shown
+    assert "less busy" not in shown

@@ -47,6 +47,13 @@ def test_health_tells_when_the_model_is_ready(own: Served, monkeypatch: pytest.M
     assert health(own) == (503, {"status": "warming up", "exact": own.pipeline.exact})
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_exactness_is_told_as_it_is_now(own: Served, monkeypatch: pytest.MonkeyPatch, exact: bool) -> None:
+    """It can change when the CPU takes over from a device."""
+    monkeypatch.setattr(LLMPipeline, "exact", property(lambda pipeline: exact))
+    assert health(own) == (200, {"status": "ok", "exact": exact})
+
+
 def test_a_model_that_fails_to_start_is_told(pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "warm_up", lambda: 1 / 0)
     with running(pipeline) as served:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outrider.pipelines import BrokenLogits, DeviceFailed, InvalidOption, LLMPipeline
+from outrider.pipelines import BrokenLogits, CacheTooSmall, DeviceFailed, InvalidOption, LLMPipeline
+from outrider.pipelines.devices.spare import Spare
 from tests.on_gpu import gpu_present
 from tests.on_npu import STAND_IN, OnCpu
 
@@ -70,7 +73,8 @@ def with_own_engine(pipeline: LLMPipeline) -> Breakable:
 
 def on_gpu(pair: Path, **options: Any) -> Breakable:
     with gpu_present():
-        return with_own_engine(LLMPipeline(pair, "GPU", engine="outrider", cache_tokens=2048, **options))
+        options = {"engine": "outrider", "cache_tokens": 2048, "exact": False, **options}
+        return with_own_engine(LLMPipeline(pair, "GPU", **options))
 
 
 def on_npu(pair: Path, **options: Any) -> Breakable:
@@ -162,7 +166,7 @@ def test_a_device_that_fails_from_the_beginning_is_replaced(opened, monkeypatch,
 
 def test_if_the_cpu_cannot_be_loaded_either_the_devices_failure_is_said(embedded_pair, monkeypatch, caplog):
     device = with_genai(embedded_pair, fallback="CPU")
-    monkeypatch.setattr(type(device.pipeline), "_on_cpu", lambda *args: 1 / 0)
+    monkeypatch.setattr(Spare, "__call__", lambda spare: 1 / 0)
     device.fail_after(2)
     streams = device.pipeline.streams([RENAME, CODE], **OPTIONS)
     for stream in streams:
@@ -183,19 +187,73 @@ def test_an_answer_that_finds_no_memory_is_refused_alone(embedded_pair):
     assert not pipeline.has_fallen_back
 
 
-def test_a_failure_that_was_told_is_not_answered_as_well(embedded_pair):
-    """Where somebody else stepped the device's own engine, as `forget_prompts` does."""
+def test_an_answer_goes_on_where_somebody_else_ran_the_pass_that_failed(embedded_pair):
+    """As does whoever waits for the whole cache."""
     device = on_gpu(embedded_pair, fallback="CPU")
-    device.answer(CODE)
+    expected = device.pipeline.generate(RENAME, **OPTIONS).generations[0].token_ids[:1]
     stream = device.pipeline.stream(RENAME, **OPTIONS)
     next(stream)
     device.fail_after(0)
-    device.pipeline.speculation.engine.step()
-    with pytest.raises(DeviceFailed):
-        stream.take()
-    device.pipeline.backend.step()
+    device.pipeline.speculation.forget_prompts()
+    stream.take()
+    answer = stream.finish()
+    assert (answer.finish_reason, len(answer.token_ids)) == ("length", 30)
+    assert answer.token_ids[:1] == expected
     load = device.pipeline.backend.load
     assert (load.waiting, load.running, load.cache_used) == (0, 0, 0)
+
+
+def test_a_device_that_has_failed_is_not_measured_again(embedded_pair, monkeypatch, tmp_path):
+    monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
+    device = on_gpu(embedded_pair, fallback="CPU")
+    device.fail_after(0)
+    device.answer(RENAME)
+    assert device.pipeline.has_fallen_back
+    monkeypatch.setattr(device.pipeline.speculation, "measure", lambda: pytest.fail("the device is asked"))
+    monkeypatch.setattr(device.pipeline.speculation, "prepare", lambda: pytest.fail("the device is asked"))
+    assert len(device.answer(RENAME)[1]) == 30
+    device.pipeline.warm_up()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_exactness_is_that_of_the_cpu_once_it_has_taken_over(embedded_pair, exact):
+    device = with_genai(embedded_pair, fallback="CPU", exact=exact)
+    assert not device.pipeline.exact
+    device.fail_after(2)
+    device.answer(RENAME)
+    assert device.pipeline.exact == exact
+
+
+def test_the_cpu_has_the_cache_and_the_reference_that_were_asked_for(embedded_pair, tmp_path):
+    options = {"max_new_tokens": 40, "apply_chat_template": False}
+    quoted = str(LLMPipeline(embedded_pair, exact=False).generate("def area(width, height):\n", mode="off", **options))
+    (tmp_path / "quoted.py").write_text(quoted)
+    with gpu_present():
+        pipeline = LLMPipeline(
+            embedded_pair, "GPU", engine="outrider", cache_tokens=512, reference=tmp_path, fallback="CPU", exact=False
+        )
+    device = with_own_engine(pipeline)
+    device.fail_after(0)
+    device.answer(CODE)
+    assert pipeline.has_fallen_back
+    answer = pipeline.generate("def area(width, height):\n", mode="suffix", num_assistant_tokens=4, **options)
+    assert "reference" in answer.stats[0].drafted_by
+    with pytest.raises(CacheTooSmall, match="the cache holds 512"):
+        pipeline.generate(CODE, max_new_tokens=600)
+
+
+@pytest.mark.parametrize("device", ["a GPU", "an NPU"])
+def test_memory_is_free_when_nobody_uses_the_pipeline_any_more(embedded_pair, npu_pair, device):
+    opened = OPENED[device](npu_pair if device == "an NPU" else embedded_pair, fallback="CPU").pipeline
+    opened.warm_up()
+    targets = [weakref.ref(opened.speculation._target), weakref.ref(opened.speculation._draft)]
+    gc.collect()
+    gc.disable()
+    try:
+        del opened
+        assert [target() for target in targets] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_an_answer_without_a_limit_has_room_on_the_cpu_as_well(embedded_pair, monkeypatch):

@@ -300,10 +300,13 @@ def test_nothing_is_promised_and_nothing_is_drafted_unless_asked_for(pipeline: L
     with pytest.raises(UnsupportedDevice, match=f"GenAI decodes on {pipeline.device}"):
         _ = pipeline.speculation
     for mode in set(MODES) - {"off", "auto"}:
-        remedy = f"speculation='{mode}'" if mode in ("lookup", "draft") else "device='CPU'"
+        remedy = f"speculation='{mode}'" if mode in ("lookup", "draft") else "engine='outrider', or with device='CPU'"
         with pytest.raises(InvalidOption, match=rf"mode='{mode}' .*on {pipeline.device}.*loaded for 'off'.*{remedy}"):
             pipeline.generate(RENAME, mode=mode)
     form = StructuredOutputConfig(regex="a+")
     for name, value in {"logprobs": 1, "logit_bias": {5: 1}, "structured_output_config": form}.items():
-        with pytest.raises(InvalidOption, match=rf"{name}=.* on {pipeline.device}.*device='CPU'"):
+        with pytest.raises(InvalidOption, match=rf"{name}=.* on {pipeline.device}.*engine='outrider', .*'CPU'"):
+            pipeline.generate(RENAME, **{name: value})
+    for name, value in {"num_assistant_tokens": 5, "max_ngram_size": 4}.items():
+        with pytest.raises(InvalidOption, match=rf"{name}={value} has no effect .*'off': .*speculation='lookup'"):
             pipeline.generate(RENAME, **{name: value})

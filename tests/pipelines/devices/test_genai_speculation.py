@@ -114,10 +114,10 @@ def test_sampling_is_left_to_prompt_lookup_since_genai_samples_wrongly_with_a_dr
 
 def test_amounts_of_a_request_reach_genai():
     chosen = GenerationConfig(num_assistant_tokens=7, max_ngram_size=4)
-    lookup, draft, plain = (to_genai(chosen, 9, speculation=how) for how in ("lookup", "draft", "off"))
+    lookup = to_genai(chosen, 9, speculation="lookup")
     assert (lookup.num_assistant_tokens, lookup.max_ngram_size) == (7, 4)
-    assert draft.num_assistant_tokens == 7
-    assert plain.num_assistant_tokens is None
+    assert to_genai(GenerationConfig(num_assistant_tokens=7), 9, speculation="draft").num_assistant_tokens == 7
+    assert to_genai(GenerationConfig(), 9).num_assistant_tokens is None
     assert to_genai(GenerationConfig(), 9, speculation="draft").num_assistant_tokens == 5
 
 
@@ -135,6 +135,21 @@ def test_the_draft_model_runs_where_it_is_told_to(elsewhere, monkeypatch):
     folder = elsewhere.pair / "draft"
     assert [each[:2] for each in asked] == [(folder, "CPU"), (folder, "GPU.1")]
     assert [each[2]["INFERENCE_PRECISION_HINT"] for each in asked] == ["f32", "f16"]
+
+
+@pytest.mark.parametrize(
+    ("speculation", "options", "remedy"),
+    [
+        ("off", {"num_assistant_tokens": 5}, "speculation='lookup' or speculation='draft'"),
+        ("off", {"max_ngram_size": 4}, "speculation='lookup'"),
+        ("draft", {"max_ngram_size": 4}, "speculation='lookup'"),
+    ],
+    ids=str,
+)
+def test_amounts_without_effect_are_refused(speculation, options, remedy):
+    ((name, value),) = options.items()
+    with pytest.raises(InvalidOption, match=rf"{name}={value} has no effect .*loaded for '{speculation}': .*{remedy}"):
+        to_genai(GenerationConfig(**options), 9, speculation=speculation)
 
 
 @pytest.mark.parametrize(("lookup_s", "expected"), [(0.8, "lookup"), (1.2, "off")])

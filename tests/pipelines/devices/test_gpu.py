@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from outrider.pipelines import LLMPipeline, StructuredOutputConfig
+from outrider.pipelines import LLMPipeline, StructuredOutputConfig, UnsupportedDevice
+from outrider.pipelines.devices import devices
 from outrider.pipelines.devices.gpu_model import GpuPagedModel
 from outrider.pipelines.speculation.cost import CostModel
 from tests.on_gpu import gpu_present
@@ -25,7 +28,9 @@ ROUNDING = 0.4  # of logits, between a cache of f16 and the CPU's own
 def pipeline(embedded_pair: Path) -> LLMPipeline:
     """With both models on a GPU."""
     with gpu_present():
-        pipeline = LLMPipeline(embedded_pair, "GPU", engine="outrider", draft_device="GPU.1", cache_tokens=2048)
+        pipeline = LLMPipeline(
+            embedded_pair, "GPU", engine="outrider", draft_device="GPU.1", cache_tokens=2048, exact=False
+        )
     pipeline.warm_up()
     return pipeline
 
@@ -87,13 +92,119 @@ def test_with_the_draft_model_on_a_gpu_the_text_stays_the_same(embedded_pair):
         assert drafted.stats[0].drafted_by["draft_model"] > 0
 
 
+@pytest.fixture
+def cache(monkeypatch, tmp_path: Path) -> None:
+    """A folder of its own for what is remembered."""
+    monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
+
+
+@pytest.mark.parametrize("price", [1.05, 1.2, None])
+def test_exactness_is_checked_once_and_kept_where_it_is_cheap(embedded_pair, monkeypatch, cache, price):
+    tried = []
+
+    def keep_exact(model: GpuPagedModel, max_context: int, limit: float) -> float | None:
+        tried.append(limit)
+        model.keep_to_rows(exact=price is not None and price <= limit)
+        return price
+
+    monkeypatch.setattr(GpuPagedModel, "keep_exact", keep_exact)
+    for _ in range(2):
+        for exact in (None, True, False):
+            with gpu_present():
+                pipeline = LLMPipeline(embedded_pair, "GPU", engine="outrider", cache_tokens=512, exact=exact)
+            assert pipeline.exact == (exact is not False and price is not None and (exact or price < 1.1))
+            assert pipeline.speculation._target.exact == pipeline.exact
+            assert pipeline.speculation.compilation.price == (None if exact is False else price)
+    assert tried == [1.1, math.inf], "what was found is remembered"
+
+
+def test_a_device_that_fails_while_exactness_is_tried_is_refused_with_what_to_do(embedded_pair, monkeypatch, cache):
+    with gpu_present():
+        monkeypatch.setattr(GpuPagedModel, "keep_exact", lambda model, *given: failed(model._device))
+        with pytest.raises(UnsupportedDevice, match=r"GPU failed .*\(The device was unplugged\): update .*exact=False"):
+            LLMPipeline(embedded_pair, "GPU", engine="outrider", cache_tokens=512)
+
+
+def failed(device: str) -> None:
+    with devices.failing(device):
+        raise RuntimeError("Exception from src/plugin.cpp:7:\nThe device was unplugged.\n")
+
+
+def test_where_drafting_measures_slower_nothing_is_drafted(pipeline, monkeypatch):
+    steep = CostModel((1, 2, 8, 33), (1.0, 9.0, 60.0, 300.0), (0.0,) * 4, draft_ms=5.0)
+    monkeypatch.setattr(pipeline.speculation._planner, "cost", steep)
+    for prompt in (RENAME, CODE * 12):
+        stats = pipeline.generate(prompt, max_new_tokens=40, ignore_eos=True, mode="auto").stats[0]
+        assert (stats.drafted, stats.passes) == (0, 40)
+
+
+class Unplugged:
+    """A request that fails after some passes."""
+
+    def __init__(self, request: Any, passes: int) -> None:
+        self._request = request
+        self._left = passes
+
+    def infer(self, *args: Any, **options: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise RuntimeError("Exception from src/plugin.cpp:7:\nThe device was unplugged.\n")
+        return self._request.infer(*args, **options)
+
+
+@pytest.fixture
+def with_draft_elsewhere(embedded_pair: Path, cache) -> LLMPipeline:
+    with gpu_present():
+        return LLMPipeline(embedded_pair, draft_device="GPU", exact=True, cache_tokens=2048)
+
+
+@pytest.mark.parametrize("passes", [0, 3])
+@pytest.mark.parametrize("begun", ["prepare", "measure"])
+def test_without_its_draft_model_a_pair_goes_on_if_that_fails_while_it_is_tried(
+    with_draft_elsewhere, caplog, begun, passes
+):
+    pipeline = with_draft_elsewhere
+    draft = pipeline.speculation._draft
+    draft._request = Unplugged(draft._request, passes)
+    if begun == "prepare":
+        pipeline.warm_up()
+    answers = {mode: pipeline.generate(RENAME, max_new_tokens=40, mode=mode) for mode in MODES}
+    assert len(set(map(str, answers.values()))) == 1
+    assert not any("draft_model" in answer.stats[0].drafted_by for answer in answers.values())
+    assert answers["auto"].stats[0].drafted > 0
+    assert caplog.text.count("Nothing is drafted with the draft model") == 1
+    assert "GPU failed" in caplog.text
+    cost = pipeline.speculation.cost
+    assert cost is not None
+    assert cost.draft_ms == 0
+    with gpu_present():
+        again = LLMPipeline(pipeline.pair.path, draft_device="GPU", exact=True, cache_tokens=2048)
+    again.speculation.measure()
+    assert again.speculation.cost.draft_ms > 0, "what was measured without it is not taken for the whole"
+
+
+def test_without_its_draft_model_an_answer_goes_on_if_that_fails_on_the_way(with_draft_elsewhere, caplog):
+    pipeline = with_draft_elsewhere
+    pipeline.warm_up()
+    plain = pipeline.generate(RENAME, max_new_tokens=40, mode="off")
+    options = {"max_new_tokens": 40, "mode": "draft", "num_assistant_tokens": 4}
+    draft = pipeline.speculation._draft
+    request, draft._request = draft._request, Unplugged(draft._request, 6)
+    answer = pipeline.generate(RENAME, **options)
+    assert answer == plain
+    num_drafted = answer.stats[0].drafted_by["draft_model"]
+    assert num_drafted > 0
+    assert "The drafter draft_model failed" in caplog.text
+    draft._request = request
+    assert pipeline.generate(RENAME, **options).stats[0].drafted_by["draft_model"] > num_drafted, "it is asked again"
+
+
 @pytest.mark.parametrize(("draft_ms", "is_said"), [(9.0, True), (0.1, False)])
 def test_a_draft_model_that_loses_time_on_its_device_is_said(
-    embedded_pair, monkeypatch, caplog, tmp_path, draft_ms, is_said
+    embedded_pair, monkeypatch, caplog, cache, draft_ms, is_said
 ):
     cost = CostModel((1, 2, 9, 33), (4.0, 4.5, 9.0, 30.0), (0.0,) * 4, draft_ms=draft_ms)
     monkeypatch.setattr(CostModel, "measure", lambda *args, **options: cost)
-    monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
     with gpu_present(), caplog.at_level(logging.WARNING):
         LLMPipeline(embedded_pair, draft_device="GPU", exact=False, cache_tokens=2048).speculation.measure()
     assert ("takes 9.0 ms a token on GPU" in caplog.text) == is_said

@@ -39,6 +39,7 @@ def context() -> Iterator[HostContext]:
     made = HostContext()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ov.Core, "get_default_context", lambda core, device: made)
+        patch.setattr(gpu_model, "SETTLED_S", 0.0)
         yield made
 
 
@@ -54,7 +55,9 @@ def model(folder: Path) -> GpuPagedModel:
 
 @pytest.fixture(scope="module")
 def exact_model(folder: Path) -> GpuPagedModel:
-    return GpuPagedModel(folder, NUM_BLOCKS, "CPU", PROPERTIES, exact=True)
+    made = GpuPagedModel(folder, NUM_BLOCKS, "CPU", PROPERTIES)
+    assert made.keep_exact() is not None
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -243,20 +246,65 @@ def test_exact_texts_are_the_same_in_every_mode(model, exact_model, models, refe
     assert reference.shortfall([*asked(served, RENAME).prompt], served.one(asked(served, RENAME)).new_tokens) < ROUNDING
 
 
-@pytest.mark.parametrize(("tries", "expected"), [([True], True), ([False, True], True), ([False, False], False)])
-def test_exactness_is_promised_if_it_holds_once_kernels_are_compiled(folder, monkeypatch, tries, expected):
+@pytest.mark.parametrize(
+    ("tries", "expected"),
+    [([False, True, True], True), ([True, True, False], False), ([True, False], False)],
+    ids=["before kernels are compiled", "once", "only before"],
+)
+def test_exactness_is_promised_if_it_holds_twice_once_kernels_are_compiled(folder, monkeypatch, tries, expected):
     left = [*tries]
     monkeypatch.setattr(gpu_model, "is_exact", lambda model, max_context: left.pop(0))
-    model = GpuPagedModel(folder, 4, "CPU", PROPERTIES, exact=True)
-    assert (model.exact, left) == (expected, [])
+    model = GpuPagedModel(folder, 4, "CPU", PROPERTIES)
+    assert (model.keep_exact() is not None) == expected
+    assert (model.exact, model.num_blocks, left) == (expected, 4, [])
     assert model.rows == (Rows(16, 16, 16) if expected else ANY_ROWS)
 
 
-def test_what_is_not_asked_for_is_not_promised(model, folder):
+def test_passes_are_run_for_a_while_before_the_first_that_counts(folder, monkeypatch):
+    now, tries = [0.0], []
+
+    def is_exact(model: GpuPagedModel, max_context: int) -> bool:
+        now[0] += 1.0
+        tries.append(model.rows)
+        return True
+
+    monkeypatch.setattr(gpu_model, "SETTLED_S", 3.0)
+    monkeypatch.setattr(gpu_model.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(gpu_model, "is_exact", is_exact)
+    monkeypatch.setattr(GpuPagedModel, "_price", lambda model: 1.0)
+    GpuPagedModel(folder, 4, "CPU", PROPERTIES).keep_exact()
+    assert tries == [Rows(16, 16, 16)] * 5
+
+
+@pytest.mark.parametrize(("price", "expected"), [(1.05, True), (1.2, False)])
+def test_exactness_that_costs_more_than_the_limit_is_left_out(folder, monkeypatch, price, expected):
+    monkeypatch.setattr(gpu_model, "is_exact", lambda model, max_context: True)
+    monkeypatch.setattr(GpuPagedModel, "_price", lambda model: price)
+    model = GpuPagedModel(folder, 4, "CPU", PROPERTIES)
+    assert model.keep_exact(limit=1.1) == price
+    assert (model.exact, model.rows) == ((True, Rows(16, 16, 16)) if expected else (False, ANY_ROWS))
+
+
+def test_the_price_is_that_of_a_full_pass(folder, monkeypatch):
+    model = GpuPagedModel(folder, 4, "CPU", PROPERTIES)
+    now, forward = [0.0], model.forward
+
+    def slow(windows: Sequence[Window]) -> list[np.ndarray]:
+        now[0] += model.rows.fewest + 8.0  # 9 s for a single row, and 24 s
+        return forward(windows)
+
+    monkeypatch.setattr(model, "forward", slow)
+    monkeypatch.setattr(gpu_model.time, "perf_counter", lambda: now[0])
+    assert model._price() == pytest.approx(24 / 9)
+
+
+def test_what_is_not_asked_for_is_not_promised_and_a_pass_may_have_any_number_of_rows(model, exact_model, folder):
     assert (model.exact, model.rows, model.num_threads, model.precision) == (False, ANY_ROWS, 0, "f32")
     assert model.weight_bytes == (folder / "openvino_model.bin").stat().st_size
-    with pytest.raises(ValueError, match="513 rows"):
-        model.forward([Window([0] * 513, 0, range(17))])
+    (logits,) = model.forward([Window([0] * 513, 0, range(17))])
+    assert np.isfinite(logits).all()
+    with pytest.raises(ValueError, match="17 rows"):
+        exact_model.forward([Window([0] * 17, 0, [0])])
 
 
 def test_a_device_that_is_not_there_is_refused(folder, monkeypatch):
