@@ -16,6 +16,14 @@ from outrider.models.errors import NoSuchModel
 
 from .errors import NotADecoder
 
+HEADS = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")  # architectures of EAGLE-3
+OTHER_HEADS = {
+    "DFlashDraftModel": "a DFlash head, whose blocks cannot be drafted yet",
+    "EagleLlamaForCausalLM": "a head of EAGLE's first version, which optimum-intel cannot convert",
+    "EAGLEModel": "a head of EAGLE's first version, which optimum-intel cannot convert",
+    "MedusaModel": "a set of Medusa heads, which optimum-intel cannot convert",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -36,6 +44,11 @@ class Checkpoint:
     size: int
     num_weights: int
     remote_code: bool = False
+
+    @property
+    def is_head(self) -> bool:
+        """Whether it drafts from the hidden states of another model."""
+        return self.architecture in HEADS
 
 
 def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], None]) -> Checkpoint:
@@ -74,6 +87,13 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
     except ValueError as error:
         raise NoSuchModel(f"{folder / 'config.json'} is not valid JSON: {error}") from error
     architectures = config.get("architectures") or []
+    for architecture in architectures:
+        if architecture in HEADS:
+            return str(architecture)
+        if architecture in OTHER_HEADS:
+            raise NotADecoder(
+                f"{source} is {OTHER_HEADS[architecture]}: choose an EAGLE-3 head or a draft model for this target."
+            )
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""), ())
     known = (known,) if isinstance(known, str) else known
     for architecture in architectures:

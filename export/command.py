@@ -32,7 +32,10 @@ app = typer.Typer(
 def export_command(
     target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
     out: Annotated[Path, typer.Option(help="Folder for the pair.")],
-    draft: Annotated[str | None, typer.Option(help="Folder or hub id of the draft model.")] = None,
+    draft: Annotated[str | None, typer.Option(help="Folder or hub id of a draft model or an EAGLE-3 head.")] = None,
+    head: Annotated[
+        str | None, typer.Option(help="Folder or hub id of an EAGLE-3 head, beside a draft model.")
+    ] = None,
     device: Annotated[
         Device, typer.Option("--for", help="Device that the target is to run on.", case_sensitive=False)
     ] = "CPU",
@@ -40,7 +43,7 @@ def export_command(
         WeightFormat | None, typer.Option(help="Weight format of the target.", show_default="int8; int4 for an NPU")
     ] = None,
     draft_weights: Annotated[
-        WeightFormat | None, typer.Option(help="Weight format of the draft.", show_default="int8")
+        WeightFormat | None, typer.Option(help="Weight format of draft model and head.", show_default="int8")
     ] = None,
     group_size: Annotated[
         int | None,
@@ -65,13 +68,13 @@ def export_command(
         bool, typer.Option("--trust-remote-code", help="Run Python code of the checkpoints. Read it first.")
     ] = False,
 ) -> None:
-    """Convert, compress and check a target and its draft. Models given by hub id are downloaded."""
+    """Convert, compress and check a target and what drafts for it. Models given by hub id are downloaded."""
     keep_private(network=True)
     stop_cleanly()
-    if draft is None and draft_weights is not None:
-        raise InvalidOption(f"--draft-weights {draft_weights} requires --draft: leave it out.")
+    if draft is None and head is None and draft_weights is not None:
+        raise InvalidOption(f"--draft-weights {draft_weights} requires --draft or --head: leave it out.")
     formats = [target_weights or default_weights(device)]
-    if draft is not None:
+    if draft is not None or head is not None:
         formats.append(draft_weights or "int8")
     both = compressions(formats, symmetric=symmetric, group_size=group_size, ratio=ratio)
     folder = export_pair(
@@ -81,6 +84,7 @@ def export_command(
         target_compression=both[0],
         draft_compression=both[-1],
         device=device,
+        head=head,
         force=force,
         remote_code=trust_remote_code,
         announce=clocked(),

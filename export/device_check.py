@@ -14,7 +14,8 @@ import numpy as np
 from outrider.pipelines import GenerationConfig, LLMPipeline
 from outrider.pipelines.devices.devices import device_names
 from outrider.pipelines.errors import reason_of
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.model.processor import GROUP_SIZE
 from outrider.pipelines.model.target import Window
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,9 @@ from .compression import BYTES_PER_WEIGHT, Compression
 from .convert import compress, convert, precisions
 from .device import Device, check_weights, default_weights, grouped
 from .device_check import check_on
+from .errors import NotADecoder
 from .extra import require_extra
+from .head import choose_taps, convert_head, tap_candidates
 from .round_trip import round_trip
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
 from .vocabulary import digest, load_tokenizer, vocabulary
@@ -38,13 +41,15 @@ def export_pair(
     target_compression: Compression | None = None,
     draft_compression: Compression = INT8,
     device: Device = "CPU",
+    head: str | Path | None = None,
     force: bool = False,
     remote_code: bool = False,
     announce: Announce = lambda text: None,
 ) -> Path:
-    """Export two checkpoints as a pair to the folder `out`, and return its path.
+    """Export a target and what drafts for it as a pair to the folder `out`, and return its path.
 
-    target, draft: folders, or hub ids, which are downloaded. Without a draft, the pair supports prompt lookup only.
+    target, draft, head: folders, or hub ids, which are downloaded. The draft can be a head, too: one that drafts from
+        the target's hidden states. Without either, the pair drafts from texts only.
     target_compression: None takes the weights that suit `device`.
     device: where the target is to run. It is checked there as well as on the CPU.
     force: replace a pair at `out` once the new one is complete.
@@ -57,26 +62,34 @@ def export_pair(
     target_compression = target_compression or Compression(default_weights(device))
     check_weights(device, target_compression)
     require_extra()
-    sources = {"target": target} if draft is None else {"target": target, "draft": draft}
-    compressions = {"target": target_compression, "draft": draft_compression}
+    given = {"target": target, "draft": draft, "head": head}
+    sources = {role: source for role, source in given.items() if source is not None}
+    compressions = {"target": target_compression, "draft": draft_compression, "head": draft_compression}
     with Staging(Path(out), force) as staging, blaming_full_disk(staging.path):
         announce("Reading the checkpoints")
         checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
+        checkpoints = _by_role(checkpoints)
         compressions["target"] = grouped(device, target_compression, checkpoints["target"].num_weights)
-        needed = _bytes_needed([(checkpoints[role], compressions[role]) for role in sources])
+        needed = _bytes_needed([(checkpoint, compressions[role]) for role, checkpoint in checkpoints.items()])
         require_room(staging.out.parent, needed, f"Exporting to {staging.out}")
-        tokenizers = {role: load_tokenizer(checkpoint) for role, checkpoint in checkpoints.items()}
+        writing = {role: checkpoint for role, checkpoint in checkpoints.items() if role != "head"}
+        tokenizers = {role: load_tokenizer(checkpoint) for role, checkpoint in writing.items()}
         words = {role: vocabulary(tokenizer) for role, tokenizer in tokenizers.items()}
-        if draft is not None:
+        if "draft" in words:
             announce("Comparing the vocabularies")
             check_same_vocabulary(words["target"], words["draft"], f"{target} and {draft}")
         models = {
             role: _make(role, checkpoint, tokenizers[role], compressions[role], staging.path / role, announce)
-            for role, checkpoint in checkpoints.items()
+            for role, checkpoint in writing.items()
         }
+        if "head" in checkpoints:
+            models["head"] = _make_head(checkpoints, compressions["head"], staging.path / "head", announce)
         announce("Measuring which properties make the target fastest")
         folder = staging.path / "target"
         models["target"]["properties"] = _named(checkpoints, staging.path, lambda: fastest_properties(folder))
+        if "head" in checkpoints:
+            tapping = partial(_with_taps, checkpoints, staging.path, models, announce)
+            models["head"] |= _named(checkpoints, staging.path, tapping)
         announce("Hashing the files")
         metadata = pair_folder.describe(staging.path, models)
         pair_folder.write(staging.path, metadata)
@@ -120,14 +133,61 @@ def _make(
         )
     announce(f"The {role} takes {in_words(pair_folder.size(folder))}")
     return {
+        **_described(checkpoint, compression),
+        "precisions": precisions(folder),
+        "bytes": pair_folder.size(folder),
+        "tokenizer": {"samples": len(SAMPLES), "differing": differing},
+    }
+
+
+def _by_role(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
+    """The checkpoints with a head that was given as the draft in its own place. Raises NotADecoder."""
+    found = dict(checkpoints)
+    if "draft" in found and found["draft"].is_head:
+        if "head" in found:
+            raise NotADecoder(f"{found['draft'].source} is a head, as is {found['head'].source}: leave one out.")
+        found["head"] = found.pop("draft")
+    if found["target"].is_head:
+        raise NotADecoder(f"{found['target'].source} is a head, not a target: give it with --draft.")
+    if "head" in found and not found["head"].is_head:
+        raise NotADecoder(
+            f"{found['head'].source} is a {found['head'].architecture}, not a head: give it with --draft."
+        )
+    return found
+
+
+def _make_head(
+    checkpoints: Mapping[str, Checkpoint], compression: Compression, folder: Path, announce: Announce
+) -> dict[str, Any]:
+    """Write the IR folder of the head. Returns its entry for pair.json."""
+    head = checkpoints["head"]
+    announce(f"Converting the head, {head.source} ({head.num_weights / 1e6:,.1f} million weights)")
+    convert_head(head, checkpoints["target"], folder)
+    if compression.weights != "fp16":
+        announce(f"Compressing the head to {compression.weights}")
+        compress(folder, compression, head.source)
+    announce(f"The head takes {in_words(pair_folder.size(folder))}")
+    return {**_described(head, compression), "precisions": precisions(folder), "bytes": pair_folder.size(folder)}
+
+
+def _with_taps(
+    checkpoints: Mapping[str, Checkpoint], pair: Path, models: Mapping[str, Any], announce: Announce
+) -> dict[str, Any]:
+    """What pair.json says of the layers that the head reads, which are tried with the pair as it is so far."""
+    candidates = tap_candidates(checkpoints["head"], pair / "target")
+    if len(candidates) > 1:
+        announce("Trying which layers of the target the head reads")
+        pair_folder.write(pair, pair_folder.describe(pair, models))
+    return choose_taps(pair, candidates)
+
+
+def _described(checkpoint: Checkpoint, compression: Compression) -> dict[str, Any]:
+    return {
         "source": checkpoint.source,
         "revision": checkpoint.revision,
         "architecture": checkpoint.architecture,
         "weights": compression.weights,
         **compression.settings,
-        "precisions": precisions(folder),
-        "bytes": pair_folder.size(folder),
-        "tokenizer": {"samples": len(SAMPLES), "differing": differing},
     }
 
 

@@ -11,7 +11,8 @@ share a scale, and symmetric quantization keeps a zero exactly zero.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,8 @@ import typer
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from outrider.pipelines.errors import InvalidOption
+
+NUM_TAPS = 3  # layers of the target that an EAGLE-3 head reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,23 +75,9 @@ def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         wide = LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), **sizes})).to(model.dtype)
-    stream = _spread(old.hidden_size, shape.hidden_size)
-    units = _spread(old.intermediate_size, shape.intermediate_size)
-    kv_heads = _spread(old.num_kv_heads, shape.num_kv_heads)
-    kv = _places(kv_heads, head_dim)
-    in_group = _spread(old.group, shape.group)
-    query = _places((kv_heads[:, None] * shape.group + in_group).flatten(), head_dim)
-    places = {  # new indices of the old rows and columns of each matrix
-        "q_proj": (query, stream),
-        "k_proj": (kv, stream),
-        "v_proj": (kv, stream),
-        "o_proj": (stream, query),
-        "gate_proj": (units, stream),
-        "up_proj": (units, stream),
-        "down_proj": (stream, units),
-        "embed_tokens": (torch.arange(config.vocab_size), stream),
-        "lm_head": (torch.arange(config.vocab_size), stream),
-    }
+    stream, places = _places_of(old, shape, head_dim)
+    ids = torch.arange(config.vocab_size)
+    places |= {"embed_tokens": (ids, stream), "lm_head": (ids, stream)}
     originals = dict(model.named_parameters())
     with torch.no_grad():
         for name, weight in wide.named_parameters():
@@ -106,6 +95,40 @@ def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     return wide
 
 
+def widened_head(
+    weights: Mapping[str, torch.Tensor], config: LlamaConfig, shape: Shape
+) -> tuple[dict[str, torch.Tensor], LlamaConfig]:
+    """An EAGLE-3 head for the target that `widened` makes in `shape`, with the logits of the head for the original one.
+
+    weights: of the head without an embedding, under the names in its checkpoint; config: its configuration.
+
+    Raises InvalidOption for a shape that cannot hold it.
+    """
+    old = Shape.of(config)
+    _require_room(old, replace(shape, num_layers=old.num_layers))
+    stream, places = _places_of(old, shape, config.head_dim)
+    padding = old.hidden_size / shape.hidden_size
+    both = torch.cat([stream, shape.hidden_size + stream])  # a token's embedding and a hidden state, side by side
+    taps = torch.cat([tap * shape.hidden_size + stream for tap in range(NUM_TAPS)])
+    places |= {name: (places[name][0], both) for name in ("q_proj", "k_proj", "v_proj")}
+    places |= {"fc": (stream, taps), "lm_head": (torch.arange(len(weights["lm_head.weight"])), stream)}
+    widths = {"hidden_size": shape.hidden_size, "intermediate_size": shape.intermediate_size}
+    heads = {"num_attention_heads": shape.num_heads, "num_key_value_heads": shape.num_kv_heads}
+    eps = {"rms_norm_eps": config.rms_norm_eps * padding, "head_dim": config.head_dim}
+    wide: dict[str, torch.Tensor] = {}
+    for name, weight in weights.items():
+        if weight.ndim == 2:
+            rows, columns = places[name.split(".")[-2]]
+            wide[name] = weight.new_zeros(_room(name, shape, len(rows), config.head_dim))
+            wide[name][rows[:, None], columns] = weight
+        elif name.endswith("weight"):
+            wide[name] = weight.new_zeros(shape.hidden_size)
+            wide[name][stream] = weight * padding**0.5
+        else:  # which tokens it knows
+            wide[name] = weight
+    return wide, LlamaConfig(**{**config.to_dict(), **widths, **heads, **eps})
+
+
 def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
     """Widen the checkpoint in `source` into the new folder `out`, with its tokenizer; returns the number of parameters.
     """
@@ -115,6 +138,43 @@ def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
     wide.save_pretrained(out)
     AutoTokenizer.from_pretrained(source).save_pretrained(out)
     return wide.num_parameters()
+
+
+def _places_of(
+    old: Shape, new: Shape, head_dim: int
+) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """The new indices of the old channels of the residual stream, and of the old rows and columns of each matrix."""
+    stream = _spread(old.hidden_size, new.hidden_size)
+    units = _spread(old.intermediate_size, new.intermediate_size)
+    kv_heads = _spread(old.num_kv_heads, new.num_kv_heads)
+    kv = _places(kv_heads, head_dim)
+    in_group = _spread(old.group, new.group)
+    query = _places((kv_heads[:, None] * new.group + in_group).flatten(), head_dim)
+    return stream, {
+        "q_proj": (query, stream),
+        "k_proj": (kv, stream),
+        "v_proj": (kv, stream),
+        "o_proj": (stream, query),
+        "gate_proj": (units, stream),
+        "up_proj": (units, stream),
+        "down_proj": (stream, units),
+    }
+
+
+def _room(name: str, shape: Shape, num_rows: int, head_dim: int) -> tuple[int, int]:
+    """The size of a matrix of a head in `shape`."""
+    width, heads, kv_heads = shape.hidden_size, shape.num_heads * head_dim, shape.num_kv_heads * head_dim
+    return {
+        "q_proj": (heads, 2 * width),
+        "k_proj": (kv_heads, 2 * width),
+        "v_proj": (kv_heads, 2 * width),
+        "o_proj": (width, heads),
+        "gate_proj": (shape.intermediate_size, width),
+        "up_proj": (shape.intermediate_size, width),
+        "down_proj": (width, shape.intermediate_size),
+        "fc": (width, NUM_TAPS * width),
+        "lm_head": (num_rows, width),
+    }[name.split(".")[-2]]
 
 
 def _spread(count: int, room: int) -> torch.Tensor:

@@ -35,6 +35,7 @@ Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | N
 
 WARM_UP: dict[str, Any] = {"max_new_tokens": 8, "apply_chat_template": False}
 WARM_UP_DRAFT = 2  # tokens
+MISSING = {"head": "a head on a target that runs on the CPU", "chained": "a draft model or a head"}  # by mode
 
 
 class LLMPipeline:
@@ -287,8 +288,8 @@ class LLMPipeline:
             check_with_genai(chosen, self.device, self.modes)
         if chosen.mode not in self.modes:
             raise InvalidOption(
-                f"mode={chosen.mode!r} needs a draft model, and {self.pair.path} has none: choose one of "
-                f"{', '.join(map(repr, self.modes))}, or export the pair with --draft."
+                f"mode={chosen.mode!r} needs {MISSING.get(chosen.mode, 'a draft model')}, and {self.pair.path} has "
+                f"none: choose one of {', '.join(map(repr, self.modes))}, or export the pair with --draft."
             )
         own = self._own.eos_token_ids  # can lie outside the vocabulary; OpenVINO GenAI lists them as stop tokens too
         given = {

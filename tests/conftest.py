@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,16 @@ keep_to_a_share()
 settings.register_profile("same", deadline=None, derandomize=True, database=None)
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_trials() -> Iterator[None]:
+    """Compare ways to compile a model by a few passes each: which of them is faster matters to no test."""
+    from outrider.pipelines.model import tuning
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(tuning, "REPEATED_S", 0.0)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from rich.progress import Progress
 from outrider.models.pulled import find_pair
 from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
+from outrider.pipelines.speculation.cost import CostModel
 
 from ..cli.options import Device, DraftDevice, Engine, Exact, Property
 from ..load_options import LoadOptions, properties_of
@@ -126,7 +127,7 @@ def run(
         entries=tuple(entries(results, shares)),
         samples=tuple(samples(results, modes[-1])),
         pass_ms=cost_curve(speculation.cost),
-        draft_ms=0.0 if speculation.cost is None else speculation.cost.draft_ms,
+        draft_ms={} if speculation.cost is None else _draft_ms(speculation.cost),
         notes=notes,
     )
 
@@ -134,6 +135,11 @@ def run(
 def main(arguments: list[str]) -> None:
     """Run the command with what follows `outrider bench`."""
     app(arguments, prog_name="outrider bench")
+
+
+def _draft_ms(cost: CostModel) -> Mapping[str, float]:
+    """What a token takes each model that drafts, by the drafter's name, in milliseconds."""
+    return {name: draft.token_ms for name, draft in cost.drafts.items()}
 
 
 def _best(

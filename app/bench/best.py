@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
 from outrider.pipelines import Generation, GenerationConfig, Pair, Tokenizer
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.text.prompt import encode_prompt
 
 from .measure import Run
 from .replay import Replay
 from .schedule import best_ms, run_ms
+
+
+@dataclass(slots=True)
+class _Costs:
+    """Those of the target and of the draft model."""
+
+    cost: CostModel
+    draft_ms: float
+    draft_row_ms: float
+
+    @classmethod
+    def of(cls, cost: CostModel) -> _Costs:
+        draft = cost.of_draft(DraftModel.name)
+        return cls(cost, draft.token_ms, draft.row_ms)
+
+    def pass_ms(self, windows: Sequence[tuple[int, int]]) -> float:
+        return self.cost.pass_ms(windows)
 
 
 class Pipeline(Protocol):
@@ -30,13 +49,15 @@ def best_shares(
     """The least possible time by that of the run, for (number of the task, mode); of single requests only.
 
     Both are times after the first token, by the same cost model; what the draft model took in the run is as measured,
-    its proposals that were not used included.
+    its proposals that were not used included. A head is not part of the best schedule, since it reads what the target
+    computes in the run: with one, the shares can be above 1.
     """
     numbers = [i for i, runs in enumerate(results) if not runs[0].task.is_batch]
     if not numbers:
         return {}
     single = [run.generations[0].stats for i in numbers for run in results[i]]
     longest = max(stats.prompt_tokens + stats.new_tokens for stats in single)
+    costs = _Costs.of(cost)
     replay = Replay.load(pipeline.pair, longest)
     shares = {}
     for i in numbers:
@@ -45,13 +66,13 @@ def best_shares(
         prompt = encode_prompt(task.prompts[0], None, pipeline.tokenizer, config.apply_chat_template)
         foresight = replay.foresight(prompt, answer.token_ids, config)
         for run in results[i]:
-            taken = _taken_ms(run.generations[0], cost)
+            taken = _taken_ms(run.generations[0], costs)
             if taken and run.generations[0].token_ids == answer.token_ids:
-                shares[i, run.mode] = best_ms(foresight, cost) / taken
+                shares[i, run.mode] = best_ms(foresight, costs) / taken
     return shares
 
 
-def _taken_ms(generation: Generation, cost: CostModel) -> float:
+def _taken_ms(generation: Generation, cost: _Costs) -> float:
     """The time after the first token."""
     written = [record for record in generation.trace if record.sources]
     context = generation.stats.prompt_tokens

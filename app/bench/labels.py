@@ -2,5 +2,6 @@
 
 LABELS = {
     "target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index",
-    "earlier_turn": "earlier turn", "reference": "your files", "draft_model": "draft model", "grammar": "required form",
+    "earlier_turn": "earlier turn", "reference": "your files", "draft_model": "draft model", "head": "head",
+    "grammar": "required form",
 }  # fmt: skip

@@ -14,9 +14,9 @@ from .labels import LABELS
 from .report import Entry, Report
 
 COLOURS = {
-    "off": "#94a3b8", "lookup": "#0284c7", "suffix": "#0d9488", "draft": "#d97706", "chained": "#7c3aed",
-    "auto": "#0f172a", "prompt_lookup": "#0284c7", "draft_model": "#d97706", "reference": "#7c3aed",
-    "earlier_turn": "#be185d",
+    "off": "#94a3b8", "lookup": "#0284c7", "suffix": "#0d9488", "draft": "#d97706", "head": "#65a30d",
+    "chained": "#7c3aed", "auto": "#0f172a", "prompt_lookup": "#0284c7", "draft_model": "#d97706",
+    "reference": "#7c3aed", "earlier_turn": "#be185d",
 }  # fmt: skip
 STYLE = {
     "svg.fonttype": "none",  # keeps text as text
@@ -88,8 +88,8 @@ def cost(report: Report) -> str:
         axes = figure.subplots()
         rows, times = zip(*report.pass_ms, strict=True)
         axes.plot(rows, times, marker="o", markersize=3.5, color=COLOURS["auto"], label="a pass of the target")
-        if report.draft_ms:
-            axes.axhline(report.draft_ms, color=COLOURS["draft"], linewidth=1.2, label="a token of the draft model")
+        for name, token_ms in report.draft_ms.items():
+            axes.axhline(token_ms, color=COLOURS[name], linewidth=1.2, label=f"a token of the {LABELS[name]}")
         axes.set_xlabel("rows of the pass")
         axes.set_ylabel("milliseconds")
         axes.set_ylim(bottom=0)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from outrider.pipelines import GenerationConfig, Pair
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.request import Request
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.model.pair import context_length
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.drafters import suffix

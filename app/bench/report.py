@@ -51,6 +51,7 @@ class Report:
     """`about` is what `about.describe` tells; `exact` whether the device keeps the promise of the same tokens.
 
     pass_ms: (rows, milliseconds) of a pass over a short context, empty where nothing could be measured.
+    draft_ms: milliseconds in which a model that drafts generates a token, by the drafter's name.
     """
 
     about: Mapping[str, Any]
@@ -59,7 +60,7 @@ class Report:
     entries: tuple[Entry, ...]
     samples: tuple[Sample, ...] = ()
     pass_ms: tuple[tuple[int, float], ...] = ()
-    draft_ms: float = 0.0
+    draft_ms: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
 
     @property

@@ -20,6 +20,7 @@ from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
 from outrider.pipelines.speculation.speedup import CONTEXT, speedup_of
 
+from ..bench.labels import LABELS
 from ..load_options import LoadOptions
 from .scrubbing import scrubbed, without_path
 
@@ -184,10 +185,11 @@ def _passes(cost: CostModel) -> Table:
     for rows in sorted({1, *cost.rows}):
         took = cost.pass_ms([(rows, CONTEXT)])
         table.add_row(str(rows), f"{took:.2f}", f"{took / one:.2f}", Bar(longest, 0, took))
-    if cost.draft_ms:
+    if cost.drafts:
         table.add_section()
-        table.add_row("draft model, one", f"{cost.draft_ms:.2f}", f"{cost.draft_ms / one:.2f}",
-                      Bar(longest, 0, cost.draft_ms))  # fmt: skip
+    for name, draft in cost.drafts.items():
+        took = draft.token_ms
+        table.add_row(f"{LABELS[name]}, one", f"{took:.2f}", f"{took / one:.2f}", Bar(longest, 0, took))
     return table
 
 
@@ -195,10 +197,10 @@ def _gains(cost: CostModel, longest: int) -> Table:
     table = Table(title="Expected speedup by acceptance rate", title_justify="left")
     table.add_column("accepted", justify="right")
     table.add_column("lookup", justify="right")
-    if cost.draft_ms:
-        table.add_column("draft model", justify="right")
+    for name in cost.drafts:
+        table.add_column(LABELS[name], justify="right")
     for acceptance in ACCEPTANCES:
-        costs = (0.0, cost.draft_ms) if cost.draft_ms else (0.0,)
+        costs = (0.0, *(draft.token_ms for draft in cost.drafts.values()))
         best = [speedup_of(cost, acceptance, draft_ms, longest) for draft_ms in costs]
         table.add_row(f"{acceptance:.0%}", *(f"{each.ratio:.2f} times, {each.length} drafted" for each in best))
     return table

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidOption, UnsupportedDevice, UnsupportedModel, reason_of
 from ..model.exactness import CHECKED_TOKENS, is_exact
-from ..model.paged_model import BLOCK_SIZE, is_cache, pass_inputs, read_paged_model, require_keys_by_token
+from ..model.paged_model import read_paged_model, require_keys_by_token
+from ..model.paged_request import BLOCK_SIZE, is_cache, pass_inputs
 from ..model.processor import PRECISION
 from ..model.target import ANY_ROWS, Rows, Window
 from .devices import device_names, failing
@@ -165,6 +166,10 @@ class GpuPagedModel:
         with failing(self._device):
             outputs = self._request.infer({**arrays, "max_context_len": np.int32(context)}, share_outputs=True)
         return np.split(outputs[0].reshape(-1, self.vocabulary_size), [*accumulate(wanted_rows)])[:-1]
+
+    def hidden_states(self) -> list[NDArray[np.float32]]:
+        """None: heads draft for targets on the CPU."""
+        return []
 
     def occupy(self, blocks: Sequence[int]) -> None:
         """Read the same text into every block, so that passes over them compute with ordinary numbers."""

@@ -100,6 +100,10 @@ class NpuModel:
         last = len(logits) - (tokens.shape[1] - len(window.tokens))
         return [logits[last - window.num_rows : last]]
 
+    def hidden_states(self) -> list[NDArray[np.float32]]:
+        """None: OpenVINO's code for NPUs gives logits alone."""
+        return []
+
     def is_exact(self) -> bool:
         """Whether logits are bitwise the same however the tokens behind a prompt are split into passes, rejected ones
         among them. Overwrites the cache."""

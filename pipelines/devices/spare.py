@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from ..engine.backend import Backend
@@ -21,12 +22,12 @@ class Spare:
     def __init__(
         self, pair: Pair, tokenizer: Tokenizer, cache_tokens: int | None, exact: bool | None, reference: Path | None
     ) -> None:
-        self._given = (pair, tokenizer, CPU, CPU, cache_tokens, exact, reference, {})
+        self._load = partial(Runtime, pair, tokenizer, CPU, CPU, cache_tokens, exact, reference, {})
         self.runtime: Runtime | None = None
 
     def __call__(self) -> Backend:
         """The engine that takes over. Raises what Runtime raises."""
-        runtime = Runtime(*self._given)
+        runtime = self._load()
         runtime.measure()
         self.runtime = runtime
         return runtime.engine

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from itertools import compress
+from itertools import compress, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,12 +127,16 @@ class Engine(QueueingBackend):
         """Keep the tokens that the target confirms, and learn from the pass."""
         drafts: list[Draft] = []
         kept: list[list[int]] = []
-        for part, rows in zip(parts, logits, strict=True):
+        states = self._target.hidden_states()
+        for part, rows, read in zip_longest(parts, logits, states):
             request, num_before = part.request, part.request.num_new
             if request.finished:  # cancelled during the pass
                 continue
             try:
                 self._keep(part, rows, record)
+                if read is not None:
+                    start = part.window.start
+                    self._planner.read(request, start, read[: request.num_cached - start])
             except Exception as error:
                 request.error = error
                 continue

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .paged_model import BLOCK_SIZE
+from .paged_request import BLOCK_SIZE
 from .target import ANY_ROWS, ResizableTarget, Rows, Window
 
 # Numbers of rows to try: all small ones, then the tile sizes of kernels and some in between.

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import accumulate, chain
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
-from openvino import opset15 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from ..errors import BrokenPair, InvalidOption, UnsupportedModel
+from .paged_request import BLOCK_SIZE, PagedRequest, is_cache, pass_inputs, ranges
 from .partial_sums import longest_inner, split_products
 from .processor import PRECISION, limited_properties
 from .projections import join_projections
+from .row_selection import gather_wanted_rows, gathered, index_inputs
+from .taps import add_taps
 from .target import ANY_ROWS, Window
 
-BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
 ATTENDING_ROWS = 2  # least rows per sequence in exact attention: a single row goes through another kernel
 UNFILLED_ROWS, FILLED_ROWS = 64, 32  # longer passes that need not be exact are padded to a multiple, see `forward`
 
@@ -27,8 +28,6 @@ FED_INPUTS = {
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices", "block_indices_begins",
     "max_context_len", "rows", "attending", "attended",
 }  # fmt: skip
-
-ANYTHING = (58, 63)  # bytes that make numbers of ordinary size in any type, including the cache's scales
 
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
@@ -49,6 +48,7 @@ class PagedModel:
     nothing. Its keys and values land in the slot after the token, which the next pass overwrites.
 
     longest: matrix products with a longer inner dimension are summed in parts (see `split_products`); None: never.
+    taps: layers whose outputs `hidden_states` gives, for a head that drafts.
     precision: the type that the device computes in, such as "f32" or "bf16".
 
     Raises BrokenPair if the IR cannot be read, UnsupportedModel if it cannot be converted to paged attention or needs
@@ -62,11 +62,14 @@ class PagedModel:
         properties: Mapping[str, Any] | None = None,
         exact: bool = True,
         longest: int | None = None,
+        taps: Sequence[int] = (),
     ) -> None:
         require_keys_by_token(properties or {})
         core = ov.Core()
         model = read_paged_model(core, folder)
         join_projections(model)
+        if taps:
+            add_taps(model, taps, folder)
         if exact:
             _gather_in_attention(model)
         self.longest_inner = longest_inner(model)
@@ -82,33 +85,20 @@ class PagedModel:
         self.num_threads: int = compiled.get_property("INFERENCE_NUM_THREADS")
         self.precision: str = compiled.get_property(PRECISION).get_type_name()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
-        self._caches: list[ov.Tensor] = []
-        self._fed: dict[str, ov.Tensor] = {}
-        self._request = compiled.create_infer_request()
-        for port in compiled.inputs:
-            name = port.get_any_name()
-            if not is_cache(name):
-                self._fed[name] = fed = ov.Tensor(port.element_type, ov.Shape([1] * len(port.partial_shape)))
-                self._request.set_tensor(name, fed)
-            elif (size := port.partial_shape[2].get_length()) != BLOCK_SIZE:
-                raise UnsupportedModel(f"{folder} uses key-value blocks of {size} tokens, not {BLOCK_SIZE}.")
-        self._cache_ports = [port for port in compiled.inputs if is_cache(port.get_any_name())]
-        self.resize(num_blocks)
+        self._request = PagedRequest(compiled, num_blocks, folder)
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
+        self.num_blocks = num_blocks
+        self._has_taps = bool(taps)
+        self._hidden_states: list[NDArray[np.float32]] = []
 
     def resize(self, num_blocks: int) -> None:
         """Replace the cache by an empty one of `num_blocks` blocks."""
         self.num_blocks = num_blocks
-        self._caches.clear()
-        for port in self._cache_ports:
-            shape = [num_blocks + 1, *(dim.get_length() for dim in list(port.partial_shape)[1:])]  # one is spare
-            cache = ov.Tensor(port.element_type, ov.Shape(shape))
-            self._request.set_tensor(port.get_any_name(), cache)
-            self._caches.append(cache)
+        self._request.resize(num_blocks)
 
     @property
     def cache_bytes(self) -> int:
-        return sum(cache.byte_size for cache in self._caches)
+        return self._request.cache_bytes
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         """Run all windows in one pass, and return logits float32 [num_rows, vocabulary] for each of them.
@@ -129,62 +119,29 @@ class PagedModel:
             windows = [*windows, Window([0] * num_filling, 0, [], 0)]
         lengths = [len(w.tokens) for w in windows]
         attending = [max(length, ATTENDING_ROWS) if self.exact else length for length in lengths]
-        inputs, context = pass_inputs(windows, attending, BLOCK_SIZE, self.num_blocks)
+        inputs, context = pass_inputs(windows, attending, BLOCK_SIZE, self._request.spare_block)
         inputs["rows"] += inputs["rows"][-1:] * (self.rows.fewest_projected - len(inputs["rows"]))
         if self.exact:
             repeated = zip(accumulate(lengths, initial=0), lengths, attending, strict=False)
             inputs["attending"] = [begin + min(i, n - 1) for begin, n, rows in repeated for i in range(rows)]
-            inputs["attended"] = _ranges(inputs["subsequence_begins"], lengths)
-        self._fed["max_context_len"].data[...] = context
-        for name, values in inputs.items():
-            fed = self._fed[name]
-            fed.shape = [len(values)]
-            fed.data[:] = values
-        outputs = self._request.infer(share_outputs=True)
+            inputs["attended"] = ranges(inputs["subsequence_begins"], lengths)
+        outputs = self._request.infer({**inputs, "max_context_len": context})
+        if self._has_taps:
+            self._hidden_states = np.split(outputs[1], [*accumulate(lengths)])[: len(wanted_rows)]
         return np.split(outputs[0].reshape(-1, self.vocabulary_size), [*accumulate(wanted_rows)])[:-1]
 
-    def occupy(self, blocks: Sequence[int]) -> None:
-        """Fill blocks with fixed pseudo-random numbers, so that passes over them take a realistic time.
+    def hidden_states(self) -> list[NDArray[np.float32]]:
+        """What the tapped layers put out in the last pass, side by side: float32 [rows, taps * width] for each window,
+        in the model's own memory, which the next pass overwrites. Empty without taps."""
+        return self._hidden_states
 
-        Memory that was never written is mapped to a single page of zeros, which stays in the processor's cache.
-        """
-        rng = np.random.default_rng(0)
-        for cache in self._caches:
-            held = cache.data.reshape(cache.shape[0], -1).view(np.uint8)
-            held[blocks] = rng.integers(*ANYTHING, (len(blocks), held.shape[1]), np.uint8)
+    def occupy(self, blocks: Sequence[int]) -> None:
+        """Fill blocks with anything, so that passes over them take a realistic time."""
+        self._request.occupy(blocks)
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
         """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it."""
         return self.forward([Window([0] * rows, context, blocks, rows)])
-
-
-def pass_inputs(
-    windows: Sequence[Window], attending: Sequence[int], block_size: int, spare_block: int
-) -> tuple[dict[str, list[int]], int]:
-    """What a paged model is fed for a pass but for `max_context_len`, which comes second.
-
-    attending: how many rows of each window enter the attention.
-    spare_block: takes what has no room in a window's blocks.
-    """
-    starts, lengths = [w.start for w in windows], [len(w.tokens) for w in windows]
-    ends = [start + rows for start, rows in zip(starts, attending, strict=True)]
-    used = [[*w.blocks, spare_block][: -(-end // block_size)] for w, end in zip(windows, ends, strict=True)]
-    unwanted = [end - w.num_rows for w, end in zip(windows, accumulate(lengths), strict=True)]
-    inputs = {
-        "input_ids": [*chain.from_iterable(w.tokens for w in windows)],
-        "position_ids": _ranges(starts, lengths),
-        "past_lens": starts,
-        "subsequence_begins": [*accumulate(attending, initial=0)],
-        "block_indices": [*chain.from_iterable(used)],
-        "block_indices_begins": [*accumulate(map(len, used), initial=0)],
-        "rows": _ranges(unwanted, [w.num_rows for w in windows]),
-    }
-    return inputs, max(ends)
-
-
-def _ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
-    """The numbers from each of `begins` on, as many as `lengths` says."""
-    return [i for begin, length in zip(begins, lengths, strict=False) for i in range(begin, begin + length)]
 
 
 def read_model(core: ov.Core, folder: Path) -> ov.Model:
@@ -208,7 +165,7 @@ def read_paged_model(core: ov.Core, folder: Path) -> ov.Model:
             f"{folder} has no paged-attention form, so rejected tokens cannot be taken back: choose a decoder language "
             f"model with key-value cache, exported for text generation. ({error})"
         ) from error
-    _gather_rows(model, folder)
+    gather_wanted_rows(model, folder)
     unknown = {port.get_any_name() for port in model.inputs if not is_cache(port.get_any_name())} - FED_INPUTS
     if unknown:
         raise UnsupportedModel(f"{folder} needs inputs other than tokens: {', '.join(sorted(unknown))}.")
@@ -225,45 +182,16 @@ def require_keys_by_token(properties: Mapping[str, Any]) -> None:
         )
 
 
-def is_cache(name: str) -> bool:
-    return name.startswith(("key_cache.", "value_cache."))
-
-
-def _gather_rows(model: ov.Model, folder: Path) -> None:
-    """Compute logits for the wanted rows only: of a prompt, just the last token needs them."""
-    result = next((r for r in model.get_results() if "logits" in r.input_value(0).get_names()), None)
-    node = None if result is None else result.input_value(0).get_node()
-    while node is not None and node.get_type_name() != "MatMul":
-        node = node.input_value(0).get_node() if node.get_input_size() else None
-    if node is None:
-        raise UnsupportedModel(f"{folder} has no output named logits that a matrix product yields.")
-    (rows,) = _index_inputs(model, "rows")
-    node.input(0).replace_source_output(_gathered(node.input_value(0), rows))
-    model.validate_nodes_and_infer_types()
-
-
 def _gather_in_attention(model: ov.Model) -> None:
     """Select the rows that enter each attention layer (`attending`) and those that leave it (`attended`), so that a row
     can be repeated inside the attention without being repeated in the matrix products."""
-    attending, attended = _index_inputs(model, "attending", "attended")
+    attending, attended = index_inputs(model, "attending", "attended")
     for node in model.get_ordered_ops():
         if node.get_type_name() == "PagedAttentionExtension":
             for states in (node.input(i) for i in range(3)):  # queries, keys, values
-                states.replace_source_output(_gathered(states.get_source_output(), attending))
+                states.replace_source_output(gathered(states.get_source_output(), attending))
             readers = node.output(0).get_target_inputs()
-            gathered = _gathered(node.output(0), attended)
+            left = gathered(node.output(0), attended)
             for reader in readers:
-                reader.replace_source_output(gathered)
+                reader.replace_source_output(left)
     model.validate_nodes_and_infer_types()
-
-
-def _index_inputs(model: ov.Model, *names: str) -> list[Any]:
-    inputs = [ops.parameter([-1], ov.Type.i64, name=name) for name in names]
-    for node, name in zip(inputs, names, strict=True):
-        node.output(0).set_names({name})
-    model.add_parameters(inputs)
-    return inputs
-
-
-def _gathered(states: Any, rows: Any) -> Any:
-    return ops.gather(states, rows, ops.constant(0, dtype=np.int64)).output(0)

@@ -1,4 +1,4 @@
-"""Pair: a target and its draft model on disk."""
+"""Pair: a target and what drafts for it, on disk."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ MODEL_FILES = (
 )  # fmt: skip
 
 
+HEAD_FILES = ("openvino_model.xml", "openvino_model.bin", "config.json")
+
+
 def name_of(pair: Path) -> str:
     """The name of a pair's folder, or of the parent folder if it is just called "pair"."""
     folder = pair.resolve()
@@ -24,12 +27,13 @@ def name_of(pair: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A pair folder contains target/, pair.json and, if there is a draft model, draft/. A bare IR folder is a pair
-    without a draft model."""
+    """A pair folder contains target/, pair.json and, if there are a draft model and a head, draft/ and head/. A bare IR
+    folder is a pair without either."""
 
     path: Path
     target: Path
     draft: Path | None
+    head: Path | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -46,18 +50,17 @@ class Pair:
         if (folder / "openvino_model.xml").is_file():
             pair = cls(folder, folder, None)
         else:
-            pair = cls(
-                folder,
-                folder / "target",
-                folder / "draft" if (folder / "draft").is_dir() else None,
-                read_json(folder / "pair.json"),
-            )
-        for model in filter(None, (pair.target, pair.draft)):
-            missing = [name for name in MODEL_FILES if not (model / name).is_file()]
+            drafting = {role: folder / role for role in ("draft", "head") if (folder / role).is_dir()}
+            metadata = read_json(folder / "pair.json")
+            pair = cls(folder, folder / "target", drafting.get("draft"), drafting.get("head"), metadata)
+        files = {pair.target: MODEL_FILES, pair.draft: MODEL_FILES, pair.head: HEAD_FILES}
+        for model, names in files.items():
+            missing = [name for name in names if model is not None and not (model / name).is_file()]
             if missing:
                 raise BrokenPair(f"{model} lacks {', '.join(missing)}: export the pair again.")
-        if pair.draft is None and "draft" in pair._models:
-            raise BrokenPair(f"{folder} lacks the draft/ folder that its pair.json names: export the pair again.")
+        for role, model in (("draft", pair.draft), ("head", pair.head)):
+            if model is None and role in pair._models:
+                raise BrokenPair(f"{folder} lacks the {role}/ folder that its pair.json names: export the pair again.")
         return pair
 
     @property
@@ -89,14 +92,27 @@ class Pair:
         return context_length(self.target)
 
 
+def num_layers(model: Path) -> int:
+    """The number of a model's layers. Raises BrokenPair if its config.json does not say."""
+    number = _described(model, "num_hidden_layers")
+    if not isinstance(number, int) or number < 1:
+        raise BrokenPair(f"{model / 'config.json'} has no num_hidden_layers: add the model's number of layers.")
+    return number
+
+
 def context_length(model: Path) -> int:
     """The longest sequence that a model supports, in tokens. Raises BrokenPair if its config.json does not say."""
-    config = read_json(model / "config.json")
-    inner = config.get("text_config")
-    length = config.get("max_position_embeddings") or (isinstance(inner, dict) and inner.get("max_position_embeddings"))
+    length = _described(model, "max_position_embeddings")
     if not isinstance(length, int) or length < 2:
         raise BrokenPair(f"{model / 'config.json'} has no max_position_embeddings: add the model's context length.")
     return length
+
+
+def _described(model: Path, name: str) -> Any:
+    """A value of config.json, where models of several kinds of input have those of text apart."""
+    config = read_json(model / "config.json")
+    inner = config.get("text_config")
+    return config.get(name) or (isinstance(inner, dict) and inner.get(name))
 
 
 def read_json(path: Path) -> dict[str, Any]:

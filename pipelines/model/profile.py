@@ -38,7 +38,7 @@ def profile_path(
 
     A model is identified by its graph, which determines the cost of a pass; the values of its weights do not.
     """
-    models = [path for path in (pair.target, pair.draft) if path is not None]
+    models = [path for path in (pair.target, pair.draft, pair.head) if path is not None]
     core = ov.Core()
     threads = core.get_property("CPU", "INFERENCE_NUM_THREADS")
     names = [_told(core, each) for each in dict.fromkeys(("CPU", device, draft_device))]

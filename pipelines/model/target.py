@@ -69,6 +69,11 @@ class Target(Protocol):
         pass overwrites."""
         ...
 
+    def hidden_states(self) -> list[NDArray[np.float32]]:
+        """Those of each window's tokens in the last pass, float32 [tokens, width], in memory that the next pass
+        overwrites; none unless a head needs them."""
+        ...
+
     def occupy(self, blocks: Sequence[int]) -> None:
         """Fill the cache with anything, so that passes over it take a realistic time."""
         ...

@@ -12,7 +12,8 @@ from typing import Any
 
 from ..errors import InvalidOption
 from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
-from .paged_model import BLOCK_SIZE, PROPERTIES, PagedModel
+from .paged_model import PROPERTIES, PagedModel
+from .paged_request import BLOCK_SIZE
 from .processor import GROUP_SIZE, PRECISION, fastest_precision
 from .profile import keep, kept
 from .target import ANY_ROWS, Rows, Window
@@ -51,9 +52,12 @@ class Compilation:
     rows: Rows = ANY_ROWS
     price: float | None = None
 
-    def load(self, folder: Path, num_blocks: int, properties: Mapping[str, Any]) -> PagedModel:
+    def load(
+        self, folder: Path, num_blocks: int, properties: Mapping[str, Any], taps: Sequence[int] = ()
+    ) -> PagedModel:
         """Raises what PagedModel raises."""
-        model = PagedModel(folder, num_blocks, {PRECISION: self.precision, **properties}, self.exact, self.longest)
+        given = {PRECISION: self.precision, **properties}
+        model = PagedModel(folder, num_blocks, given, self.exact, self.longest, taps)
         model.rows = self.rows
         return model
 
@@ -88,6 +92,7 @@ def load_target(
     exact: bool | None = None,
     max_context: int = CHECKED_TOKENS,
     path: Path | None = None,
+    taps: Sequence[int] = (),
 ) -> tuple[PagedModel, Compilation]:
     """The target compiled in the best way for this machine, and how.
 
@@ -95,20 +100,21 @@ def load_target(
         pass of one token at most FAIR times as long. False: whatever is fastest.
     max_context: the longest text that the model can be tried with.
     path: a file that remembers the result, since trying takes long with a large model.
+    taps: layers whose outputs a head reads.
 
     Raises what PagedModel raises.
     """
     known = None if path is None else kept(path, Compilation)
     if known is not None:
-        return known.load(folder, num_blocks, properties), known
+        return known.load(folder, num_blocks, properties, taps), known
     model: PagedModel | None = None
     price: float | None = None
     if exact is not False:
-        search = _Search(folder, properties, max_context, math.inf if exact else FAIR)
+        search = _Search(folder, properties, taps, max_context, math.inf if exact else FAIR)
         model, found = search.run()
         price = search.price
     if model is None:
-        model, found = _fastest(folder, properties)
+        model, found = _fastest(folder, properties, taps)
     found = replace(found, price=price)
     if path is not None:
         keep(path, found)
@@ -129,9 +135,12 @@ class _Search:
     price: of the candidate that was chosen, or of the one tried last, if it was exact or too slow to check.
     """
 
-    def __init__(self, folder: Path, properties: Mapping[str, Any], max_context: int, limit: float) -> None:
+    def __init__(
+        self, folder: Path, properties: Mapping[str, Any], taps: Sequence[int], max_context: int, limit: float
+    ) -> None:
         self._folder = folder
         self._properties = properties
+        self._taps = taps
         self._max_context = max_context
         self._limit = limit
         self._longest_inner = 0  # of the model, once it was loaded
@@ -183,10 +192,10 @@ class _Search:
         """
         price = self.price
         for other in others:
-            model: PagedModel | None = self._loaded(replace(other, rows=found.rows))
+            model = self._loaded(replace(other, rows=found.rows))
             if _is_faster(_fastest_s(model), own_s) and (checked := self._checked(other, model, found.rows.fewest)):
                 return model, checked
-            model = None  # else two are in memory
+            del model  # else two are in memory
         self.price = price
         return self._loaded(found), found
 
@@ -196,7 +205,7 @@ class _Search:
         if candidate.longest is not None and not candidate.longest < self._longest_inner:
             return None, None
         try:
-            model = candidate.load(self._folder, 1, self._properties)
+            model = candidate.load(self._folder, 1, self._properties, self._taps)
         except InvalidOption as error:
             if candidate.precision == _precisions(self._properties)[1]:
                 raise
@@ -229,7 +238,7 @@ class _Search:
         return None if self.price > self._limit else replace(candidate, rows=rows)
 
     def _loaded(self, candidate: Compilation) -> PagedModel:
-        return candidate.load(self._folder, NUM_TOKENS // BLOCK_SIZE, self._properties)
+        return candidate.load(self._folder, NUM_TOKENS // BLOCK_SIZE, self._properties, self._taps)
 
     def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> float:
         """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
@@ -249,7 +258,9 @@ class _Search:
         return max(1.0, times[rows] / plain_s)
 
 
-def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, Compilation]:
+def _fastest(
+    folder: Path, properties: Mapping[str, Any], taps: Sequence[int]
+) -> tuple[PagedModel, Compilation]:
     """The fastest model, exact or not: in the processor's native precision or in f32, with long products summed in
     parts if that gains enough without slowing down passes of one row."""
     own, full = (Compilation(False, precision) for precision in _precisions(properties))
@@ -257,7 +268,7 @@ def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, C
     times: dict[Compilation, list[float]] = {}
 
     def timed(candidate: Compilation) -> PagedModel:
-        loaded = candidate.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
+        loaded = candidate.load(folder, NUM_TOKENS // BLOCK_SIZE, properties, taps)
         times[candidate] = _fastest_s(loaded)
         return loaded
 
@@ -281,7 +292,7 @@ def _fastest(folder: Path, properties: Mapping[str, Any]) -> tuple[PagedModel, C
             break
     if model is None or chosen != [*times][-1]:
         model = None
-        model = chosen.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
+        model = chosen.load(folder, NUM_TOKENS // BLOCK_SIZE, properties, taps)
     return model, chosen
 
 

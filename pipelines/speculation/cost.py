@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.timing import Run
+from .draft_cost import DraftCost
 from .kalman_filter import KalmanFilter
 from .measuring import (
     TILE_ROWS,
@@ -27,15 +28,12 @@ from .measuring import (
     measured_at_fixed_size,
 )  # fmt: skip
 
-FORMAT = 9
+FORMAT = 10
 WIDE_TILE_ROWS = 64  # see `is_tiled`
 TABLE_ROWS = 128  # costs of up to so many rows are tabulated, since the planner needs many in every pass
-DRAFT_FORGET = 0.0013  # share of the draft model's correction that is forgotten in each pass, so it is asked again
-DRAFT_DOUBT = 0.2  # see `KalmanFilter`
 
-# Standard deviations of the logarithms of actual over measured times: of the draft model; of all passes together, as
-# the machine may be busy; of each number of rows and of context, correlated with similar numbers and independently.
-DRAFT = 0.7
+# Standard deviations of the logarithms of actual over measured times: of all passes together, as the machine may be
+# busy; of each number of rows and of context, correlated with similar numbers and independently.
 BUSY = 0.2
 BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)
 NEAR = 4.0  # correlation length, in doublings of the number of rows
@@ -52,9 +50,7 @@ class CostModel:
     rows: the numbers of rows with known costs, ascending; fewer rows than the first cost as much (see `PagedModel`).
     base_ms: for each of `rows`, the time of a pass over an empty context; ascending.
     context_ms: for each of `rows`, the time that a token of context adds for a window of so many rows; ascending.
-    draft_ms: the draft model's time to generate a token.
-    draft_row_ms: the draft model's time to read a token that it has to catch up with.
-    draft_context_ms: what each token of context adds to that.
+    drafts: what the models that draft take, by the drafter's name.
     is_tiled: whether passes of more than UNTILED_ROWS take as long as if they filled the last tile of TILE_ROWS, as
         with OpenVINO's matrix kernels for AVX-512; beyond 192 rows their tiles have WIDE_TILE_ROWS.
     base_doubt, context_doubt: for each of `rows`, additional standard deviations of the logarithms of costs that were
@@ -62,30 +58,25 @@ class CostModel:
 
     A `KalmanFilter` over all costs corrects the measurements with every pass: the machine may be busy now, it may have
     been busy while some costs were measured, and other programs slow down passes of few rows, which wait for memory,
-    differently from passes of many, which compute. A second filter over one factor corrects the draft model's times; it
-    returns to the measurements while that model is not asked.
+    differently from passes of many, which compute.
     """
 
     rows: tuple[int, ...]
     base_ms: tuple[float, ...]
     context_ms: tuple[float, ...]
-    draft_ms: float = 0.0
-    draft_row_ms: float = 0.0
-    draft_context_ms: float = 0.0
+    drafts: Mapping[str, DraftCost] = field(default_factory=dict)
     is_tiled: bool = False
     base_doubt: tuple[float, ...] = ()
     context_doubt: tuple[float, ...] = ()
     least_row_ms: float = field(init=False, compare=False)  # the lowest cost of one more row
     _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # all, base, beyond, context
     _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # unlearnt
-    _draft_filter: KalmanFilter = field(init=False, compare=False, repr=False)
     _base: list[float] = field(init=False, compare=False, repr=False)  # current estimates, like those that follow
     _beyond: float = field(init=False, compare=False, repr=False)  # cost of each row beyond the last of `rows`
     _context: list[float] = field(init=False, compare=False, repr=False)
     _tabled: NDArray[np.int64] = field(init=False, compare=False, repr=False)
     _rows_table: list[float] = field(init=False, compare=False, repr=False)  # `_rows_ms` for up to TABLE_ROWS
     _token_table: list[float] = field(init=False, compare=False, repr=False)
-    _draft_slowness: float = field(init=False, compare=False, repr=False)  # actual over measured time
     _path: Path | None = field(init=False, compare=False, repr=False)  # the file to save to
     _num_learnt: int = field(init=False, compare=False, repr=False)  # passes
     _save_at: int = field(init=False, compare=False, repr=False)
@@ -94,9 +85,7 @@ class CostModel:
         self._tabled = np.array([self._whole(rows) for rows in range(TABLE_ROWS)])
         self._filter, self._seen = KalmanFilter(_prior(self.rows, self._doubt)), []
         self._path, self._num_learnt, self._save_at = None, 0, SAVE_AFTER
-        self._draft_filter = KalmanFilter(np.array([[DRAFT**2]]), DRAFT_FORGET, DRAFT_DOUBT)
-        self._draft_filter.update(np.ones(1), 0.0)  # the measurement counts as one observed time
-        self._draft_slowness = 1.0
+        self.drafts = {name: replace(draft) for name, draft in self.drafts.items()}  # which have learnt nothing
         self._believe()
 
     @property
@@ -140,24 +129,9 @@ class CostModel:
         if self._num_learnt >= self._save_at:
             self._save_again()
 
-    def draft_pass_ms(self, num_requests: int) -> float:
-        """The time of a pass of the draft model that generates a token for each of several requests."""
-        return self._draft_slowness * (self.draft_ms + (num_requests - 1) * self.draft_row_ms)
-
-    def feeding_ms(self, num_tokens: int) -> float:
-        """The time in which the draft model reads `num_tokens`; many tokens are assumed to be its whole context."""
-        return self._draft_slowness * num_tokens * (self.draft_row_ms + self.draft_context_ms * num_tokens / 2)
-
-    def observe_draft(self, expected_ms: float, measured_ms: float) -> None:
-        """Learn from a pass of the draft model."""
-        if expected_ms > 0 and measured_ms > 0:
-            self._draft_filter.update(np.ones(1), math.log(measured_ms / expected_ms))
-            self._draft_slowness = math.exp(self._draft_filter.mean[0])
-
-    def forget_draft(self) -> None:
-        """Return a little to the draft model's measured costs, after a pass in which it was not asked."""
-        self._draft_filter.forget()
-        self._draft_slowness = math.exp(self._draft_filter.mean[0])
+    def of_draft(self, name: str) -> DraftCost:
+        """What the model of a drafter takes; nothing where it was not measured."""
+        return self.drafts.get(name, DraftCost(0.0))
 
     def _save_again(self) -> None:
         self._save_at *= 2
@@ -236,33 +210,34 @@ class CostModel:
     def measure(
         cls,
         target: Run,
-        draft: Run | None,
+        drafts: Mapping[str, Run],
         max_context: int,
         least_rows: int = 2,
         most_rows: int | None = None,
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
     ) -> CostModel:
-        """Time passes of both models, the target's with `least_rows` to `most_rows` rows. Raises NoMeasurement.
+        """Time passes of the target, with `least_rows` to `most_rows` rows, and of the models that draft, by name.
+        Raises NoMeasurement.
 
         budget_s: after so many seconds only indispensable passes are begun. Costs that were not measured are estimated,
             and corrected by later passes.
         token_share: bytes of a token's keys and values for each byte of the target's weights.
         """
-        return cls._of(measured(target, draft, max_context, least_rows, most_rows, token_share, budget_s))
+        return cls._of(measured(target, drafts, max_context, least_rows, most_rows, token_share, budget_s))
 
     @classmethod
     def measure_at_fixed_size(
         cls,
         target: Run,
-        draft: Run | None,
+        drafts: Mapping[str, Run],
         max_context: int,
         most_rows: int,
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
     ) -> CostModel:
         """As `measure`, where every pass takes as long as one of `most_rows` rows, behind any context."""
-        return cls._of(measured_at_fixed_size(target, draft, max_context, most_rows, token_share, budget_s))
+        return cls._of(measured_at_fixed_size(target, drafts, max_context, most_rows, token_share, budget_s))
 
     @classmethod
     def _of(cls, made: Measured) -> CostModel:
@@ -270,20 +245,16 @@ class CostModel:
 
     def refined(self) -> CostModel:
         """A model with estimated costs corrected by passes, and measured ones unchanged, as the machine may have been
-        busy lately. The draft model's costs are corrected downwards only: if it seemed too slow, it would not be asked,
-        and the error would never be found out."""
+        busy lately."""
         n, factors, deviation = len(self.rows), np.exp(self._filter.mean[1:]), self._filter.deviation[1:]
         base_doubt, context_doubt = self._doubt
         base = np.where(base_doubt > 0, factors[:n], 1.0) * self.base_ms
         context = np.where(context_doubt > 0, factors[n + 1 :], 1.0) * self.context_ms
-        quick = min(1.0, self._draft_slowness)
         return replace(
             self,
             base_ms=tuple(increasing(base).tolist()),
             context_ms=tuple(increasing(context).tolist()),
-            draft_ms=quick * self.draft_ms,
-            draft_row_ms=quick * self.draft_row_ms,
-            draft_context_ms=quick * self.draft_context_ms,
+            drafts={name: draft.refined() for name, draft in self.drafts.items()},
             base_doubt=_left(self.base_doubt, deviation[:n], BASE),
             context_doubt=_left(self.context_doubt, deviation[n + 1 :], CONTEXT),
         )
@@ -297,7 +268,7 @@ class CostModel:
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
         known = self.refined()
-        stored = {each.name: getattr(known, each.name) for each in fields(self) if each.init}
+        stored = {**_stored(known), "drafts": {name: _stored(draft) for name, draft in known.drafts.items()}}
         try:
             partial.write_text(json.dumps({"format": FORMAT, **stored}), encoding="utf-8")
             partial.replace(path)
@@ -313,7 +284,7 @@ class CostModel:
             if stored.pop("format") != FORMAT:
                 return None
             rows, base_ms, context_ms = (tuple(stored.pop(name)) for name in ("rows", "base_ms", "context_ms"))
-            draft = {name: stored.pop(name) for name in ("draft_ms", "draft_row_ms", "draft_context_ms")}
+            drafts = {name: DraftCost(**costs) for name, costs in stored.pop("drafts").items()}
             is_tiled = stored.pop("is_tiled")
             base_doubt, context_doubt = (tuple(stored.pop(name)) for name in ("base_doubt", "context_doubt"))
             sound = (
@@ -321,17 +292,23 @@ class CostModel:
                 and all(isinstance(each, int) for each in rows)
                 and all(0 < a < b for a, b in pairwise(rows))
                 and all(a <= b for costs in (base_ms, context_ms) for a, b in pairwise(costs))
-                and all(0 <= cost < float("inf") for cost in (*base_ms, *context_ms, *draft.values()))
+                and all(0 <= cost < float("inf") for cost in (*base_ms, *context_ms))
+                and all(0 <= cost < float("inf") for draft in drafts.values() for cost in _stored(draft).values())
                 and min(base_ms) > 0
                 and isinstance(is_tiled, bool)
                 and all(len(doubt) in (0, len(rows)) for doubt in (base_doubt, context_doubt))
                 and all(0 <= each < float("inf") for each in (*base_doubt, *context_doubt))
                 and not stored
             )
-            made = cls(rows, base_ms, context_ms, **draft, is_tiled=is_tiled) if sound else None
+            made = cls(rows, base_ms, context_ms, drafts, is_tiled) if sound else None
             return made and replace(made, base_doubt=base_doubt, context_doubt=context_doubt)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
+
+
+def _stored(costs: CostModel | DraftCost) -> dict[str, Any]:
+    """The fields that are saved."""
+    return {each.name: getattr(costs, each.name) for each in fields(costs) if each.init}
 
 
 def _prior(rows: Sequence[int], doubts: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -1,4 +1,5 @@
-"""DraftModelPolicy: when the draft model runs, and whether it generates tokens or scores those of the text drafters."""
+"""DraftModelPolicy: when a draft model or a head runs, and whether it generates tokens or scores those of the text
+drafters."""
 
 from __future__ import annotations
 
@@ -13,10 +14,12 @@ from .acceptance import AcceptanceModel, Features
 from .batch import Batch
 from .cost import CostModel
 from .draft import Draft
+from .draft_cost import DraftCost
 from .drafter_set import DrafterSet
-from .drafters.base import Proposal, Score
+from .drafters.base import ModelDrafter, Proposal, Score
 from .expected_gain import ExpectedGain
 
+LONGEST_GENERATED = 8  # tokens that a model is expected to generate at a time, at most
 LEAST_SCORED = 0.1  # tokens of a draft are scored as far as it is accepted with this probability
 HOPED = 0.8  # expected acceptance of a model that has not been asked yet: only asking finds out whether it pays
 DOUBTED = 4  # proposals that this counts for
@@ -49,8 +52,8 @@ class _Backoff:
 
 
 class DraftModelPolicy:
-    """Decides for each draft whether the draft model generates tokens behind it, generates others in its place, or
-    scores it (see `Planner`).
+    """Decides for each draft whether one model, a draft model or a head, generates tokens behind it, generates others
+    in its place, or scores it (see `Planner`).
 
     expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked.
 
@@ -58,7 +61,8 @@ class DraftModelPolicy:
     so on, as other requests may have ended by then.
     """
 
-    def __init__(self, drafters: DrafterSet, acceptance: AcceptanceModel) -> None:
+    def __init__(self, model: ModelDrafter, drafters: DrafterSet, acceptance: AcceptanceModel) -> None:
+        self.model = model
         self._drafters = drafters
         self._acceptance = acceptance
         self.expected = HOPED
@@ -89,8 +93,7 @@ class DraftModelPolicy:
         scoring = [draft for draft, use in zip(asking, uses, strict=True) if use == SCORE]
         generating = [draft for draft, use in zip(asking, uses, strict=True) if use not in (SCORE, None)]
         if not scoring and not generating:
-            self.expected += RECOVER * (HOPED - self.expected)
-            batch.cost.forget_draft()
+            self.rest(batch.cost)
             return
         if scoring:
             self._score(batch, rate, scoring)
@@ -105,14 +108,35 @@ class DraftModelPolicy:
             batch.cut_to_best(draft, rate)
             batch.release(draft)
 
+    def cost(self, cost: CostModel) -> DraftCost:
+        """What the model takes."""
+        return cost.of_draft(self.model.name)
+
+    def promise(self, cost: CostModel, context: int) -> float:
+        """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give behind
+        `context` tokens."""
+        tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
+        best = tokens / time_ms
+        for window in range(1, 1 + LONGEST_GENERATED):
+            reached *= self.expected
+            tokens += reached
+            time_ms += self.cost(cost).pass_ms(1) + cost.row_ms(window, window, context)
+            best = max(best, tokens / time_ms)
+        return best
+
+    def rest(self, cost: CostModel) -> None:
+        """Note that the model was not asked in a pass: what is known of it gets older."""
+        self.expected += RECOVER * (HOPED - self.expected)
+        self.cost(cost).forget()
+
     def _can_ask(self, draft: Draft) -> bool:
         backoff = self._backoffs.get(draft.request)
-        return self._drafters.can_ask_model(draft) and not draft.is_full and (backoff is None or not backoff.left)
+        return self._drafters.can_ask(self.model, draft) and not draft.is_full and (backoff is None or not backoff.left)
 
     def _asked(
         self,
         batch: Batch,
-        ask: Callable[[Sequence[Draft]], Sequence[Answer | None]],
+        ask: Callable[[ModelDrafter, Sequence[Draft]], Sequence[Answer | None]],
         drafts: Sequence[Draft],
         aheads: Sequence[Sequence[int]],
     ) -> Sequence[Answer | None]:
@@ -122,8 +146,8 @@ class DraftModelPolicy:
         shown that the model is slower than was thought then. The time measured is learnt from if every draft got an
         answer.
         """
-        cost = batch.cost
-        share_ms = cost.draft_pass_ms(len(drafts)) / len(drafts)
+        cost = self.cost(batch.cost)
+        share_ms = cost.pass_ms(len(drafts)) / len(drafts)
         shares_ms = [share_ms + self._feeding_ms(cost, *each) for each in zip(drafts, aheads, strict=True)]
         expected_ms = sum(shares_ms)
         reserved_ms = sum(draft.reserved_ms for draft in drafts)
@@ -131,18 +155,20 @@ class DraftModelPolicy:
             batch.release(draft)
             batch.charge(draft, part_ms * min(1.0, reserved_ms / expected_ms) if expected_ms else 0.0)
         began = self._drafters.model_s
-        answers = ask(drafts)
+        answers = ask(self.model, drafts)
         for draft, answer in zip(drafts, answers, strict=True):
             if answer is None:
                 self._backoffs.setdefault(draft.request, _Backoff()).again()
             else:
                 self._backoffs.pop(draft.request, None)
         if None not in answers:
-            cost.observe_draft(expected_ms, 1e3 * (self._drafters.model_s - began))
+            cost.observe(expected_ms, 1e3 * (self._drafters.model_s - began))
         return answers
 
     def _gain(self, batch: Batch, rate: float) -> ExpectedGain:
-        return ExpectedGain(batch.cost, rate, self.expected, batch.python_row_ms)
+        return ExpectedGain(
+            batch.cost, self.cost(batch.cost), rate, self.expected, batch.python_row_ms, self.model.reads_ahead
+        )
 
     def _best_use(
         self, batch: Batch, rate: float, draft: Draft, num_sharing: int, others: Sequence[str | None]
@@ -154,14 +180,14 @@ class DraftModelPolicy:
         Prepares the draft: empty where the model generates in its place; as long as the text drafters go on, and
         outside the batch, where the model scores it.
         """
-        gain, behind, length = self._gain(batch, rate), self._drafters.num_behind(draft), len(draft.proposals)
+        gain, behind, length = self._gain(batch, rate), self.model.num_behind(draft.request), len(draft.proposals)
         rows_ms = batch.draft_ms(draft)
 
         def time_ms(use: str) -> float:
             """Of catching up and the first pass."""
             num_drafted = {GENERATE_BEHIND: length, GENERATE_INSTEAD: 0, SCORE: draft.num_scored}[use]
             is_shared = any(other is not None and (other == SCORE) == (use == SCORE) for other in others)
-            return _share_ms(batch.cost, is_shared) + gain.feeding_ms(behind, num_drafted)
+            return _share_ms(self.cost(batch.cost), is_shared) + gain.feeding_ms(behind, num_drafted)
 
         def of_generating(num_kept: int, rows: int, most_ms: float) -> float:
             return gain.of_generating(draft, num_kept, rows, gain.feeding_ms(behind, num_kept), num_sharing, most_ms)
@@ -254,8 +280,9 @@ class DraftModelPolicy:
 
     def _is_worth_generating(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
         """Whether the model is to generate behind a draft, of which it may have scored a part. Its time is reserved."""
-        feeding_ms = self._feeding_ms(batch.cost, draft, draft.tokens)
-        price_ms = feeding_ms + _share_ms(batch.cost, is_shared)
+        cost = self.cost(batch.cost)
+        feeding_ms = self._feeding_ms(cost, draft, draft.tokens)
+        price_ms = feeding_ms + _share_ms(cost, is_shared)
         gain = self._gain(batch, rate).of_generating(
             draft, len(draft.proposals), batch.rows, feeding_ms, num_sharing, batch.remaining_ms
         )
@@ -280,11 +307,15 @@ class DraftModelPolicy:
                 goes_on.append(draft)
         return goes_on
 
-    def _feeding_ms(self, cost: CostModel, draft: Draft, ahead: Sequence[int]) -> float:
-        """The time that the draft model takes to catch up with a request and the tokens ahead of it."""
-        return cost.feeding_ms(self._drafters.num_behind(draft, ahead) - 1)
+    def _feeding_ms(self, cost: DraftCost, draft: Draft, ahead: Sequence[int]) -> float:
+        """The time that the model takes to catch up with a request and the tokens ahead of it."""
+        num_behind = self.model.num_behind(draft.request, ahead)
+        if self.model.reads_ahead:
+            return cost.feeding_ms(num_behind - 1)
+        num_read = self.model.num_behind(draft.request)
+        return cost.feeding_ms(num_read - 1) + (num_behind - num_read) * cost.pass_ms(1)
 
 
-def _share_ms(cost: CostModel, is_shared: bool) -> float:
-    """What one more request adds to the draft model's time for a pass."""
-    return cost.draft_row_ms if is_shared else cost.draft_pass_ms(1)
+def _share_ms(cost: DraftCost, is_shared: bool) -> float:
+    """What one more request adds to the model's time for a pass."""
+    return cost.row_ms if is_shared else cost.pass_ms(1)

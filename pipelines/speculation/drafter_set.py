@@ -9,27 +9,30 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
 from .draft import Draft
-from .drafters.base import Drafter, ModeDrafters, ModelDrafter, Proposal, Score
+from .drafters.base import Drafter, ModeDrafters, ModelDrafter, Proposal, Score, StatesReader
 from .drafters.grammar import Grammar
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")  # of the draft model, for one draft
+Answer = TypeVar("Answer")  # of a model, for one draft
 Ask: TypeAlias = Callable[[Sequence[Draft]], list[Answer | None]]
 
 
 class DrafterSet:
-    """The drafters by mode; all modes share one draft model, if there is one. With structured output, tokens forced by
-    the grammar come first in every mode that drafts.
+    """The drafters by mode. With structured output, tokens forced by the grammar come first in every mode that drafts.
 
-    model_s: the draft model's total time in seconds, by `clock`.
+    models: the draft model and the head, of those that there are.
+    model_s: their total time in seconds, by `clock`.
 
-    A drafter can only cost speed: one that fails is left out of that request. If the draft model fails for several
-    requests at once, it is asked again for each alone, and left out of those for which it fails again. If it fails for
-    none of them alone, it is left out of all, since together they would make it fail every time.
+    A drafter can only cost speed: one that fails is left out of that request. If a model fails for several requests at
+    once, it is asked again for each alone, and left out of those for which it fails again. If it fails for none of them
+    alone, it is left out of all, since together they would make it fail every time.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class DrafterSet:
         self._modes = modes
         self._clock = clock
         self._left_out: dict[Request, list[Drafter]] = {}  # which drafters have failed for whom
+        self._given_up: list[Drafter] = []  # for all requests
         grammar = Grammar()
         self._modes_in_form = {
             mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
@@ -49,7 +53,7 @@ class DrafterSet:
         }
         self._acceptance = acceptance
         self._vocabulary_size = vocabulary_size
-        self.model = next((chain.model for chain in modes.values() if chain.model is not None), None)
+        self.models = tuple(dict.fromkeys(model for chain in modes.values() for model in chain.models))
         self.model_s = 0.0
 
     def of(self, request: Request) -> ModeDrafters:
@@ -63,10 +67,22 @@ class DrafterSet:
         for drafter in self.of(request).drafters:
             drafter.release(request)
 
-    def can_ask_model(self, draft: Draft) -> bool:
-        """Whether the request's mode has a draft model that has not failed for it."""
-        model = self.of(draft.request).model
-        return model is not None and self._is_sound(model, draft.request)
+    def can_ask(self, model: ModelDrafter, draft: Draft) -> bool:
+        """Whether the request's mode has a model, and it has not failed for it."""
+        return model in self.of(draft.request).models and self._is_sound(model, draft.request)
+
+    def give_up(self, drafter: Drafter) -> None:
+        """Leave a drafter out of all requests."""
+        self._given_up.append(drafter)
+
+    def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
+        """Hand the target's hidden states to the drafters that draft from them (see `StatesReader`)."""
+        for model in self.of(request).models:
+            if isinstance(model, StatesReader) and self._is_sound(model, request):
+                try:
+                    model.read(request, start, states)
+                except Exception as error:
+                    self._leave_out(model, request, error)
 
     def chained(self, draft: Draft) -> Iterator[Proposal]:
         """Proposals of a mode's drafters, each going on where the one before it ends."""
@@ -92,15 +108,8 @@ class DrafterSet:
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
                     running[i] = self._proposals(drafters[i], draft.request, tuple(ahead))
 
-    def num_behind(self, draft: Draft, ahead: Sequence[int] = ()) -> int:
-        """How many tokens the draft model must read before it can generate the one behind the request and `ahead`."""
-        assert self.model is not None
-        return self.model.num_behind(draft.request, ahead)
-
-    def generated(self, drafts: Sequence[Draft]) -> Sequence[Proposal | None]:
-        """The draft model's proposal behind each draft."""
-        assert self.model is not None
-        model = self.model
+    def generated(self, model: ModelDrafter, drafts: Sequence[Draft]) -> Sequence[Proposal | None]:
+        """A model's proposal behind each draft."""
 
         def generate(drafts: Sequence[Draft]) -> list[Proposal | None]:
             proposals = model.generate([(draft.request, draft.tokens) for draft in drafts])
@@ -108,10 +117,8 @@ class DrafterSet:
 
         return self._asked(model, generate, drafts)
 
-    def score(self, drafts: Sequence[Draft]) -> Sequence[list[Score] | None]:
-        """The draft model's scores of the first `num_scored` tokens of each draft, and of its own token behind them."""
-        assert self.model is not None
-        model = self.model
+    def score(self, model: ModelDrafter, drafts: Sequence[Draft]) -> Sequence[list[Score] | None]:
+        """A model's scores of the first `num_scored` tokens of each draft, and of its own token behind them."""
 
         def score(drafts: Sequence[Draft]) -> list[list[Score] | None]:
             scores = model.score([(draft.request, draft.tokens[: draft.num_scored]) for draft in drafts])
@@ -123,7 +130,7 @@ class DrafterSet:
         return self._asked(model, score, drafts)
 
     def _asked(self, model: ModelDrafter, ask: Ask[Answer], drafts: Sequence[Draft]) -> list[Answer | None]:
-        """The draft model's answer for each draft; None if it fails."""
+        """A model's answer for each draft; None if it fails."""
         began = self._clock()
         try:
             return ask(drafts)
@@ -148,7 +155,7 @@ class DrafterSet:
             while True:
                 began = self._clock()
                 proposal = next(proposals, None)
-                if drafter is self.model:
+                if drafter in self.models:
                     self.model_s += self._clock() - began
                 if proposal is None or not request.allows(ahead, self._checked(proposal).token):
                     return
@@ -163,7 +170,7 @@ class DrafterSet:
         return proposal
 
     def _is_sound(self, drafter: Drafter, request: Request) -> bool:
-        return not any(drafter is failed for failed in self._left_out.get(request, ()))
+        return not any(drafter is failed for failed in (*self._given_up, *self._left_out.get(request, ())))
 
     def _leave_out(self, drafter: Drafter, request: Request, error: Exception) -> None:
         log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=error)
@@ -171,7 +178,7 @@ class DrafterSet:
 
 
 def _one_by_one(ask: Ask[Answer], drafts: Sequence[Draft]) -> tuple[list[Answer | None], dict[int, Exception]]:
-    """What the draft model answers for each draft alone, and for which of them it fails, by their places."""
+    """What a model answers for each draft alone, and for which of them it fails, by their places."""
     answers: list[Answer | None] = [None] * len(drafts)
     failures: dict[int, Exception] = {}
     for i, draft in enumerate(drafts):

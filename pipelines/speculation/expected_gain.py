@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .cost import CostModel
 from .draft import Draft, best_prefix
+from .draft_cost import DraftCost
 
 FOUND = 0.55  # share of the wrong tokens in copied drafts that a draft model finds by scoring: 150 of 275
 
@@ -16,14 +17,18 @@ class ExpectedGain:
     """Expected gains in tokens, at a price of `rate` tokens per millisecond. In all methods `rows` is the size of the
     pass without the draft.
 
-    expected: the probability that the draft model's next proposal is accepted.
+    draft_cost: what the model that drafts takes.
+    expected: the probability that its next proposal is accepted.
     python_row_ms: Python's time for each drafted row.
+    reads_ahead: whether it reads several tokens of a draft in one pass; otherwise each takes a pass.
     """
 
     cost: CostModel
+    draft_cost: DraftCost
     rate: float
     expected: float
     python_row_ms: float = 0.0
+    reads_ahead: bool = True
 
     def row_price(self, rows: int, window: int, context: int) -> float:
         """The price of one more row, in tokens, for a request that has `window` rows in the pass."""
@@ -32,7 +37,9 @@ class ExpectedGain:
     def feeding_ms(self, num_behind: int, length: int) -> float:
         """The time that the draft model takes to catch up with a request, and with `length` tokens of its draft. It has
         to pay within this pass, since the answer may end with it."""
-        return self.cost.feeding_ms(num_behind - 1 + length)
+        if self.reads_ahead:
+            return self.draft_cost.feeding_ms(num_behind - 1 + length)
+        return self.draft_cost.feeding_ms(num_behind - 1) + length * self.draft_cost.pass_ms(1)
 
     def of_draft(self, draft: Draft, rows: int) -> float:
         """Of a draft as it is."""
@@ -50,7 +57,7 @@ class ExpectedGain:
 
         The draft model first catches up in `feeding_ms`, and `num_sharing` requests share its passes.
         """
-        draft_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
+        draft_ms = self.draft_cost.pass_ms(num_sharing) / num_sharing
         least_ms = self.cost.least_row_ms + self.python_row_ms + draft_ms
         reached = draft.probabilities[length - 1] if length else 1.0
         probabilities: list[float] = []
@@ -77,7 +84,7 @@ class ExpectedGain:
         prices = [self.row_price(rows + i, 1 + i, draft.context) for i in range(len(draft.probabilities))]
         unscored = sum(draft.probabilities[:length]) - sum(prices[:length])
         rest, rest_price = sum(draft.probabilities), sum(prices)
-        scoring_ms = self.cost.draft_pass_ms(num_sharing) / num_sharing
+        scoring_ms = self.draft_cost.pass_ms(num_sharing) / num_sharing
         gain, reached = 0.0, 1.0
         best, best_length = -math.inf, 0
         for num_scored, (probability, price) in enumerate(zip(draft.probabilities, prices, strict=True), 1):

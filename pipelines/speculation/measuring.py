@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.timing import NoMeasurement, Run, Timing, take
+from .draft_cost import DraftCost
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels process rows in fours
 EARLY = (5, 9, 3, 17, 4, 33)  # the most informative sizes, which come first in case time runs out
@@ -32,9 +33,7 @@ class Measured:
     rows: tuple[int, ...]
     base_ms: tuple[float, ...]
     context_ms: tuple[float, ...]
-    draft_ms: float
-    draft_row_ms: float
-    draft_context_ms: float
+    drafts: Mapping[str, DraftCost]
     is_tiled: bool
     base_doubt: tuple[float, ...]
     context_doubt: tuple[float, ...]
@@ -42,7 +41,7 @@ class Measured:
 
 def measured(
     target: Run,
-    draft: Run | None,
+    drafts: Mapping[str, Run],
     max_context: int,
     least_rows: int,
     most_rows: int | None,
@@ -59,11 +58,15 @@ def measured(
     tiles = [UNTILED_ROWS + more for more in (0, 1) if most > UNTILED_ROWS and max_context > UNTILED_ROWS + short]
     at_short = {n: Timing(target, n, short) for n in (*rows, *tiles)}
     at_long = {n: Timing(target, n, long) if long > short else at_short[n] for n in few}
-    drafts = [] if draft is None else _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long)
+    of_drafts = {
+        name: _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long)
+        for name, draft in drafts.items()
+    }
     first, second, *others = sorted(rows, key=lambda n: (n != rows[0], EARLY.index(n) if n in EARLY else len(EARLY), n))
     at_short[first].num_needed, at_short[second].num_needed = 2, 1
-    needed = [at_short[first], *drafts[:1], at_short[second]]
-    more = [at_long[first], *drafts[1:], *(at_short[n] for n in (*others, *tiles)), *at_long.values()]
+    needed = [at_short[first], *(timings[0] for timings in of_drafts.values()), at_short[second]]
+    catching_up = [timing for timings in of_drafts.values() for timing in timings[1:]]
+    more = [at_long[first], *catching_up, *(at_short[n] for n in (*others, *tiles)), *at_long.values()]
     take(list(dict.fromkeys((*needed, *more))), budget_s)
     short_ms, base_doubt = _filled(rows, at_short)
     slope, context_doubt = _slopes(rows, short_ms, at_long, max(long - short, 1), token_share)
@@ -77,7 +80,7 @@ def measured(
         rows,
         tuple(base.tolist()),
         tuple(slope.tolist()),
-        *_draft_costs(drafts, float(row_share), token_share),
+        {name: _draft_cost(*timings, float(row_share), token_share) for name, timings in of_drafts.items()},
         _is_tiled([at_short[n].ms for n in tiles]),
         base_doubt,
         context_doubt,
@@ -85,18 +88,21 @@ def measured(
 
 
 def measured_at_fixed_size(
-    target: Run, draft: Run | None, max_context: int, most_rows: int, token_share: float, budget_s: float
+    target: Run, drafts: Mapping[str, Run], max_context: int, most_rows: int, token_share: float, budget_s: float
 ) -> Measured:
     """See `CostModel.measure_at_fixed_size`. Raises NoMeasurement."""
     if most_rows < 2:
         raise NoMeasurement("Every pass has a single row, which leaves none for drafts.")
     short = max(0, min(CONTEXTS[0], max_context - most_rows))
     one = Timing(target, 1, short, num_needed=2)
-    drafts = [] if draft is None else _draft_timings(draft, lambda: target(1, short), max_context, short, short)
-    take([one, *drafts], budget_s)
+    of_drafts = {
+        name: _draft_timings(draft, lambda: target(1, short), max_context, short, short)
+        for name, draft in drafts.items()
+    }
+    take([one, *(timing for timings in of_drafts.values() for timing in timings)], budget_s)
     assert one.ms is not None
-    costs = _draft_costs(drafts, 0.0, token_share)
-    return Measured((1, most_rows), (one.ms, one.ms), (0.0, 0.0), *costs, False, (one.doubt, one.doubt), (0.0, 0.0))
+    costs = {name: _draft_cost(*timings, 0.0, token_share) for name, timings in of_drafts.items()}
+    return Measured((1, most_rows), (one.ms, one.ms), (0.0, 0.0), costs, False, (one.doubt, one.doubt), (0.0, 0.0))
 
 
 def increasing(values: SequenceOf[float] | NDArray[np.float64]) -> NDArray[np.float64]:
@@ -142,29 +148,28 @@ def _slopes(
     return increasing(slope), tuple(0.0 if is_sure and n <= last else WIDER for n in rows)
 
 
-def _draft_timings(draft: Run, before: Callable[[], object], max_context: int, short: int, long: int) -> list[Timing]:
-    """Timings of the draft model: for one token, for several to catch up with, and for as many behind a longer context.
-    As in use, a pass of the target `before` each has displaced the draft model's weights from the processor's cache."""
+def _draft_timings(
+    draft: Run, before: Callable[[], object], max_context: int, short: int, long: int
+) -> tuple[Timing, Timing, Timing]:
+    """Timings of a model that drafts: for one token, for several to catch up with, and for as many behind a longer
+    context. As in use, a pass of the target `before` each has displaced its weights from the processor's cache."""
     more = min(CATCH_UP_ROWS, max_context - short - 1)
     far = max(short, min(long, max_context - more - 1))
     one, near = Timing(draft, 1, short, 2, before), Timing(draft, 1 + more, short, 0, before)
-    return [one, near, Timing(draft, 1 + more, far, 0, before) if far > short else near]
+    return one, near, Timing(draft, 1 + more, far, 0, before) if far > short else near
 
 
-def _draft_costs(drafts: SequenceOf[Timing], row_share: float, token_share: float) -> tuple[float, float, float]:
-    """`draft_ms`, `draft_row_ms` and `draft_context_ms`. If catching up was not timed, a row is assumed to take the
-    share `row_share` of a pass, as with the target."""
-    if not drafts or drafts[0].ms is None:
-        return 0.0, 0.0, 0.0
-    one, near, far = drafts
-    draft_ms = drafts[0].ms
+def _draft_cost(one: Timing, near: Timing, far: Timing, row_share: float, token_share: float) -> DraftCost:
+    """If catching up was not timed, a row is assumed to take the share `row_share` of a pass, as with the target."""
+    if one.ms is None:
+        return DraftCost(0.0)
     if near.ms is None:
-        return draft_ms, row_share * draft_ms, token_share * draft_ms
-    context_ms = token_share * draft_ms
+        return DraftCost(one.ms, row_share * one.ms, token_share * one.ms)
+    context_ms = token_share * one.ms
     if far.ms is not None:
         context_ms = max(0.0, (far.ms - near.ms) / max(far.context - near.context, 1) / near.rows)
-    row_ms = (near.ms - draft_ms) / max(near.rows - one.rows, 1) - context_ms * near.context
-    return draft_ms, max(0.0, row_ms), context_ms
+    row_ms = (near.ms - one.ms) / max(near.rows - one.rows, 1) - context_ms * near.context
+    return DraftCost(one.ms, max(0.0, row_ms), context_ms)
 
 
 def _is_tiled(tiles_ms: SequenceOf[float | None]) -> bool:

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
 from .batch import Batch
 from .cost import CostModel
 from .draft import Draft, best_prefix
-from .draft_model_policy import DraftModelPolicy
+from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
 from .loss_budget import LossBudget
@@ -22,8 +25,8 @@ from .overhead import Overhead
 
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the recent rate
-LONGEST_GENERATED = 8  # tokens that the draft model is expected to generate at a time, at most
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
+COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
 PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
 
 
@@ -78,9 +81,10 @@ class Planner:
     this pass can be expected to have. All requests share one pass, so the likeliest tokens are taken first, whoever's
     they are, and a full pass leaves no room for doubtful ones.
 
-    The draft model runs where its time, too, is expected to pay: it generates tokens behind those of the text drafters,
-    and in mode "auto" also in their place, or scores them: one pass tells for each token whether the draft model
-    agrees, and what it would write instead (a cascade, as in Chen et al., arXiv 2312.11462).
+    A draft model or a head runs where its time, too, is expected to pay: it generates tokens behind those of the text
+    drafters, and in mode "auto" also in their place, or scores them: one pass tells for each token whether the model
+    agrees, and what it would write instead (a cascade, as in Chen et al., arXiv 2312.11462). Where a mode has both, the
+    one that promises more is asked.
 
     The `LossBudget` of each answer bounds its delay, by its own drafts or by those of others in its passes. All drafts
     of a pass together may take what the answer with the least budget has left. Rows take the share PER_DRAFT of that,
@@ -109,7 +113,8 @@ class Planner:
         self._drafters = drafter_set
         self._clock = clock
         self._budgets: dict[Request, LossBudget] = {}
-        self._model_policy = DraftModelPolicy(drafter_set, acceptance)
+        self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
+        self._num_planned = 0  # passes
         self._paces: dict[frozenset[str], _Pace] = {}  # by the modes of a pass
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
@@ -118,7 +123,7 @@ class Planner:
 
     @property
     def model_s(self) -> float:
-        """Total time of the draft model, in seconds."""
+        """Total time of the models that draft, in seconds."""
         return self._drafters.model_s
 
     def draft(self, drafts: Sequence[Draft], other_rows: int = 0, most_rows: float = math.inf) -> None:
@@ -158,11 +163,18 @@ class Planner:
         if not asked:
             return
         began, model_s = self._clock(), self._drafters.model_s
+        if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
+            # The best one comes first.
+            self._policies.sort(key=lambda policy: -policy.promise(cost, asked[0].context))
+        self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         bare = _Bare(drafts, tokens, self._bare_ms(cost, drafts))
         self._draft_from_text(batch, asked, bare)
-        if self._drafters.model is not None:
-            self._model_policy.draft(batch, self.rate, asked)
+        for policy, its_drafts in self._by_policy(asked).items():
+            if its_drafts:
+                policy.draft(batch, self.rate, its_drafts)
+            else:
+                policy.rest(cost)
         self._delay_ms = batch.spent_ms
         for draft in asked:
             budget = self._budgets[draft.request]
@@ -206,10 +218,15 @@ class Planner:
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
 
+    def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
+        """Hand on the target's hidden states of accepted tokens (see `StatesReader`)."""
+        self._drafters.read(request, start, states)
+
     def release(self, request: Request) -> None:
         """Forget a finished request."""
         self._budgets.pop(request, None)
-        self._model_policy.release(request)
+        for policy in self._policies:
+            policy.release(request)
         self._drafters.release(request)
 
     def _can_ask(self, batch: Batch, draft: Draft, plain_ms: float, overhead: Overhead) -> bool:
@@ -296,7 +313,7 @@ class Planner:
     def _rate_at_best(
         self, batch: Batch, drafts: Sequence[Draft], bare: _Bare, steps: Sequence[_Step], rows: int
     ) -> float:
-        """The highest rate that this pass can be expected to have, with the text drafters or with the draft model.
+        """The highest rate that this pass can be expected to have, with the text drafters or with a model.
 
         rows: of the pass without planned drafts.
         """
@@ -304,17 +321,27 @@ class Planner:
         for step in steps:
             tokens, time_ms = tokens + step.probability, time_ms + step.price_ms
             best = max(best, tokens / time_ms)
-        sharing = [draft for draft in drafts if self._drafters.of(draft.request).model]
-        tokens, time_ms, probability = bare.tokens, bare.time_ms, 1.0
-        for window in range(1, 1 + LONGEST_GENERATED if sharing else 1):
-            probability *= self._model_policy.expected
-            tokens += len(sharing) * probability
-            time_ms += batch.cost.draft_pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
-            for draft in sharing:
-                time_ms += batch.cost.row_ms(rows, window, draft.context)
-                rows += 1
-            best = max(best, tokens / time_ms)
+        for policy, sharing in self._by_policy(drafts).items():
+            tokens, time_ms, probability, num_rows = bare.tokens, bare.time_ms, 1.0, rows
+            for window in range(1, 1 + LONGEST_GENERATED if sharing else 1):
+                probability *= policy.expected
+                tokens += len(sharing) * probability
+                time_ms += policy.cost(batch.cost).pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
+                for draft in sharing:
+                    time_ms += batch.cost.row_ms(num_rows, window, draft.context)
+                    num_rows += 1
+                best = max(best, tokens / time_ms)
         return best
+
+    def _by_policy(self, drafts: Sequence[Draft]) -> dict[DraftModelPolicy, list[Draft]]:
+        """Each model's policy, with the drafts for which that model is the best of those in their mode."""
+        chosen: dict[DraftModelPolicy, list[Draft]] = {policy: [] for policy in self._policies}
+        for draft in drafts:
+            for policy in self._policies:
+                if self._drafters.can_ask(policy.model, draft):
+                    chosen[policy].append(draft)
+                    break
+        return chosen
 
     def _overhead_of(self, drafts: Sequence[Draft]) -> Overhead:
         """Python's times for a pass; none where an answer has structured output."""

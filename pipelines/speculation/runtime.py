@@ -6,8 +6,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,12 +19,15 @@ from ..devices.npu_model import NpuModel
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
 from ..engine.room import Room
-from ..errors import DeviceFailed, InvalidOption
-from ..model.paged_model import BLOCK_SIZE, PagedModel
-from ..model.pair import Pair, context_length
+from ..errors import InvalidOption
+from ..model.eagle3_model import Eagle3Model, tapped_layers
+from ..model.paged_model import PagedModel
+from ..model.paged_request import BLOCK_SIZE
+from ..model.pair import Pair, context_length, num_layers
 from ..model.processor import GROUP_SIZE, PRECISION
 from ..model.profile import cache_folder, keep, kept, measured_cost, profile_path
 from ..model.target import Target
+from ..model.timing import Run
 from ..model.tuning import FAIR, Compilation, load_target
 from ..model.vocabulary import check_same_vocabulary
 from ..text.tokenizer import Tokenizer
@@ -34,12 +36,14 @@ from .acceptance import AcceptanceModel
 from .cost import CostModel
 from .draft_model_policy import HOPED
 from .drafter_set import DrafterSet
-from .drafters import draft_model, grammar, retrieval, suffix
+from .drafters import draft_model, grammar, head, retrieval, suffix
 from .drafters.base import Drafter, ModeDrafters
 from .drafters.draft_model import DraftModel
+from .drafters.head import Head
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
 from .drafters.suffix import Suffix
+from .drafting_model import DraftingFailed, DraftingModel
 from .measuring import CONTEXTS, ROWS
 from .planner import LONGEST, Planner
 from .reference import Reference
@@ -50,6 +54,7 @@ COMPILATION = ".compilation-2.json"  # numbered, so that a better search is made
 # Properties of the target that the draft model shares.
 PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
+MODE_OF = {DraftModel.name: "draft", Head.name: "head"}  # the mode in which a model drafts alone
 MEASURE_S = 2.0  # spent on measuring passes at first; more is learnt while answers are written
 PREPARED_S = 2.0  # spent on compiling kernels that could also be compiled on the way
 
@@ -58,7 +63,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of both models' weights and of the key-value caches, which hold `cache_tokens` tokens."""
+    """Bytes of all models' weights and of the key-value caches, which hold `cache_tokens` tokens."""
 
     weights: int
     cache: int
@@ -101,37 +106,36 @@ class Runtime:
         self._target, self.compilation, self._compiled = loaded.target, loaded.compilation, loaded.path
         self.cache_tokens = loaded.room.tokens
         self._pool = loaded.pool
-        num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
-        self._draft_pool = BlockPool(num_blocks, BLOCK_SIZE)
         self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried
         if exact and not self.exact:
             log.warning(
                 "On this device, with these properties, logits depend on how tokens are cut into passes: the same seed "
                 "may give another text in another mode."
             )
-        self._draft: Target | None = None
-        self._writing: DraftModel | None = None
         self._draft_device = draft_device
-        kinds = (grammar, suffix, retrieval, draft_model, draft_model_policy)
+        kinds = (grammar, suffix, retrieval, draft_model, head, draft_model_policy)
         acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
         modes = {"off": ModeDrafters(), "lookup": ModeDrafters((PromptLookup(),)), "suffix": ModeDrafters(copying)}
+        num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
+        on_cpu = _draft_properties(self.precision if device == CPU else "f32", properties)
+        self._drafting: list[DraftingModel] = []
         if pair.draft is not None:
-            check_same_vocabulary(
-                tokenizer.vocabulary, Tokenizer(pair.draft).vocabulary, f"{pair.target} and {pair.draft}"
-            )
-            if draft_device == CPU:
-                on_cpu = _draft_properties(self.precision if device == CPU else "f32", properties)
-                self._draft = PagedModel(pair.draft, num_blocks, on_cpu, exact=False)
-            else:
-                self._draft = GpuPagedModel(pair.draft, num_blocks, draft_device)
-            self._writing = writing = DraftModel(self._draft, self._draft_pool, context_length(pair.draft))
-            modes |= {"draft": ModeDrafters(model=writing), "chained": ModeDrafters(copying, writing)}
+            self._drafting.append(_draft_model(pair, pair.draft, tokenizer, num_blocks, draft_device, on_cpu))
+        if pair.head is not None and device == CPU:
+            self._drafting.append(_head(pair, pair.head, num_blocks, self._target.vocabulary_size, on_cpu))
+        elif pair.head is not None:
+            log.warning("The pair's head drafts for a target on the CPU only, so it is not used on %s.", device)
+        drafters = tuple(each.drafter for each in self._drafting)
+        modes |= {MODE_OF[drafter.name]: ModeDrafters(models=(drafter,)) for drafter in drafters}
+        if drafters:
+            modes["chained"] = ModeDrafters(copying, drafters)
         modes[AUTO] = modes.get("chained", modes["suffix"])
         self.modes = tuple(modes)
-        self._planner = Planner(DrafterSet(modes, acceptance, self._target.vocabulary_size), acceptance)
+        self._drafters = DrafterSet(modes, acceptance, self._target.vocabulary_size)
+        self._planner = Planner(self._drafters, acceptance)
         self.engine = Engine(self._target, self._pool, self._planner, loaded.room)
         compiled = {**properties, PRECISION: self.precision, "longest": self.compilation.longest}
         self._profile = profile_path(pair, device, compiled, self.exact, draft_device)
@@ -156,8 +160,8 @@ class Runtime:
 
     @property
     def memory(self) -> Memory:
-        """What both models take."""
-        models = [model for model in (self._target, self._draft) if model is not None]
+        """What all models take."""
+        models = (self._target, *(each.model for each in self._drafting))
         return Memory(
             weights=sum(model.weight_bytes for model in models),
             cache=sum(model.cache_bytes for model in models),
@@ -169,20 +173,18 @@ class Runtime:
         first of its size compiles kernels, which takes a small model a good part of a pass."""
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room, self._target.rows.most)
-        with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
-            passes = []
+        with self.engine.borrowed(room, *self._pools) as (blocks, *of_drafting):
+            passes = [*self._passes(of_drafting).values()]
             if self._target.rows.whole_prompt is None:
-                passes.append(partial(self._target.blind_pass, blocks=blocks))
-            if self._draft is not None:
-                passes.append(partial(_draft_pass, self._draft, draft_blocks))
+                passes.insert(0, partial(self._target.blind_pass, blocks=blocks))
             for rows in range(1, room + 1):
                 for run in [*passes]:
                     if time.perf_counter() > until:
                         return
                     try:
                         run(rows, 0)
-                    except _DraftFailed as failure:
-                        self._give_up_draft(failure)
+                    except DraftingFailed as failure:
+                        self._give_up(failure)
                         passes.remove(run)
 
     def measure(self, again: bool = False) -> None:
@@ -200,51 +202,62 @@ class Runtime:
         if self.cost is not None and self.cost.is_guessed:
             self._learn_costs(math.inf, anew=True)
 
+    @property
+    def _pools(self) -> tuple[BlockPool, ...]:
+        """The caches of the target and of the models that draft."""
+        return (self._pool, *(each.pool for each in self._drafting))
+
+    def _passes(self, blocks: Sequence[Sequence[int]]) -> dict[str, Run]:
+        """For each model that drafts, by the drafter's name, passes in these blocks of its cache."""
+        return {each.name: each.passes(its) for each, its in zip(self._drafting, blocks, strict=True)}
+
     def _learn_costs(self, budget_s: float, anew: bool) -> None:
         if anew:
             self._profile.unlink(missing_ok=True)
         room = min(MEASURED_TOKENS, self._room)
 
         def measured() -> CostModel:
-            with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
+            with self.engine.borrowed(room, *self._pools) as (blocks, *of_drafting):
                 rows = self._target.rows
                 self._target.occupy(blocks)
-                draft = None
-                if self._draft is not None:
-                    with _telling_draft_failures():
-                        self._draft.occupy(draft_blocks)
-                    draft = partial(_draft_pass, self._draft, draft_blocks)
+                for each, its_blocks in zip(self._drafting, of_drafting, strict=True):
+                    each.occupy(its_blocks)
+                drafts = self._passes(of_drafting)
                 target = partial(self._target.blind_pass, blocks=blocks)
                 token_share = self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes
                 if rows.whole_prompt is not None or rows.fewest == rows.most:
-                    return CostModel.measure_at_fixed_size(target, draft, room, rows.most, token_share, budget_s)
-                return CostModel.measure(target, draft, room, rows.fewest, rows.most, token_share, budget_s)
+                    return CostModel.measure_at_fixed_size(target, drafts, room, rows.most, token_share, budget_s)
+                return CostModel.measure(target, drafts, room, rows.fewest, rows.most, token_share, budget_s)
 
         try:
             self._planner.cost = measured_cost(self._profile, measured)
-        except _DraftFailed as failure:
-            self._give_up_draft(failure)
+        except DraftingFailed as failure:
+            self._give_up(failure)
             self._learn_costs(budget_s, anew)
             return
         self._is_measured = True
-        if self._planner.cost is not None and self._draft_device != CPU and self._draft is not None:
+        if self._planner.cost is not None and self._draft_device != CPU:
             self._warn_if_it_loses(self._planner.cost)
 
-    def _give_up_draft(self, failure: _DraftFailed) -> None:
-        """The draft model is only tried again when the pair is loaded again, so what is measured without it is kept
-        apart."""
-        log.warning("Nothing is drafted with the draft model until the pair is loaded again: %s", failure)
-        assert self._writing is not None
-        self._writing.given_up, self._draft = True, None
-        self._profile = self._profile.with_suffix(".alone.json")
+    def _give_up(self, failure: DraftingFailed) -> None:
+        """A model whose device failed is only tried again when the pair is loaded again, so what is measured without it
+        is kept apart."""
+        log.warning("Nothing is drafted with %s until the pair is loaded again: %s", failure.failed.name, failure)
+        self._drafters.give_up(failure.failed.drafter)
+        self._drafting.remove(failure.failed)
+        self._profile = self._profile.with_suffix(f".without-{failure.failed.name}.json")
 
     def _warn_if_it_loses(self, cost: CostModel) -> None:
         """About a draft model on another device, which is usual on the CPU."""
-        if speedup_of(cost, HOPED, cost.draft_ms).ratio <= 1:
+        draft = cost.drafts.get(DraftModel.name)
+        if draft is None:
+            return
+        token_ms = draft.token_ms
+        if speedup_of(cost, HOPED, token_ms).ratio <= 1:
             log.warning(
                 "The draft model takes %.1f ms a token on %s, and a pass of the target %.1f: it would not pay even if "
                 "%d%% of its tokens were accepted, so it is hardly ever asked. Load it on the CPU.",
-                cost.draft_ms, self._draft_device, cost.pass_ms([(1, CONTEXT)]), 100 * HOPED,
+                token_ms, self._draft_device, cost.pass_ms([(1, CONTEXT)]), 100 * HOPED,
             )  # fmt: skip
 
     def forget_prompts(self) -> None:
@@ -252,27 +265,8 @@ class Runtime:
 
         Serves the running requests to their ends. What passes cost and what drafts were worth stays known.
         """
-        with self.engine.borrowed(self.cache_tokens, self._pool, self._draft_pool):
+        with self.engine.borrowed(self.cache_tokens, *self._pools):
             pass  # whoever holds every block has taken those that were kept
-
-
-class _DraftFailed(Exception):
-    """The draft model's device failed while passes were tried."""
-
-
-@contextmanager
-def _telling_draft_failures() -> Iterator[None]:
-    """Tells them from the target's. Raises _DraftFailed."""
-    try:
-        yield
-    except DeviceFailed as error:
-        raise _DraftFailed(str(error)) from error
-
-
-def _draft_pass(draft: Target, blocks: Sequence[int], rows: int, context: int) -> None:
-    """A blind pass. Raises _DraftFailed."""
-    with _telling_draft_failures():
-        draft.blind_pass(rows, context, blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +283,8 @@ class _Loaded:
 def _on_cpu(pair: Pair, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]) -> _Loaded:
     pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
     path = profile_path(pair, CPU, properties, exact).with_suffix(COMPILATION)
-    target, compilation = load_target(pair.target, pool.num_blocks, properties, exact, pair.max_context, path)
+    taps = () if pair.head is None else tapped_layers(pair.head, num_layers(pair.target))
+    target, compilation = load_target(pair.target, pool.num_blocks, properties, exact, pair.max_context, path, taps)
     return _Loaded(target, compilation, pool, Room.of(pool), path)
 
 
@@ -331,6 +326,26 @@ def _on_gpu(
         keep(path, compilation)
     target.keep_to_rows(compilation.exact)
     return _Loaded(target, compilation, pool, Room.of(pool), path)
+
+
+def _draft_model(
+    pair: Pair, folder: Path, tokenizer: Tokenizer, num_blocks: int, device: str, on_cpu: Mapping[str, Any]
+) -> DraftingModel:
+    check_same_vocabulary(tokenizer.vocabulary, Tokenizer(folder).vocabulary, f"{pair.target} and {folder}")
+    model: PagedModel | GpuPagedModel
+    if device == CPU:
+        model = PagedModel(folder, num_blocks, on_cpu, exact=False)
+    else:
+        model = GpuPagedModel(folder, num_blocks, device)
+    pool = BlockPool(num_blocks, BLOCK_SIZE)
+    return DraftingModel(DraftModel(model, pool, context_length(folder)), model, pool)
+
+
+def _head(
+    pair: Pair, folder: Path, num_blocks: int, vocabulary_size: int, properties: Mapping[str, Any]
+) -> DraftingModel:
+    model, pool = Eagle3Model(folder, pair.target, num_blocks, properties), BlockPool(num_blocks, BLOCK_SIZE)
+    return DraftingModel(Head(model, pool, vocabulary_size), model, pool)
 
 
 def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str, Any]:

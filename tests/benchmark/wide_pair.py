@@ -2,9 +2,10 @@
 
     python -m tests.benchmark.wide_pair FOLDER      (make wide-pair OUT=FOLDER)
 
-FOLDER gets the two widened checkpoints, `target` and `draft`, and the exported `pair`: the target of 980 million
-parameters at int4 in groups of 128, the draft of 32 million at int8. They answer as the embedded pair does and cost as
-much as other models of their shape. It takes a few minutes and some gigabytes of memory and disk.
+FOLDER gets the widened checkpoints, `target`, `draft` and `head`, and the exported `pair`: the target of 980 million
+parameters at int4 in groups of 128, the draft of 32 million and the head of 88 million at int8. They answer as the
+embedded pair does and cost as much as other models of their shape. It takes a few minutes and some gigabytes of memory
+and disk.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig
 
 from outrider.export.command import clocked
 from outrider.export.compression import Compression
 from outrider.export.pair_export import export_pair
-from outrider.export.widen import Shape, widen_checkpoint
+from outrider.export.widen import Shape, widen_checkpoint, widened_head
 from outrider.models import pyscout
 
 CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
@@ -38,14 +41,28 @@ def make(folder: Path) -> Path:
         count = widen_checkpoint(CHECKPOINTS / role, folder / role, shape)
         _set_context(folder / role / "config.json")
         announce(f"The {role} has {count / 1e6:,.0f} million parameters")
+    announce("Widening the head")
+    _widen_head(CHECKPOINTS / "head", folder / "head")
     return export_pair(
         folder / "target",
         folder / "draft",
         folder / "pair",
         target_compression=WEIGHTS["target"],
         draft_compression=WEIGHTS["draft"],
+        head=folder / "head",
         announce=announce,
     )
+
+
+def _widen_head(source: Path, out: Path) -> None:
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    weights = load_file(source / "model.safetensors")
+    wide, wide_config = widened_head(weights, LlamaConfig(**config), SHAPES["target"])
+    out.mkdir()
+    save_file(wide, out / "model.safetensors", metadata={"format": "pt"})
+    described = {**wide_config.to_dict(), "architectures": config["architectures"]}
+    (out / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    _set_context(out / "config.json")
 
 
 def _set_context(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def make_llama(width: int, layers: int, seed: int, heads: int = 2) -> Any:
         pad_token_id=0,
     )
     return LlamaForCausalLM(config).half()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_measuring() -> Iterator[None]:
+    """Measure costs by a few passes: how fast a random model is matters to no test of an export."""
+    from outrider.pipelines.model import tuning
+    from outrider.pipelines.speculation import runtime
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(tuning, "PRICED_S", 0.0)
+        monkeypatch.setattr(runtime, "MEASURE_S", 0.2)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from outrider.export.widen import Shape, widened
+from outrider.export.widen import Shape, widened, widened_head
 from outrider.pipelines.errors import InvalidOption
 
 
@@ -83,3 +83,45 @@ def test_the_comparison_sees_a_norm_that_was_not_rescaled(model: LlamaForCausalL
 def test_a_shape_that_cannot_hold_the_model_is_refused(model: LlamaForCausalLM, shape: Shape) -> None:
     with pytest.raises(InvalidOption):
         widened(model, shape)
+
+
+def test_a_widened_head_has_the_logits_and_states_of_the_original() -> None:
+    from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97, draft_vocab_size=31, hidden_size=48, intermediate_size=80, num_hidden_layers=1, head_dim=8,
+        num_attention_heads=6, num_key_value_heads=2, initializer_range=0.3, rms_norm_eps=1e-2,
+    )  # fmt: skip
+    head = LlamaEagle3ForCausalLM(config).eval()
+    with torch.no_grad():
+        for name, weight in head.named_parameters():
+            if "norm" in name:
+                weight.uniform_(0.5, 1.5)
+    weights = {name: weight for name, weight in head.model.state_dict().items() if "embed" not in name}
+    shape = Shape(96, 5, 12, 3, 128)
+    wide_weights, wide_config = widened_head(weights, config, shape)
+    assert Shape.of(wide_config) == Shape(96, 1, 12, 3, 128)
+    wide = LlamaEagle3ForCausalLM(wide_config).eval()
+    wide.model.load_state_dict(wide_weights, strict=False)
+    stream = torch.arange(48) * 2
+    with torch.no_grad():
+        wide.model.embed_tokens.weight.zero_()
+        wide.model.embed_tokens.weight[:, stream] = head.model.embed_tokens.weight
+        ids, states = torch.randint(0, 97, (1, 20)), torch.randn(1, 20, 3, 48)
+        wide_states = torch.zeros(1, 20, 3, 96)
+        wide_states[..., stream] = states
+        seen: list[torch.Tensor] = []
+        outputs = []
+        for each, fed in ((head, states), (wide, wide_states)):
+            each.model.norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+            outputs.append(each(input_ids=ids, hidden_states=fed.flatten(2), use_cache=True).logits)
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(seen[1][..., stream], seen[0], rtol=1e-4, atol=1e-4)
+    assert seen[1].abs().sum() == pytest.approx(float(seen[1][..., stream].abs().sum()), rel=1e-5)
+
+
+def test_a_head_does_not_fit_a_narrower_target() -> None:
+    config = LlamaConfig(hidden_size=48, num_attention_heads=6, num_key_value_heads=2, num_hidden_layers=1)
+    with pytest.raises(InvalidOption, match="hidden_size=24 is less than the model's own 48"):
+        widened_head({"lm_head.weight": torch.zeros(1, 48)}, config, Shape(24, 3, 6, 2, config.intermediate_size))

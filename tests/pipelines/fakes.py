@@ -16,9 +16,10 @@ from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.drafter_set import DrafterSet
-from outrider.pipelines.speculation.drafters import draft_model, grammar, suffix
+from outrider.pipelines.speculation.drafters import draft_model, grammar, head, suffix
 from outrider.pipelines.speculation.drafters.base import Drafter, ModeDrafters
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.planner import Planner
 
 Row = NDArray[np.float32]  # [vocabulary]
@@ -83,6 +84,9 @@ class FakeModel:
                 self._slots[window.blocks[behind // self._block_size], behind % self._block_size] = window.tokens[0]
         return [self._logits(window) for window in windows]
 
+    def hidden_states(self) -> list[Row]:
+        return []
+
     def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> Row:
         start = min(num_cached, len(tokens) - 1)
         return self.forward([Window(tokens[start:], start, blocks)])[0][-1]
@@ -112,7 +116,7 @@ class FakeTokenizer:
 
 
 def acceptance() -> AcceptanceModel:
-    return AcceptanceModel({**grammar.PRIORS, **suffix.PRIORS, **draft_model.PRIORS})
+    return AcceptanceModel({**grammar.PRIORS, **suffix.PRIORS, **draft_model.PRIORS, **head.PRIORS})
 
 
 def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
@@ -120,11 +124,12 @@ def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
 
     def chain(*modes: str) -> ModeDrafters:
         chosen = [drafters[mode] for mode in modes if mode in drafters]
-        texts = tuple(drafter for drafter in chosen if not isinstance(drafter, DraftModel))
-        return ModeDrafters(texts, next((drafter for drafter in chosen if isinstance(drafter, DraftModel)), None))
+        texts = tuple(drafter for drafter in chosen if not isinstance(drafter, (DraftModel, Head)))
+        return ModeDrafters(texts, tuple(drafter for drafter in chosen if isinstance(drafter, (DraftModel, Head))))
 
-    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft")}
-    return {"off": ModeDrafters(), **alone, "chained": chain("suffix", "draft"), "auto": chain("suffix", "draft")}
+    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft", "head")}
+    every = chain("suffix", "draft", "head")
+    return {"off": ModeDrafters(), **alone, "chained": every, "auto": every}
 
 
 def fake_engine(

@@ -28,6 +28,7 @@ FOLDER = Path(__file__).parent
 SUITES = (
     "model/test_rows.py",
     "model/test_paged_model.py",
+    "model/test_taps.py",
     "model/test_partial_sums.py",
     "model/test_exactness.py",
     "engine/test_distribution.py",

@@ -10,12 +10,15 @@ from pathlib import Path
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
 from outrider.pipelines.engine.request import Request
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
-from outrider.pipelines.model.pair import Pair, context_length
+from outrider.pipelines.model.eagle3_model import Eagle3Model, tapped_layers
+from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
+from outrider.pipelines.model.pair import Pair, context_length, num_layers
 from outrider.pipelines.model.tuning import load_target
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import Drafter
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 from outrider.pipelines.speculation.planner import Planner
@@ -35,6 +38,7 @@ NUM_BLOCKS = 320
 class Models:
     target: PagedModel
     draft: PagedModel
+    head: Eagle3Model
     draft_context: int
     tokenizer: Tokenizer
     grammars: Grammars
@@ -43,19 +47,24 @@ class Models:
     def load(cls, folder: Path) -> Models:
         pair = Pair.open(folder)
         assert pair.draft is not None
-        target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True)
-        draft = PagedModel(pair.draft, NUM_BLOCKS, _draft_properties(target.precision, {}), exact=False)
+        assert pair.head is not None
+        taps = tapped_layers(pair.head, num_layers(pair.target))
+        target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True, taps=taps)
+        properties = _draft_properties(target.precision, {})
+        draft = PagedModel(pair.draft, NUM_BLOCKS, properties, exact=False)
+        head = Eagle3Model(pair.head, pair.target, NUM_BLOCKS, properties)
         tokenizer = Tokenizer(pair.target)
-        return cls(target, draft, context_length(pair.draft), tokenizer, Grammars(tokenizer))
+        return cls(target, draft, head, context_length(pair.draft), tokenizer, Grammars(tokenizer))
 
     def served(self, num_blocks: int = NUM_BLOCKS, drafters: Mapping[str, Drafter] | None = None) -> Served:
         """An engine with nothing in its cache."""
-        pools = [BlockPool(num_blocks, BLOCK_SIZE) for _ in range(2)]
+        pools = [BlockPool(num_blocks, BLOCK_SIZE) for _ in range(3)]
         made = acceptance()
         usual = {
             "lookup": PromptLookup(),
             "suffix": Suffix(made),
             "draft": DraftModel(self.draft, pools[1], self.draft_context),
+            "head": Head(self.head, pools[2], self.target.vocabulary_size),
         }
         drafter_set = DrafterSet(mode_drafters(drafters or usual), made, self.target.vocabulary_size)
         planner = Planner(drafter_set, made, replace(COST))

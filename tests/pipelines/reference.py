@@ -13,7 +13,8 @@ from functools import cache
 import regex
 
 from outrider.pipelines.config import GenerationConfig
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.model.target import Window
 
 Logits = Sequence[float]

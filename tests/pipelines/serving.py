@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from outrider.pipelines.config import MODES
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.suffix import Suffix
@@ -32,7 +33,7 @@ def check(request) -> None:
 
 
 # A pass costs little more for many rows, and the draft model little: almost every draft is worth trying.
-COST = CostModel((2, 8, 33), (10.0, 12.0, 20.0), (0.0, 0.0, 0.0), draft_ms=0.3, draft_row_ms=0.01)
+COST = CostModel((2, 8, 33), (10.0, 12.0, 20.0), (0.0, 0.0, 0.0), {"draft_model": DraftCost(0.3, 0.01)})
 
 
 def drafters(seed: int = 0, num_blocks: int = 64) -> tuple[dict, BlockPool]:

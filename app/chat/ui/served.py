@@ -38,9 +38,10 @@ _launching = threading.Lock()
 def bounded_connections(limits: Limits) -> Iterator[None]:
     """Within the block, Gradio launches its server with these limits. It has no option for that."""
     with _launching:
-        kept: Any = http_server.uvicorn
-        http_server.uvicorn = SimpleNamespace(Config=lambda app, **options: config_of(app, limits, **options))
+        module: Any = http_server
+        kept = module.uvicorn
+        module.uvicorn = SimpleNamespace(Config=lambda app, **options: config_of(app, limits, **options))
         try:
             yield
         finally:
-            http_server.uvicorn = kept
+            module.uvicorn = kept

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ...engine.request import Request
 from ..acceptance import Features
@@ -14,7 +17,8 @@ EARLIER_TURN = "earlier_turn"  # the source of what is copied from there, whoeve
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A token that may come next, who says so (or EARLIER_TURN), and what speaks for it."""
+    """A proposed token, the drafter that proposed it (or EARLIER_TURN), and the features from which its acceptance is
+    predicted."""
 
     token: int
     source: str
@@ -22,7 +26,7 @@ class Proposal:
 
 
 def source_of(drafter: str, position: int, request: Request) -> str:
-    """Whom a token is owed to that a drafter copies from a position of a request."""
+    """The source to record for a token copied from `position`: EARLIER_TURN, or the drafter's name."""
     return EARLIER_TURN if position < request.num_earlier_tokens else drafter
 
 
@@ -32,9 +36,8 @@ class Drafter(Protocol):
     name: str
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
-        """What may follow `request.tokens` and `ahead`, token by token, each on the condition that those before it
-        are right. It ends where nothing suggests itself. Work is done only for proposals that are taken.
-        """
+        """Proposals for the tokens behind `request.tokens` and `ahead`, lazily; each assumes that those before it are
+        accepted. Ends where there is nothing to propose."""
         ...
 
     def release(self, request: Request) -> None:
@@ -44,7 +47,7 @@ class Drafter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a draft model thinks of a place in a draft: its own proposal, and its log-odds for the token there."""
+    """A model's result at one position of a draft: its own proposal, and its log-odds for the drafted token."""
 
     proposal: Proposal
     log_odds: float
@@ -54,14 +57,19 @@ Wanted: TypeAlias = Sequence[tuple[Request, Sequence[int]]]  # requests, and the
 
 
 class ModelDrafter(Drafter, Protocol):
-    """A drafter that runs a model, whose passes cost time and can serve several requests."""
+    """A drafter that runs a model, whose passes cost time and can serve several requests.
+
+    reads_ahead: whether it reads several tokens ahead of a request in one pass; otherwise each takes a pass.
+    """
+
+    reads_ahead: bool
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
         """The next proposal behind each request's tokens and those ahead of them, all in one pass."""
         ...
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
-        """The same for each token ahead, and behind the last: what it thinks of it, if those before are right."""
+        """A score for every token ahead, and one for the position behind the last."""
         ...
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
@@ -69,13 +77,24 @@ class ModelDrafter(Drafter, Protocol):
         ...
 
 
+@runtime_checkable
+class StatesReader(Protocol):
+    """A drafter that drafts from the target's hidden states."""
+
+    def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
+        """Take the target's hidden states of a request's tokens from position `start` on, float32 [tokens, taps *
+        width], in memory that the next pass overwrites. They are all of the accepted tokens; what was taken from
+        `start` on before is void."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ModeDrafters:
-    """Who drafts in a mode: those who read the texts, and behind them a model."""
+    """Who drafts in a mode: those that read the texts, and behind them one of the models."""
 
     texts: tuple[Drafter, ...] = ()
-    model: ModelDrafter | None = None
+    models: tuple[ModelDrafter, ...] = ()
 
     @property
     def drafters(self) -> tuple[Drafter, ...]:
-        return self.texts if self.model is None else (*self.texts, self.model)
+        return (*self.texts, *self.models)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
-import numpy as np
-
-from ...config import GenerationConfig
 from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
-from ...engine.sampling import Logits, choose_token
+from ...engine.sampling import Logits
 from ...model.target import PREFILL_ROWS, Target, Window, prefill
-from ..acceptance import Features
 from .base import Proposal, Score, Wanted
+from .scoring import score, scores
 
-SUREST = 8.0  # log-odds of a proposal are cut here
-LEAST = 1e-9  # share of the likeliest token's probability that is not told from none
 REACH = 256  # tokens of a text that the model is fed to begin with, at most
 
-# Weights of a proposal's features, bias first, to begin with. The model's own odds are taken at their word where it
-# takes the likeliest token. Where it samples, the shared noise makes the target agree more often than they say.
+# Initial weights, bias first. In greedy decoding the model's log-odds are used almost as they are; where it samples,
+# the shared noise makes the target agree more often than they say.
 PRIORS = {"draft_model": (0.7, 1.8, 0.0), "draft_model sampled": (0.4, 0.4, 0.0)}
 
 
@@ -42,10 +35,11 @@ class DraftModel:
     their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). It runs only for proposals
     that are taken; what it missed is fed in one pass. Of a long text that is the last `reach` tokens, as what lies far
     back helps a small model little and costs much (Sun et al., TriForce, arXiv 2404.11912); with them it begins anew
-    where its context is full. Where its cache is full it proposes nothing, nor once it is `given_up`.
+    where its context is full. Where its cache is full it proposes nothing.
     """
 
     name = "draft_model"
+    reads_ahead = True
 
     def __init__(self, model: Target, pool: BlockPool, max_context: int, reach: int = REACH) -> None:
         self._model = model
@@ -53,7 +47,6 @@ class DraftModel:
         self._max_context = max_context
         self._reach = min(reach, max_context // 2)
         self._progress: dict[Request, _Progress] = {}
-        self.given_up = False
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
         ahead = list(ahead)
@@ -63,15 +56,11 @@ class DraftModel:
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
         rows = zip(wanted, self._run(wanted, 1), strict=True)
-        return [None if logits is None else self._score(*each, None, logits[0]).proposal for each, logits in rows]
+        return [None if logits is None else score(self.name, *each, None, logits[0]).proposal for each, logits in rows]
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
         rows = zip(wanted, self._run(wanted, None), strict=True)
-        return [None if logits is None else self._scores(*each, logits) for each, logits in rows]
-
-    def _scores(self, request: Request, ahead: Sequence[int], logits: Sequence[Logits]) -> list[Score]:
-        rows = zip_longest(logits, ahead)  # behind the last token, none is there yet
-        return [self._score(request, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
+        return [None if logits is None else scores(self.name, *each, logits) for each, logits in rows]
 
     def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
         """The last `num_rows` logits behind each request and what is ahead of it, or those of all that is ahead."""
@@ -99,16 +88,6 @@ class DraftModel:
             self._pool.publish(progress.table, text, len(text))
         return [list(logits[i]) if i in logits else None for i in range(len(wanted))]
 
-    def _score(self, request: Request, ahead: Sequence[int], there: int | None, logits: Logits) -> Score:
-        """On the token that is there, or where none is, on its own."""
-        tokens, config = [*request.tokens, *ahead], request.config
-        logits = request.restricted(logits, ahead)
-        own = choose_token(logits, tokens, request.num_prompt_tokens, config, request.answer)
-        odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
-        kind = self.name if config.greedy else f"{self.name} sampled"
-        features = (odds / 2, math.log2(1 + len(ahead)) / 4)
-        return Score(Proposal(own, self.name, Features(kind, features)), odds_there)
-
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
         begin, cached = self._known(request, ahead)
         return max(1, len(request.tokens) + len(ahead) - begin - cached)
@@ -131,8 +110,6 @@ class DraftModel:
 
     def _prepared(self, request: Request, ahead: Sequence[int]) -> _Progress | None:
         """A request's cache with room for a draft; None where there is none."""
-        if self.given_up:
-            return None
         begin, _ = self._known(request, ahead)
         progress, text = self._progress.get(request), request.tokens[begin:]
         num_slots = len(text) + len(ahead)
@@ -162,13 +139,3 @@ def _common_length(left: list[int], right: list[int]) -> int:
         else:
             different = middle
     return same
-
-
-def _log_odds(logits: Logits, tokens: Sequence[int], config: GenerationConfig) -> list[float]:
-    """How sure the model itself is of each token, at the temperature asked for: log p / (1 - p), within SUREST."""
-    scores = logits if config.greedy else logits / np.float32(config.temperature)
-    highest = scores.max()
-    total = float(np.exp(scores - highest).sum())
-    shares = [math.exp(float(scores[token] - highest)) for token in tokens]
-    odds = [math.log(max(share, LEAST) / max(total - share, LEAST)) for share in shares]
-    return [min(SUREST, max(-SUREST, each)) for each in odds]

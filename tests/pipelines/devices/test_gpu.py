@@ -14,6 +14,7 @@ from outrider.pipelines import LLMPipeline, StructuredOutputConfig, UnsupportedD
 from outrider.pipelines.devices import devices
 from outrider.pipelines.devices.gpu_model import GpuPagedModel
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.on_gpu import gpu_present
 from tests.on_npu import OnCpu
 
@@ -203,7 +204,7 @@ def test_without_its_draft_model_an_answer_goes_on_if_that_fails_on_the_way(with
 def test_a_draft_model_that_loses_time_on_its_device_is_said(
     embedded_pair, monkeypatch, caplog, cache, draft_ms, is_said
 ):
-    cost = CostModel((1, 2, 9, 33), (4.0, 4.5, 9.0, 30.0), (0.0,) * 4, draft_ms=draft_ms)
+    cost = CostModel((1, 2, 9, 33), (4.0, 4.5, 9.0, 30.0), (0.0,) * 4, {"draft_model": DraftCost(draft_ms)})
     monkeypatch.setattr(CostModel, "measure", lambda *args, **options: cost)
     with gpu_present(), caplog.at_level(logging.WARNING):
         LLMPipeline(embedded_pair, draft_device="GPU", exact=False, cache_tokens=2048).speculation.measure()

@@ -17,7 +17,7 @@ from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.devices import gpu_model
 from outrider.pipelines.devices.gpu_model import GpuPagedModel
 from outrider.pipelines.errors import InvalidOption, UnsupportedDevice, UnsupportedModel
-from outrider.pipelines.model.paged_model import BLOCK_SIZE
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.model.processor import limited_properties
 from outrider.pipelines.model.target import ANY_ROWS, Rows, Window
 from tests.on_gpu import HostContext

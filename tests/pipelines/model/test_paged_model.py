@@ -14,7 +14,8 @@ import pytest
 from openvino import opset15 as ops
 
 from outrider.pipelines.errors import BrokenPair, InvalidOption, UnsupportedModel
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.model.processor import limited_properties
 from outrider.pipelines.model.target import Window, prefill
 

@@ -11,7 +11,8 @@ import pytest
 
 from outrider.pipelines.model import exactness
 from outrider.pipelines.model.exactness import exact_rows, find_rows, is_exact
-from outrider.pipelines.model.paged_model import BLOCK_SIZE, PagedModel
+from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.model.target import Rows, Window
 
 from ..fakes import FakeModel, random_rule

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from outrider.pipelines.speculation.acceptance import AcceptanceModel, Features
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters, Proposal, Score
 from outrider.pipelines.speculation.planner import Planner
@@ -58,6 +59,7 @@ class Writing(Offering):
     A pass takes `slowness` times what `cost` was told that it takes, by the `clock` of the model itself.
     """
 
+    reads_ahead = True
     num_passes = 0
     clock_s = 0.0
     slowness = 1.0
@@ -87,8 +89,8 @@ class Writing(Offering):
         self.num_passes += 1
         if self.cost is not None:
             quick = replace(self.cost)  # which has learnt nothing
-            took_ms = quick.draft_pass_ms(len(wanted))
-            took_ms += sum(quick.feeding_ms(self.num_behind(*each) - 1) for each in wanted)
+            took_ms = quick.of_draft(self.name).pass_ms(len(wanted))
+            took_ms += sum(quick.of_draft(self.name).feeding_ms(self.num_behind(*each) - 1) for each in wanted)
             self.clock_s += self.slowness * took_ms / 1e3
 
 
@@ -108,7 +110,7 @@ class Behind(Writing):
 
 
 def cost_of(base: list[float], draft_ms: float = 0.0) -> CostModel:
-    return CostModel(ROWS, tuple(base), (0.0,) * len(ROWS), draft_ms=draft_ms)
+    return CostModel(ROWS, tuple(base), (0.0,) * len(ROWS), {"draft_model": DraftCost(draft_ms)})
 
 
 def draft_of(**options) -> Draft:
@@ -121,14 +123,14 @@ def stopped() -> float:
 
 
 def planner_of(
-    cost: CostModel | None, text: Offering, model: Writing | None = None, clock: Callable[[], float] = stopped
+    cost: CostModel | None, text: Offering, *models: Writing | None, clock: Callable[[], float] = stopped
 ) -> Planner:
-    both = ModeDrafters((text,), model)
+    there = tuple(model for model in models if model is not None)
+    both = ModeDrafters((text,), there)
     modes = {"off": ModeDrafters(), "suffix": ModeDrafters((text,)), "chained": both, "auto": both}
-    if model is None:
-        return Planner(DrafterSet(modes, Odds(), 12), Odds(), cost, clock)
-    model.cost = cost
-    return Planner(DrafterSet(modes, Odds(), 12, model.clock), Odds(), cost, clock)
+    for model in there:
+        model.cost = cost
+    return Planner(DrafterSet(modes, Odds(), 12, lambda: sum(model.clock() for model in there)), Odds(), cost, clock)
 
 
 FLAT = st.floats(0.05, 10).map(lambda pass_ms: [pass_ms] * len(ROWS))  # as on an NPU

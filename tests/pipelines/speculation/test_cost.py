@@ -20,8 +20,9 @@ from outrider.pipelines.model.pair import Pair
 from outrider.pipelines.model.profile import measured_cost, profile_path
 from outrider.pipelines.model.timing import NoMeasurement
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_cost import DraftCost
 
-MODEL = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), draft_ms=2.0, draft_row_ms=0.1)
+MODEL = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), {"draft_model": DraftCost(2.0, 0.1)})
 
 
 class Clock:
@@ -56,31 +57,31 @@ def test_measuring_finds_what_passes_take(monkeypatch):
     draft = Clock(monkeypatch, lambda rows, context: 3 + 0.25 * rows)
     draft.run = lambda rows, context: clock.__setattr__("now", clock.now + draft.takes(rows, context) / 1e3)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
-    made = CostModel.measure(clock.run, draft.run, 4096)
+    made = CostModel.measure(clock.run, {"draft_model": draft.run}, 4096)
     for rows, context in ((2, 0), (5, 300), (20, 1500), (33, 1900)):
         assert made.pass_ms([(rows, context)]) == pytest.approx(clock.takes(rows, context), rel=1e-6)
-    assert made.draft_ms == pytest.approx(3.25)
-    assert made.draft_row_ms == pytest.approx(0.25)
-    assert made.draft_context_ms == pytest.approx(0)
+    assert made.of_draft("draft_model").token_ms == pytest.approx(3.25)
+    assert made.of_draft("draft_model").row_ms == pytest.approx(0.25)
+    assert made.of_draft("draft_model").context_ms == pytest.approx(0)
 
 
 @given(st.integers(0, 3000))
 def test_feeding_the_draft_model_takes_each_tokens_own_time_and_that_for_those_before_it(num_tokens):
-    model = CostModel((2, 4), (10.0, 11.0), (0.0, 0.0), draft_ms=2.0, draft_row_ms=0.1, draft_context_ms=0.001)
+    model = CostModel((2, 4), (10.0, 11.0), (0.0, 0.0), {"draft_model": DraftCost(2.0, 0.1, 0.001)})
     expected = sum(0.1 + 0.001 * (position + 0.5) for position in range(num_tokens))
-    assert model.feeding_ms(num_tokens) == pytest.approx(expected)
+    assert model.of_draft("draft_model").feeding_ms(num_tokens) == pytest.approx(expected)
 
 
 def test_what_context_adds_to_the_draft_models_time_is_measured(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: 3 + rows * (0.25 + 0.0001 * context))
-    made = CostModel.measure(clock.run, clock.run, 4096)
-    assert made.draft_context_ms == pytest.approx(0.0001, rel=0.02)
-    assert made.feeding_ms(2000) == pytest.approx(2000 * (0.25 + 0.0001 * 1000), rel=0.02)
+    made = CostModel.measure(clock.run, {"draft_model": clock.run}, 4096)
+    assert made.of_draft("draft_model").context_ms == pytest.approx(0.0001, rel=0.02)
+    assert made.of_draft("draft_model").feeding_ms(2000) == pytest.approx(2000 * (0.25 + 0.0001 * 1000), rel=0.02)
 
 
 def test_a_single_row_may_cost_much_less_over_a_long_context_than_two(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: 20 + rows + 0.01 * context * (1 if rows == 1 else 4))
-    made = CostModel.measure(clock.run, None, 4096, least_rows=1)
+    made = CostModel.measure(clock.run, {}, 4096, least_rows=1)
     for rows in (1, 2, 3, 5, 33):
         assert made.pass_ms([(rows, 3600)]) == pytest.approx(clock.takes(rows, 3600), rel=1e-6)
 
@@ -91,7 +92,7 @@ def test_more_rows_never_cost_less_though_the_clock_said_so(seed):
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Clock(monkeypatch, lambda rows, context: (20 + rows + 0.004 * context) * rng.uniform(1, 1.15))
-        made = CostModel.measure(clock.run, None, 4096)
+        made = CostModel.measure(clock.run, {}, 4096)
     for context in (0, 2000, 4000):
         assert all(made.pass_ms([(n + 1, context)]) >= made.pass_ms([(n, context)]) - 1e-9 for n in range(2, 40))
     for rows in (64, 96, 160, 256):
@@ -104,7 +105,7 @@ def test_it_is_found_out_whether_a_begun_tile_costs_a_whole_one(monkeypatch, is_
         return 20 + 2 * (rows + -rows % 32 if is_tiled and rows > 64 else rows)
 
     clock = Clock(monkeypatch, takes)
-    made = CostModel.measure(clock.run, None, 4096)
+    made = CostModel.measure(clock.run, {}, 4096)
     assert made.is_tiled == is_tiled
     for rows in (33, 64, 65, 80, 96, 97, 150):
         assert made.pass_ms([(rows, 0)]) == pytest.approx(takes(rows, 0))
@@ -119,20 +120,20 @@ def test_it_is_found_out_whether_a_begun_tile_costs_a_whole_one(monkeypatch, is_
 def test_a_short_context_is_measured_within_its_bounds(monkeypatch):
     asked = []
     clock = Clock(monkeypatch, lambda rows, context: asked.append(rows + context) or 5.0 + rows)
-    CostModel.measure(clock.run, clock.run, 20)
+    CostModel.measure(clock.run, {"draft_model": clock.run}, 20)
     assert max(asked) <= 20
 
 
 @pytest.mark.parametrize("takes", [lambda rows, context: 0.0, lambda rows, context: -3.0], ids=["zero", "negative"])
 def test_times_that_cannot_be_are_no_measurement(monkeypatch, takes):
     with pytest.raises(NoMeasurement):
-        CostModel.measure(Clock(monkeypatch, takes).run, None, 4096)
+        CostModel.measure(Clock(monkeypatch, takes).run, {}, 4096)
 
 
 def test_wild_times_are_no_measurement(monkeypatch):
     times = (1.05**n for n in itertools.count())
     with pytest.raises(NoMeasurement, match="took"):
-        CostModel.measure(Clock(monkeypatch, lambda rows, context: next(times)).run, None, 4096)
+        CostModel.measure(Clock(monkeypatch, lambda rows, context: next(times)).run, {}, 4096)
 
 
 def test_passes_that_were_quick_but_once_are_tried_until_they_are_again(monkeypatch):
@@ -142,7 +143,7 @@ def test_passes_that_were_quick_but_once_are_tried_until_they_are_again(monkeypa
         tried[rows, context] += 1
         return (10 + rows) * (1 if rows != 4 or tried[rows, context] in (2, 60) else 5)
 
-    made = CostModel.measure(Clock(monkeypatch, takes).run, None, 4096)
+    made = CostModel.measure(Clock(monkeypatch, takes).run, {}, 4096)
     assert made.pass_ms([(4, 0)]) == pytest.approx(14)
     assert max(tried.values()) == 60
 
@@ -150,13 +151,13 @@ def test_passes_that_were_quick_but_once_are_tried_until_they_are_again(monkeypa
 def test_the_time_of_a_pass_on_a_machine_that_is_often_busy_is_that_of_the_quiet_moments(monkeypatch):
     rng = random.Random(2)
     clock = Clock(monkeypatch, lambda rows, context: (10 + rows) * rng.choice([1.0, 1.0, 3.0, 9.0]))
-    made = CostModel.measure(clock.run, None, 4096)
+    made = CostModel.measure(clock.run, {}, 4096)
     assert made.pass_ms([(5, 0)]) == pytest.approx(15)
 
 
 def test_a_burst_of_noise_does_not_make_some_rows_dear(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: (10 + rows) * (2 if 0.3 < clock.now < 0.9 else 1))
-    made = CostModel.measure(clock.run, None, 4096)
+    made = CostModel.measure(clock.run, {}, 4096)
     for rows in range(2, 34):
         assert made.pass_ms([(rows, 0)]) == pytest.approx(10 + rows)
 
@@ -232,12 +233,12 @@ def test_more_rows_never_cost_less_whatever_the_passes_take(seed):
 def test_rows_that_seem_to_cost_nothing_are_no_measurement(monkeypatch):
     """Else whatever is drafted would seem free, for good: nothing shows then what rows cost."""
     with pytest.raises(NoMeasurement, match="no longer than one of 2"):
-        CostModel.measure(Clock(monkeypatch, lambda rows, context: 20 + 0.003 * context).run, None, 4096)
+        CostModel.measure(Clock(monkeypatch, lambda rows, context: 20 + 0.003 * context).run, {}, 4096)
 
 
 def test_what_is_kept_is_what_was_measured(tmp_path):
     path = tmp_path / "deep" / "cost.json"
-    model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), draft_ms=2.0, draft_row_ms=0.1)
+    model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), {"draft_model": DraftCost(2.0, 0.1)})
     model.observe([(2, 0)], 50.0)
     model.save(path)
     assert CostModel.load(path) == MODEL
@@ -245,8 +246,9 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
 
 
 GOOD = {
-    "format": 9, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0], "draft_ms": 1.0, "draft_row_ms": 0.0,
-    "draft_context_ms": 0.0, "is_tiled": False, "base_doubt": [], "context_doubt": [0.0, 0.5],
+    "format": 10, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0],
+    "drafts": {"head": {"token_ms": 1.0, "row_ms": 0.0, "context_ms": 0.0}}, "is_tiled": False,
+    "base_doubt": [], "context_doubt": [0.0, 0.5],
 }  # fmt: skip
 
 
@@ -256,13 +258,13 @@ GOOD = {
         "", "{", "[]", "null", "7", json.dumps({**GOOD, "format": 0}), json.dumps({**GOOD, "rows": [4, 2]}),
         json.dumps({**GOOD, "rows": [2]}), json.dumps({**GOOD, "base_ms": [0.0, 2.0]}),
         json.dumps({**GOOD, "base_ms": [2.0, 1.0]}), json.dumps({**GOOD, "context_ms": [0.2, 0.1]}),
-        json.dumps({**GOOD, "base_ms": [1.0, "x"]}), json.dumps({**GOOD, "draft_ms": -1.0}),
+        json.dumps({**GOOD, "base_ms": [1.0, "x"]}), json.dumps({**GOOD, "drafts": {"head": {"token_ms": -1.0}}}),
         json.dumps({**GOOD, "context_ms": [-1.0, 0.0]}), json.dumps({**GOOD, "base_ms": [1.0, float("inf")]}),
         json.dumps({**GOOD, "base_ms": [1.0, float("nan")]}), json.dumps({**GOOD, "more": 1}),
         json.dumps({**GOOD, "is_tiled": 1}), json.dumps({**GOOD, "format": 1}),
         json.dumps({name: value for name, value in GOOD.items() if name != "rows"}), "\x00\xff",
-        json.dumps({name: value for name, value in GOOD.items() if name != "draft_ms"}),
-        json.dumps({**GOOD, "rows": [2.5, 4]}), json.dumps({**GOOD, "draft_ms": "1"}),
+        json.dumps({name: value for name, value in GOOD.items() if name != "drafts"}),
+        json.dumps({**GOOD, "rows": [2.5, 4]}), json.dumps({**GOOD, "drafts": {"head": {"token_ms": "1"}}}),
         json.dumps({**GOOD, "base_doubt": [0.1]}), json.dumps({**GOOD, "context_doubt": [0.1, -1.0]}),
     ],
 )  # fmt: skip

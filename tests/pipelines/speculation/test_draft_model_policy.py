@@ -6,8 +6,10 @@ import math
 
 import pytest
 
+from outrider.pipelines.speculation import draft_model_policy
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.loss_budget import TOLERANCE
 
 from ..fakes import new_request
@@ -42,7 +44,7 @@ def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     draft = draft_of(mode=mode)
     drafters = Offering("suffix", {draft.request: text}), Writing("draft_model", {draft.request: model})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
-    planner._model_policy.expected = 0.8 if model[0] > 0.9 else 0.05
+    planner._policies[0].expected = 0.8 if model[0] > 0.9 else 0.05
     planner.draft([draft])
     assert draft.sources == expected
 
@@ -111,10 +113,10 @@ def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers
     """However long the prompt was."""
     draft = Draft(new_request([1] * 4000, 99, mode="auto", num_assistant_tokens=None), 3999, 32)
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.1)
-    cost.draft_row_ms = 0.05
+    cost.drafts["draft_model"].row_ms = 0.05
     model = Behind("draft_model", {draft.request: [0.99] * 32}, 1000)
     planner = planner_of(cost, Offering("suffix", {draft.request: []}), model)
-    planner._model_policy.expected = 0.99
+    planner._policies[0].expected = 0.99
     for _ in range(num_written):
         planner.observe([draft], [[3]], None)
     planner.draft([draft])
@@ -126,10 +128,10 @@ def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(e
     """Not at once, as the answer may end; and not at all where it would have brought nothing, or texts offer more."""
     draft = draft_of(mode="chained")
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0)
-    cost.draft_row_ms = 0.1
+    cost.drafts["draft_model"].row_ms = 0.1
     model = Behind("draft_model", {draft.request: [estimate] * 32}, 250)
     planner = planner_of(cost, Offering("suffix", {draft.request: [0.9] * text}), model)
-    planner._model_policy.expected = estimate
+    planner._policies[0].expected = estimate
     asked = []
     for n in range(20):
         draft.cut(0)
@@ -181,9 +183,9 @@ def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_scored):
     text = Offering("suffix", {draft.request: [0.8, 0.8, *[0.99] * 8]})
     model = Reading("draft_model", {draft.request: [0.9] * 10})
     cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
-    cost.draft_row_ms = draft_row_ms
+    cost.drafts["draft_model"].row_ms = draft_row_ms
     planner = planner_of(cost, text, model)
-    planner._model_policy.expected = 0.5
+    planner._policies[0].expected = 0.5
     planner.draft([draft])
     assert model.lengths == [num_scored]
     assert draft.sources[:10] == ["suffix"] * 10
@@ -195,7 +197,7 @@ def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(budget_ms
     draft = draft_of()
     text = Offering("suffix", {draft.request: [0.5] * 8})
     cost = cost_of([10, 10.01, 10.02, 10.03, 10.04, 10.1], draft_ms=1.0)
-    cost.draft_row_ms = 0.2
+    cost.drafts["draft_model"].row_ms = 0.2
     model = Reading("draft_model", {draft.request: [0.9] * 10})
     planner = planner_of(cost, text, model)
     budget = planner._budget(cost, draft, [draft], cost.pass_ms([(1, draft.context)]))
@@ -213,7 +215,7 @@ def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, d
     text = Offering("suffix", {draft.request: [sure] * 3})
     model = Writing("draft_model", {draft.request: [0.9, 0.1]})
     planner = planner_of(cost_of([10, 10.2, 10.4, 11, 12, 20], draft_ms=draft_ms), text, model)
-    planner._model_policy.expected = 0.1
+    planner._policies[0].expected = 0.1
     planner.draft([draft])
     assert draft.tokens == [7] * 3
     assert set(draft.sources) == {"suffix"}
@@ -221,7 +223,8 @@ def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, d
 
 def dear_first() -> CostModel:
     """Of passes in which the second row takes as long as the first, and the next ones little."""
-    return CostModel((1, 2, 3, 4, 6, 33), (10.0, 20.0, 21.0, 22.0, 24.0, 50.0), (0.0,) * 6, draft_ms=1.0)
+    base_ms = (10.0, 20.0, 21.0, 22.0, 24.0, 50.0)
+    return CostModel((1, 2, 3, 4, 6, 33), base_ms, (0.0,) * 6, {"draft_model": DraftCost(1.0)})
 
 
 @pytest.mark.parametrize("missed", [0, 20])
@@ -229,7 +232,7 @@ def test_a_draft_model_is_not_asked_where_no_draft_of_it_can_be_afforded(missed)
     """The first row of a draft takes nearly a pass, and what may be lost is less, though the model itself is cheap."""
     draft = draft_of()
     cost = dear_first()
-    cost.draft_row_ms = 0.1
+    cost.drafts["draft_model"].row_ms = 0.1
     model = Behind("draft_model", {draft.request: [0.95] * 32}, missed)
     planner = planner_of(cost, Offering("suffix", {draft.request: []}), model)
     budget = planner._budget(cost, draft, [draft], 10.0)
@@ -292,7 +295,7 @@ def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again
             model.num_full -= 1
     assert num_without >= num_full
     assert model.num_refused <= 1 + math.log2(1 + num_full)
-    assert planner._model_policy._backoffs == {}, "the next time it waits for one pass"
+    assert planner._policies[0]._backoffs == {}, "the next time it waits for one pass"
 
 
 def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_with_the_answer():
@@ -305,7 +308,7 @@ def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_
         planner.draft([draft])
     assert model.num_refused <= 10
     planner.release(draft.request)
-    assert planner._model_policy._backoffs == {}
+    assert planner._policies[0]._backoffs == {}
 
 
 def answer(planner, draft) -> None:
@@ -354,3 +357,54 @@ def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, dr
         plain_ms += draft.rows * cost.pass_ms([(1, 0)])
         lost_ms += cost.pass_ms([(draft.rows, 0)]) - draft.rows * cost.pass_ms([(1, 0)])
     assert lost_ms + 1e3 * model.clock_s < TOLERANCE * plain_ms
+
+
+def two_models(draft_ms: float, head_ms: float, draft_odds: float, head_odds: float):
+    """A draft model and a head with nothing beside them, and a request for both."""
+    draft = draft_of()
+    model = Writing("draft_model", {draft.request: [draft_odds] * 32})
+    head = Writing("head", {draft.request: [head_odds] * 32})
+    cost = cost_of([10, 10.5, 11, 11.5, 12, 20])
+    cost.drafts = {"draft_model": DraftCost(draft_ms), "head": DraftCost(head_ms)}
+    planner = planner_of(cost, Offering("suffix", {draft.request: []}), model, head)
+    return planner, draft, model, head
+
+
+@pytest.mark.parametrize(
+    ("draft_ms", "head_ms", "draft_odds", "head_odds", "better"),
+    [
+        (2.0, 0.5, 0.7, 0.7, "head"),
+        (0.5, 2.0, 0.7, 0.7, "draft_model"),
+        (1.0, 1.0, 0.3, 0.9, "head"),
+        (0.5, 1.0, 0.9, 0.3, "draft_model"),
+    ],
+)
+def test_of_two_models_the_one_that_pays_more_drafts_and_the_other_is_tried_now_and_then(
+    draft_ms, head_ms, draft_odds, head_odds, better
+):
+    planner, draft, *models = two_models(draft_ms, head_ms, draft_odds, head_odds)
+    for _ in range(60):
+        answer(planner, draft)
+    asked = {model.name: model.num_passes for model in models}
+    for _ in range(200):
+        answer(planner, draft)
+    asked = {model.name: model.num_passes - asked[model.name] for model in models}
+    other = sum(asked.values()) - asked[better]
+    assert asked[better] >= 180
+    assert other <= 0.1 * asked[better]
+
+
+def test_a_model_that_gets_better_than_the_other_takes_its_place(monkeypatch):
+    monkeypatch.setattr(draft_model_policy, "RECOVER", 0.01)
+    planner, draft, model, head = two_models(1.0, 1.0, 0.6, 0.1)
+    for _ in range(60):
+        answer(planner, draft)
+    head.odds[draft.request] = [0.95] * 32
+    before = head.num_passes
+    for _ in range(250):
+        answer(planner, draft)
+    assert head.num_passes > before, "it was never tried again"
+    before = head.num_passes, model.num_passes
+    for _ in range(60):
+        answer(planner, draft)
+    assert head.num_passes - before[0] > 60 > model.num_passes - before[1]

@@ -25,14 +25,15 @@ class Failing(Writing):
 
 
 def made(texts=(), model=None) -> DrafterSet:
-    return DrafterSet({"auto": ModeDrafters(tuple(texts), model)}, Odds(), 12)
+    return DrafterSet({"auto": ModeDrafters(tuple(texts), () if model is None else (model,))}, Odds(), 12)
 
 
 def asked(drafter_set, use, drafts):
     """What the draft model answers, by the way in which it is used."""
     for draft in drafts:
         draft.num_scored = len(draft.proposals)
-    return drafter_set.generated(drafts) if use == "generate" else drafter_set.score(drafts)
+    ask = drafter_set.generated if use == "generate" else drafter_set.score
+    return ask(*drafter_set.models, drafts)
 
 
 USES = pytest.mark.parametrize("use", ["generate", "score"])
@@ -46,11 +47,11 @@ def test_only_the_request_that_breaks_a_pass_of_the_draft_model_loses_it(use, ca
     drafter_set = made(model=model)
     answers = asked(drafter_set, use, drafts)
     assert [answer is None for answer in answers] == [False, False, True, False, False]
-    assert [drafter_set.can_ask_model(draft) for draft in drafts] == [True, True, False, True, True]
+    assert [drafter_set.can_ask(drafter_set.models[0], draft) for draft in drafts] == [True, True, False, True, True]
     assert model.num_passes == 1 + len(drafts)
     assert "draft_model failed" in caplog.text
     assert "this model is broken" in caplog.text
-    others = [draft for draft in drafts if drafter_set.can_ask_model(draft)]
+    others = [draft for draft in drafts if drafter_set.can_ask(drafter_set.models[0], draft)]
     assert None not in asked(drafter_set, use, others)
     assert model.num_passes == 2 + len(drafts), "nobody is tried alone again"
     drafter_set.release(victim)
@@ -63,7 +64,7 @@ def test_a_draft_model_that_fails_for_several_but_for_none_alone_is_left_out_of_
     drafts = [draft_of() for _ in range(3)]
     drafter_set = made(model=Failing(drafts, lambda requests: len(requests) > 1))
     assert asked(drafter_set, use, drafts) == [None] * 3
-    assert not any(drafter_set.can_ask_model(draft) for draft in drafts)
+    assert not any(drafter_set.can_ask(drafter_set.models[0], draft) for draft in drafts)
 
 
 @USES
@@ -72,7 +73,7 @@ def test_a_draft_model_that_always_fails_is_tried_once_for_each_request(use):
     model = Failing(drafts, lambda requests: True)
     drafter_set = made(model=model)
     assert asked(drafter_set, use, drafts) == [None] * 3
-    assert not any(drafter_set.can_ask_model(draft) for draft in drafts)
+    assert not any(drafter_set.can_ask(drafter_set.models[0], draft) for draft in drafts)
     assert model.num_passes == 4
 
 
@@ -83,7 +84,7 @@ def test_a_draft_model_of_too_few_answers_is_one_that_fails(use, monkeypatch):
     monkeypatch.setattr(model, use, lambda wanted: [])
     drafter_set = made(model=model)
     assert asked(drafter_set, use, drafts) == [None] * 2
-    assert not any(drafter_set.can_ask_model(draft) for draft in drafts)
+    assert not any(drafter_set.can_ask(drafter_set.models[0], draft) for draft in drafts)
 
 
 def test_one_drafters_failure_leaves_the_others_at_work():
@@ -94,7 +95,7 @@ def test_one_drafters_failure_leaves_the_others_at_work():
     for _ in range(2):
         assert [proposal.source for proposal in drafter_set.surest(draft)] == ["suffix"] * 3
         assert [p.source for p in drafter_set.chained(draft)] == ["suffix"] * 3 + ["draft_model"] * 6
-        assert drafter_set.can_ask_model(draft)
+        assert drafter_set.can_ask(drafter_set.models[0], draft)
 
 
 def test_a_draft_model_that_fails_leaves_the_texts_at_work():
@@ -117,7 +118,7 @@ def test_time_is_told_by_the_clock_that_was_given():
     draft = draft_of()
     model = Writing("draft_model", {draft.request: [0.9] * 9})
     model.cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=250.0)
-    drafter_set = DrafterSet({"auto": ModeDrafters(model=model)}, Odds(), 12, model.clock)
-    drafter_set.generated([draft])
-    drafter_set.score([draft])
+    drafter_set = DrafterSet({"auto": ModeDrafters(models=(model,))}, Odds(), 12, model.clock)
+    drafter_set.generated(model, [draft])
+    drafter_set.score(model, [draft])
     assert drafter_set.model_s == pytest.approx(0.5)

@@ -18,12 +18,12 @@ SHARES = st.floats(0.01, 1)
 @given(BASES, st.lists(SHARES, min_size=1, max_size=10), SHARES, st.floats(0, 0.3), st.integers(1, 9), st.data())
 def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected, rate, rows, data):
     cost, draft = cost_of(base, draft_ms=data.draw(SHARES)), draft_of()
-    cost.draft_row_ms = data.draw(SHARES)
+    cost.drafts["draft_model"].row_ms = data.draw(SHARES)
     for estimate in estimates:
         draft.take(Proposal(7, "suffix", Features("suffix")), draft.probability * estimate)
     n, probabilities = len(estimates), [1.0, *draft.probabilities]
     length = data.draw(st.integers(0, n))
-    gain = ExpectedGain(cost, rate, expected)
+    gain = ExpectedGain(cost, cost.of_draft("draft_model"), rate, expected)
 
     def price(num_rows: int) -> float:
         """Of so many rows of the draft, in tokens."""
@@ -42,7 +42,7 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
 
     def of_scoring(num_scored: int) -> float:
         found = max(brings(num_scored, num_taken) for num_taken in (num_scored, n))
-        fed_ms = cost.draft_pass_ms(1) + cost.feeding_ms(num_scored)
+        fed_ms = cost.of_draft("draft_model").pass_ms(1) + cost.of_draft("draft_model").feeding_ms(num_scored)
         return FOUND * found + (1 - FOUND) * brings(0, length) - rate * fed_ms
 
     found, num_scored = gain.of_scoring(draft, length, rows, 1, 1)

@@ -41,6 +41,9 @@ class Machine:
         self.passes.append((rows, context))
         self.now += (self.takes(rows, context) + prepare_ms) / 1e3
 
+    def drafts(self, has_draft: bool = True):
+        return {"draft_model": self.draft} if has_draft else {}
+
     def draft(self, rows: int, context: int) -> None:
         self.draft_passes.append((rows, context))
         self.now += self.draft_share * self.takes(rows, context) / 1e3
@@ -59,7 +62,7 @@ SLOW = st.tuples(st.floats(300, 3000), st.floats(0.05, 0.6), st.floats(1e-5, 1e-
 def test_a_slow_model_is_measured_in_the_time_that_there_is_and_a_pass(machine, has_draft, least_rows):
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, takes(*machine))
-        made = CostModel.measure(clock.target, clock.draft if has_draft else None, 2048, least_rows, budget_s=BUDGET_S)
+        made = CostModel.measure(clock.target, clock.drafts(has_draft), 2048, least_rows, budget_s=BUDGET_S)
     longest_ms = max(clock.takes(*each) for each in clock.passes)
     needed_s = (2 * clock.takes(least_rows, 64) + has_draft * 2 * 0.1 * clock.takes(1, 64)) / 1e3
     draft_ms = clock.takes(least_rows, 64) + 0.1 * clock.takes(1, 64)  # with the target's pass before it
@@ -67,7 +70,7 @@ def test_a_slow_model_is_measured_in_the_time_that_there_is_and_a_pass(machine, 
     assert clock.now <= max(BUDGET_S, needed_s) + last_s
     assert made.is_guessed
     assert made.pass_ms([(1, 64)]) == pytest.approx(clock.takes(least_rows, 64), rel=0.1)
-    assert (made.draft_ms > 0) == has_draft
+    assert (made.of_draft("draft_model").token_ms > 0) == has_draft
     for rows, context in itertools.product(range(1, 100), (0, 1000, 4000)):
         assert made.row_ms(rows, rows, context) >= 0
 
@@ -78,7 +81,7 @@ def test_fifty_passes_show_what_was_guessed(machine, seed):
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, takes(*machine), prepare_ms=50.0)
-        made = CostModel.measure(clock.target, None, 2048, budget_s=BUDGET_S)
+        made = CostModel.measure(clock.target, {}, 2048, budget_s=BUDGET_S)
     seen = [(rng.choice((2, 3, 4, 6, 9, 16)), rng.randrange(100, 1500)) for _ in range(50)]
     for window in seen:
         made.observe([window], clock.takes(*window) * math.exp(rng.gauss(0, 0.03)))
@@ -89,19 +92,20 @@ def test_fifty_passes_show_what_was_guessed(machine, seed):
 @pytest.mark.parametrize("has_draft", [False, True])
 def test_a_small_model_is_measured_whole_in_the_same_time(monkeypatch, has_draft):
     clock = Machine(monkeypatch, lambda rows, context: 3 + 0.2 * rows + 0.0005 * context, prepare_ms=8)
-    made = CostModel.measure(clock.target, clock.draft if has_draft else None, 2048, budget_s=BUDGET_S)
+    made = CostModel.measure(clock.target, clock.drafts(has_draft), 2048, budget_s=BUDGET_S)
     assert clock.now < BUDGET_S
     assert not made.is_guessed
-    whole = CostModel.measure(clock.target, clock.draft if has_draft else None, 2048)
+    whole = CostModel.measure(clock.target, clock.drafts(has_draft), 2048)
     for rows, context in itertools.product(whole.rows, (0, 2000)):
         assert made.pass_ms([(rows, context)]) == pytest.approx(whole.pass_ms([(rows, context)]), rel=1e-6)
-    assert (made.draft_ms, made.feeding_ms(500)) == pytest.approx((whole.draft_ms, whole.feeding_ms(500)), rel=1e-6)
+    one, other = made.of_draft("draft_model"), whole.of_draft("draft_model")
+    assert (one.token_ms, one.feeding_ms(500)) == pytest.approx((other.token_ms, other.feeding_ms(500)), rel=1e-6)
 
 
 def test_passes_are_timed_one_by_one_until_time_is_up(monkeypatch):
     """On a model in between: sizes that tell most of the others come first."""
     clock = Machine(monkeypatch, takes(60, 0.1, 2e-5), prepare_ms=10)
-    made = CostModel.measure(clock.target, clock.draft, 2048, budget_s=BUDGET_S)
+    made = CostModel.measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S)
     assert BUDGET_S <= clock.now <= BUDGET_S + 0.5
     sizes = list(dict.fromkeys(rows for rows, _ in clock.passes))
     assert sizes[:3] == [2, 5, 9]
@@ -115,7 +119,7 @@ def test_passes_are_timed_one_by_one_until_time_is_up(monkeypatch):
 @pytest.mark.parametrize(("least_rows", "most_rows"), [(1, 2), (2, 4), (2, 63), (2, 64), (2, 65), (2, 80), (10, 40)])
 def test_no_pass_is_measured_that_has_fewer_or_more_rows_than_a_pass_can_have(monkeypatch, least_rows, most_rows):
     clock = Machine(monkeypatch, lambda rows, context: 10 + rows)
-    made = CostModel.measure(clock.target, clock.draft, 2048, least_rows, most_rows)
+    made = CostModel.measure(clock.target, clock.drafts(), 2048, least_rows, most_rows)
     sizes = [rows for rows, _ in clock.passes]
     assert (min(sizes), max(sizes)) == (least_rows, made.rows[-1] if most_rows < 65 else 65)
     assert made.rows[-1] <= most_rows
@@ -126,7 +130,7 @@ def test_no_pass_is_measured_that_has_fewer_or_more_rows_than_a_pass_can_have(mo
 def test_passes_of_one_size_alone_are_no_measurement(monkeypatch):
     clock = Machine(monkeypatch, lambda rows, context: 10 + rows)
     with pytest.raises(NoMeasurement, match="between 2 and 2 rows"):
-        CostModel.measure(clock.target, None, 2048, 2, 2)
+        CostModel.measure(clock.target, {}, 2048, 2, 2)
 
 
 @given(st.floats(0.5, 3000), st.booleans(), st.randoms(use_true_random=False), st.sampled_from([100, 1152, 9000]))
@@ -134,19 +138,19 @@ def test_passes_of_one_size_alone_are_no_measurement(monkeypatch):
 def test_where_every_pass_takes_as_long_rows_are_free_however_noisy_the_clock(plain_ms, has_draft, rng, max_context):
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, lambda rows, context: plain_ms * rng.uniform(1, 1.5))
-        draft = clock.draft if has_draft else None
-        made = CostModel.measure_at_fixed_size(clock.target, draft, max_context, 8, budget_s=BUDGET_S)
+        drafts = clock.drafts(has_draft)
+        made = CostModel.measure_at_fixed_size(clock.target, drafts, max_context, 8, budget_s=BUDGET_S)
     assert {rows for rows, _ in clock.passes} == {1}
     assert all(rows + context <= max_context for rows, context in clock.passes + clock.draft_passes)
     assert 0.999 * plain_ms <= made.pass_ms([(1, 0)]) <= 1.501 * plain_ms
     assert made.pass_ms([(8, 1000)]) == made.pass_ms([(1, 0)])
-    assert (made.draft_ms > 0) == has_draft
+    assert (made.of_draft("draft_model").token_ms > 0) == has_draft
 
 
 def test_a_single_row_in_every_pass_leaves_none_for_drafts(monkeypatch):
     clock = Machine(monkeypatch, lambda rows, context: 10)
     with pytest.raises(NoMeasurement, match="single row"):
-        CostModel.measure_at_fixed_size(clock.target, None, 2048, 1)
+        CostModel.measure_at_fixed_size(clock.target, {}, 2048, 1)
 
 
 @given(SLOW, st.floats(0.01, 0.99), st.integers(0, 10_000))
@@ -156,7 +160,7 @@ def test_guessed_costs_lose_little_beyond_what_the_ledger_allows(machine, odds, 
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, takes(*machine))
-        cost = CostModel.measure(clock.target, None, 2048, budget_s=BUDGET_S)
+        cost = CostModel.measure(clock.target, {}, 2048, budget_s=BUDGET_S)
     draft = draft_of()
     planner = planner_of(cost, Offering("suffix", {draft.request: [odds] * LONGEST}))
     plain_ms, took_ms, num_tokens = clock.takes(2, 2), 0.0, 0
@@ -173,7 +177,7 @@ def test_guessed_costs_lose_little_beyond_what_the_ledger_allows(machine, odds, 
 
 def guessed(monkeypatch) -> tuple[CostModel, Machine]:
     clock = Machine(monkeypatch, takes(1000, 0.3, 5e-5))
-    return CostModel.measure(clock.target, clock.draft, 2048, budget_s=BUDGET_S), clock
+    return CostModel.measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S), clock
 
 
 def observe(cost: CostModel, clock: Machine, num_passes: int, factor: float = 1.0) -> None:
@@ -210,14 +214,16 @@ def test_what_was_learnt_is_saved_more_and_more_seldom(monkeypatch, tmp_path):
 
 def test_what_was_measured_stays_though_the_machine_was_busy_since(monkeypatch, tmp_path):
     clock = Machine(monkeypatch, lambda rows, context: 3 + 0.2 * rows + 0.0005 * context)
-    made = CostModel.measure(clock.target, clock.draft, 2048, budget_s=BUDGET_S)
+    made = CostModel.measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S)
     observe(made, clock, 500, factor=5.0)
+    draft = made.drafts["draft_model"]
     for _ in range(50):
-        made.observe_draft(1.0, 5.0)
+        draft.observe(1.0, 5.0)
     assert made.refined() == made
     for _ in range(200):
-        made.observe_draft(made.draft_pass_ms(1), 0.5 * made.draft_ms)
-    assert made.refined().draft_ms == pytest.approx(0.5 * made.draft_ms, rel=0.1), "it is asked more than it was"
+        draft.observe(draft.pass_ms(1), 0.5 * draft.token_ms)
+    refined = made.refined().drafts["draft_model"]
+    assert refined.token_ms == pytest.approx(0.5 * draft.token_ms, rel=0.1), "it is asked more than it was"
 
 
 def test_what_cannot_be_kept_is_tried_once(monkeypatch, tmp_path, caplog):

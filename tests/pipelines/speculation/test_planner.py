@@ -77,7 +77,7 @@ def test_without_a_cost_model_nothing_is_planned():
 def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claimed, draft_ms, num_passes, missed):
     """However sure the drafters are of themselves, and however much the draft model has to catch up with."""
     cost, draft = cost_of(base, draft_ms), draft_of()
-    cost.draft_row_ms = draft_ms / 10
+    cost.drafts["draft_model"].row_ms = draft_ms / 10
     text = Offering("suffix", {draft.request: [claimed] * 4})
     model = Behind("draft_model", {draft.request: [claimed] * 32}, missed)
     planner = planner_of(cost, text, model)
@@ -85,9 +85,9 @@ def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claim
     for _ in range(num_passes):
         draft.cut(0)
         draft.draft_ms = 0.0
-        caught_up_ms = cost.draft_row_ms * model.missed
+        caught_up_ms = cost.drafts["draft_model"].row_ms * model.missed
         planner.draft([draft])
-        caught_up_ms -= cost.draft_row_ms * model.missed
+        caught_up_ms -= cost.drafts["draft_model"].row_ms * model.missed
         assert draft.draft_ms >= caught_up_ms
         lost += cost.pass_ms([(draft.rows, 0)]) + draft.draft_ms - cost.pass_ms([(1, 0)])
         assert lost <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(2, 0)]) + 1e-6
@@ -113,7 +113,7 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms
     """By all drafts of its passes, its own and those of others, whoever claims what of them and however many stand;
     also one that drafts nothing. Rows of fixed lengths are no drafts of anybody here."""
     cost = cost_of(base, draft_ms)
-    cost.draft_row_ms = draft_ms / 4
+    cost.drafts["draft_model"].row_ms = draft_ms / 4
     drafts = [draft_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
     sure = {draft.request: [odds] * 8 for draft, (_, _, odds, _, _) in zip(drafts, claims, strict=True)}
     text = Offering("suffix", sure)
@@ -149,7 +149,7 @@ def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_
     text = Offering("suffix", {drafts[0].request: [0.6] * 8, drafts[1].request: [0.5]})
     model = Writing("draft_model", {drafts[0].request: [0.99] * 32, drafts[1].request: []})
     planner = planner_of(cost, text, model)
-    planner._model_policy.expected = 0.99
+    planner._policies[0].expected = 0.99
     for draft in drafts:
         budget = planner._budget(cost, draft, drafts, 10.0)
         budget.lost_ms += budget.remaining_ms - 2.5
@@ -309,7 +309,7 @@ def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_r
     model = Writing("draft_model", {draft.request: [0.9] * 50 for draft in drafts})
     most_rows = other_rows + len(drafts) + spare_rows
     planner = planner_of(cost_of(base, draft_ms=0.01), Offering("suffix", offers), model)
-    planner._model_policy.expected = 0.9
+    planner._policies[0].expected = 0.9
     planner.draft(drafts, other_rows, most_rows)
     assert other_rows + sum(draft.rows for draft in drafts) <= most_rows
     left = spare_rows

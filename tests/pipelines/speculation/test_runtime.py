@@ -103,8 +103,7 @@ def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
 
 def test_both_models_run_on_as_many_threads_as_the_user_says(embedded_pair):
     speculation = LLMPipeline(embedded_pair, cache_tokens=256, INFERENCE_NUM_THREADS=1).speculation
-    assert speculation._draft is not None
-    assert (speculation._target.num_threads, speculation._draft.num_threads) == (1, 1)
+    assert [model.num_threads for model in (speculation._target, speculation._drafting[0].model)] == [1, 1]
 
 
 def test_a_cache_that_is_not_quantized_takes_more_memory_and_is_exact_too(embedded_pair):
@@ -122,7 +121,7 @@ def test_a_cache_that_is_not_quantized_takes_more_memory_and_is_exact_too(embedd
 def test_a_pass_of_each_size_that_a_draft_can_lead_to_is_run_while_there_is_time(embedded_pair, monkeypatch):
     speculation = LLMPipeline(embedded_pair, cache_tokens=256).speculation
     sizes: dict[str, list[int]] = {"target": [], "draft": []}
-    for name, model in (("target", speculation._target), ("draft", speculation._draft)):
+    for name, model in (("target", speculation._target), ("draft", speculation._drafting[0].model)):
 
         def forward(windows, run=model.forward, seen=sizes[name]):
             seen += [len(window.tokens) for window in windows]
@@ -152,11 +151,11 @@ def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeyp
     """What was never written to is one page of zeros, and reading it costs nothing."""
     untouched = []
 
-    def measure(target, draft, *limits, **budget):
-        for run in (target, draft):
+    def measure(target, drafts, *limits, **budget):
+        for run in (target, *drafts.values()):
             run(2, 100)
-        for model in (speculation._target, speculation._draft):
-            for cache in model._caches:
+        for model in (speculation._target, *(each.model for each in speculation._drafting)):
+            for cache in model._request._caches:
                 filled = cache.data.reshape(cache.shape[0], -1)[:-1].any(axis=1)  # the last block is spare
                 untouched.append(int((~filled).sum()))
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))

@@ -7,9 +7,10 @@ import random
 import pytest
 
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.speedup import speedup_of
 
-COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, draft_ms=1.5)
+COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, {"draft_model": DraftCost(1.5)})
 
 
 @pytest.mark.parametrize(("acceptance", "draft_ms"), [(0.3, 0.0), (0.7, 0.0), (0.7, 1.5), (0.95, 1.5), (0.05, 9.0)])

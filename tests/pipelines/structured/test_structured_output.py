@@ -14,7 +14,7 @@ import pytest
 from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline, StructuredOutputConfig
 from outrider.pipelines.config import MODES
 from outrider.pipelines.engine.block_pool import BlockPool
-from outrider.pipelines.model.paged_model import BLOCK_SIZE
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 
 from ..real import Models, same, same_as_far_as_written

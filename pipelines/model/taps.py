@@ -1,0 +1,92 @@
+"""Taps: the residual stream behind chosen layers as a further output of a model, for heads that draft from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+
+from ..errors import UnsupportedModel
+
+HIDDEN_STATES = "hidden_states"
+ADDS = 2  # to the residual stream in each layer: of its attention, and of its feed-forward part
+
+
+def add_taps(model: ov.Model, layers: Sequence[int], folder: Path) -> None:
+    """Add an output HIDDEN_STATES, float32 [rows, layers * width], to a paged model: the residual stream behind each of
+    `layers`, counted from 0, side by side.
+
+    folder: of the model, for messages.
+
+    Raises UnsupportedModel if the model has no such layers, or none that add to a residual stream twice each, as those
+    of Llama, Qwen, Mistral, Phi-3 and Gemma do.
+    """
+    streams = residual_streams(model)
+    num_layers = sum(node.get_type_name() == "PagedAttentionExtension" for node in model.get_ops())
+    if len(streams) != ADDS * num_layers:
+        raise UnsupportedModel(
+            f"{folder} has {num_layers} layers and {len(streams)} sums in its residual stream, so a head cannot read "
+            "its hidden states: leave the head out of the pair."
+        )
+    beyond = [layer for layer in layers if not 0 <= layer < num_layers]
+    if beyond:
+        raise UnsupportedModel(
+            f"The head wants hidden states of layer {beyond[0]}, and {folder} has {num_layers}: the head was made for "
+            "another model."
+        )
+    tapped = [streams[ADDS * layer + ADDS - 1] for layer in layers]
+    width = tapped[0].get_partial_shape()[-1].get_length()
+    joined = ops.concat(tapped, -1) if len(tapped) > 1 else tapped[0]
+    states = ops.reshape(joined, ops.constant(np.array([-1, len(layers) * width], np.int64)), False)
+    output = ops.convert(states, "f32").output(0)
+    output.set_names({HIDDEN_STATES})
+    model.add_results([ops.result(output)])
+    model.validate_nodes_and_infer_types()
+
+
+def residual_streams(model: ov.Model) -> list[ov.Output]:
+    """The residual stream after each sum, from the embedding on, in a model with the output "logits"."""
+    (result,) = (r for r in model.get_results() if "logits" in r.input_value(0).get_names())
+    stream = _last_sum(result.input_value(0))
+    streams = []
+    while stream is not None and stream.get_node().get_type_name() == "Add":
+        streams.append(stream)
+        # A layer reads the stream, to compute what it adds, and adds it: no other summand has two readers.
+        stream = next((each for each in stream.get_node().input_values() if len(each.get_target_inputs()) > 1), None)
+    return streams[::-1]
+
+
+def _last_sum(output: ov.Output) -> ov.Output | None:
+    """The sum of two hidden states that is nearest to an output, on the way back to the inputs."""
+    return next((each for each in _upstream(output) if _is_sum(each.get_node())), None)
+
+
+def _upstream(output: ov.Output) -> Iterator[ov.Output]:
+    waiting, seen = [output], set[Any]()
+    while waiting:
+        output = waiting.pop(0)
+        node = output.get_node()
+        if node.get_friendly_name() in seen:
+            continue
+        seen.add(node.get_friendly_name())
+        yield output
+        waiting += node.input_values()
+
+
+def _is_sum(node: ov.Node) -> bool:
+    """Not the sum of a mean and an epsilon in a norm, nor that of a product and a bias."""
+    if node.get_type_name() != "Add":
+        return False
+    width = node.get_output_partial_shape(0)[-1]
+    return (width.is_dynamic or width.get_length() > 1) and not any(map(_is_constant, node.input_values()))
+
+
+def _is_constant(output: ov.Output) -> bool:
+    node = output.get_node()
+    while node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    return node.get_type_name() == "Constant"

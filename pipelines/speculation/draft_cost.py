@@ -1,0 +1,64 @@
+"""DraftCost: predicts the time that a model which drafts takes on this machine, in milliseconds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from .kalman_filter import KalmanFilter
+
+FORGET = 0.0013  # share of the correction that is forgotten in each pass in which it is not asked, so it is asked again
+DOUBT = 0.2  # see `KalmanFilter`
+SPREAD = 0.7  # standard deviation of the logarithm of actual over measured times
+
+
+@dataclass(slots=True)
+class DraftCost:
+    """What a draft model or a head takes.
+
+    token_ms: to generate a token.
+    row_ms: to read a token that it has to catch up with.
+    context_ms: what each token of context adds to that.
+
+    A filter over one factor corrects the measurements with every pass. It returns to them while the model is not asked.
+    """
+
+    token_ms: float
+    row_ms: float = 0.0
+    context_ms: float = 0.0
+    _filter: KalmanFilter = field(init=False, compare=False, repr=False)
+    _slowness: float = field(init=False, compare=False, repr=False)  # actual over measured time
+
+    def __post_init__(self) -> None:
+        self._filter = KalmanFilter(np.array([[SPREAD**2]]), FORGET, DOUBT)
+        self._filter.update(np.ones(1), 0.0)  # the measurement counts as one observed time
+        self._slowness = 1.0
+
+    def pass_ms(self, num_requests: int) -> float:
+        """The time of a pass that generates a token for each of several requests."""
+        return self._slowness * (self.token_ms + (num_requests - 1) * self.row_ms)
+
+    def feeding_ms(self, num_tokens: int) -> float:
+        """The time in which it reads `num_tokens`; many tokens are assumed to be its whole context."""
+        return self._slowness * num_tokens * (self.row_ms + self.context_ms * num_tokens / 2)
+
+    def observe(self, expected_ms: float, measured_ms: float) -> None:
+        """Learn from a pass."""
+        if expected_ms > 0 and measured_ms > 0:
+            self._filter.update(np.ones(1), math.log(measured_ms / expected_ms))
+            self._slowness = math.exp(self._filter.mean[0])
+
+    def forget(self) -> None:
+        """Return a little to the measured costs, after a pass in which it was not asked."""
+        self._filter.forget()
+        self._slowness = math.exp(self._filter.mean[0])
+
+    def refined(self) -> DraftCost:
+        """With costs corrected downwards only: if it seemed too slow, it would not be asked, and the error would never
+        be found out."""
+        quick = min(1.0, self._slowness)
+        return replace(
+            self, token_ms=quick * self.token_ms, row_ms=quick * self.row_ms, context_ms=quick * self.context_ms
+        )

@@ -1,0 +1,218 @@
+"""A head on the target drafts: a layer of its own over the target's hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
+from ...engine.request import Request
+from ...engine.sampling import Logits
+from ...model.eagle3_model import Eagle3Model, HeadWindow, States
+from .base import Proposal, Score, Wanted
+from .scoring import score, scores
+
+REACH = 512  # tokens of a text that the head reads to begin with, at most: heads are trained on short texts
+
+# Initial weights, bias first; those of a draft model.
+PRIORS = {"head": (0.7, 1.8, 0.0), "head sampled": (0.4, 0.4, 0.0)}
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What is known of one request.
+
+    begin, states: the target's hidden states of the tokens from position `begin` on, in chunks.
+    first, num_read: the head's cache, `table`, holds the rows of `num_read` positions from `first` on, computed from
+        the target's states, and behind them those of the drafted tokens `ahead`.
+    own: the head's hidden states before the first of these tokens and behind each.
+    """
+
+    begin: int
+    states: list[States] = field(default_factory=list)
+    table: BlockTable | None = None
+    first: int = 0
+    num_read: int = 0
+    ahead: list[int] = field(default_factory=list)
+    own: list[States] = field(default_factory=list)
+
+    @property
+    def end(self) -> int:
+        """The position behind the last known state."""
+        return self.begin + sum(map(len, self.states))
+
+    @property
+    def next(self) -> int:
+        """The first position that the head has not read."""
+        return self.first + self.num_read
+
+    def between(self, start: int, end: int) -> States:
+        """The target's states of the positions from `start` to `end`."""
+        if len(self.states) > 1:
+            self.states = [np.concatenate(self.states)]
+        return self.states[0][start - self.begin : end - self.begin]
+
+    def forget_before(self, position: int) -> None:
+        self.begin, self.states = position, [self.between(position, self.end).copy()]
+
+    def back_to(self, position: int) -> None:
+        """Take back what the head has read from a position on."""
+        self.num_read = min(self.num_read, max(0, position - self.first))
+        self.ahead.clear()
+        self.own.clear()
+
+
+class Head:
+    """Drafts with a head such as EAGLE-3's (arXiv 2503.01840), token by token, in a cache of its own.
+
+    The row at a position is computed from the target's hidden state there and the token behind it, and predicts the
+    token after that. Behind the accepted text the head continues from its own hidden states; these rows are computed
+    again once the target's states are known. So each token of a draft takes a pass, whoever proposed it.
+
+    It samples with the target's settings and noise, as a draft model does (see `DraftModel`). Of a long text it reads
+    the last `reach` tokens, and begins anew with them when it has read twice as many. It proposes nothing where the
+    states of the last tokens are missing, as behind a prompt whose blocks were all taken over, where its cache is full,
+    and where the answer's structure allows none of the tokens that it knows.
+    """
+
+    name = "head"
+    reads_ahead = False
+
+    def __init__(self, model: Eagle3Model, pool: BlockPool, vocabulary_size: int, reach: int = REACH) -> None:
+        self._model = model
+        self._pool = pool
+        self._vocabulary_size = vocabulary_size  # of the target
+        self._reach = reach
+        self._progress: dict[Request, _Progress] = {}
+
+    def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
+        progress = self._progress.get(request)
+        if progress is None or not progress.begin <= start <= progress.end:
+            self.release(request)
+            progress = self._progress[request] = _Progress(start)
+        if start < progress.end:
+            progress.states = [progress.between(progress.begin, start)]
+            progress.back_to(start)
+        progress.states.append(states.copy())
+        if progress.end - progress.begin > 2 * self._reach:
+            progress.forget_before(progress.end - self._reach)
+
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        ahead = list(ahead)
+        while (proposal := self.generate([(request, ahead)])[0]) is not None:
+            yield proposal
+            ahead.append(proposal.token)
+
+    def generate(self, wanted: Wanted) -> list[Proposal | None]:
+        rows = zip(wanted, self._run(wanted, only_last=True), strict=True)
+        return [None if logits is None else score(self.name, *each, None, logits[-1]).proposal for each, logits in rows]
+
+    def score(self, wanted: Wanted) -> list[list[Score] | None]:
+        rows = zip(wanted, self._run(wanted, only_last=False), strict=True)
+        return [None if logits is None else scores(self.name, *each, logits) for each, logits in rows]
+
+    def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
+        progress, last = self._progress.get(request), len(request.tokens) - 1
+        if progress is None:
+            return 1
+        num_unread = last - progress.next if self._goes_on(progress, last) else min(last - progress.begin, self._reach)
+        known = progress.ahead if num_unread <= 0 else []
+        return max(1, num_unread + len(ahead) - _num_same(known, ahead))
+
+    def release(self, request: Request) -> None:
+        progress = self._progress.pop(request, None)
+        if progress is not None and progress.table is not None:
+            self._pool.close(progress.table)
+
+    def _run(self, wanted: Wanted, only_last: bool) -> list[list[Logits] | None]:
+        """Logits behind each request and behind each token ahead of it, or of those at least the last."""
+        found: list[list[Logits] | None] = []
+        running: dict[int, _Progress] = {}
+        for i, (request, ahead) in enumerate(wanted):
+            progress = self._prepared(request, ahead, only_last)
+            found.append(None if progress is None else [])
+            if progress is not None:
+                running[i] = progress
+        while running:
+            windows = [_next_window(*wanted[i], progress) for i, progress in running.items()]
+            logits, states = self._model.forward(windows)
+            for (i, progress), window, row, own in zip(list(running.items()), windows, logits, states, strict=True):
+                request, ahead = wanted[i]
+                if progress.next < len(request.tokens) - 1:
+                    progress.num_read += len(window.tokens)
+                else:
+                    progress.ahead += window.tokens
+                progress.own.append(own[np.newaxis].copy())
+                rows = found[i]
+                assert rows is not None
+                rows.append(self._of_target(row))
+                if len(progress.ahead) == len(ahead):
+                    del running[i]
+        return [rows and self._allowed(*each, rows) for each, rows in zip(wanted, found, strict=True)]
+
+    def _prepared(self, request: Request, ahead: Sequence[int], only_last: bool) -> _Progress | None:
+        """The progress of a request, with room in its cache and a row left to compute; None if nothing can be done."""
+        progress, last = self._progress.get(request), len(request.tokens) - 1
+        if progress is None or progress.end < last or last - progress.begin < 1:
+            return None
+        if not self._goes_on(progress, last):
+            if progress.table is not None:
+                self._pool.close(progress.table)
+                progress.table = None
+            progress.first, progress.num_read = max(progress.begin, last - self._reach), 0
+            progress.back_to(progress.first)
+        num_slots = last - progress.first + len(ahead)
+        try:
+            if progress.table is None:
+                progress.table, _ = self._pool.open((), num_slots)
+            else:
+                self._pool.grow(progress.table, num_slots)
+        except OutOfBlocks:
+            return None
+        if progress.next < last or not only_last:
+            progress.back_to(min(progress.next, last - 1))
+        else:
+            num_same = min(_num_same(progress.ahead, ahead), len(ahead) - 1)
+            if num_same < 0 or not progress.own:
+                progress.back_to(last - 1)
+            del progress.ahead[max(0, num_same) :], progress.own[max(0, num_same) + 1 :]
+        return progress
+
+    def _goes_on(self, progress: _Progress, last: int) -> bool:
+        """Whether the cache can be added to; otherwise the head begins anew."""
+        is_whole = progress.table is not None and progress.next >= progress.begin
+        return is_whole and last - progress.first <= 2 * self._reach
+
+    def _of_target(self, logits: Logits) -> Logits:
+        """The head's logits over the target's vocabulary."""
+        spread = np.full(self._vocabulary_size, -np.inf, np.float32)
+        spread[self._model.vocabulary] = logits
+        return spread
+
+    def _allowed(self, request: Request, ahead: Sequence[int], rows: list[Logits]) -> list[Logits] | None:
+        """The rows, unless the answer's structure allows nothing of them."""
+        before = range(len(ahead) + 1 - len(rows), len(ahead) + 1)
+        if request.constraint is None or all(
+            np.isfinite(request.restricted(row, ahead[:i]).max()) for i, row in zip(before, rows, strict=True)
+        ):
+            return rows
+        return None
+
+
+def _next_window(request: Request, ahead: Sequence[int], progress: _Progress) -> HeadWindow:
+    """What the head reads next: the target's states, or a token ahead with its own."""
+    assert progress.table is not None
+    last = len(request.tokens) - 1
+    if progress.next < last:
+        tokens, states = request.tokens[progress.next + 1 :], progress.between(progress.next, last)
+        return HeadWindow(tokens, progress.num_read, progress.table.blocks, states)
+    place = progress.num_read + len(progress.ahead)
+    return HeadWindow([ahead[len(progress.ahead)]], place, progress.table.blocks, progress.own[-1])
+
+
+def _num_same(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many first tokens are the same."""
+    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

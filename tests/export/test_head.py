@@ -1,0 +1,230 @@
+"""An exported EAGLE-3 head computes what its checkpoint does, drafts for its target, and for no other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from outrider.export import Compression, export_pair
+from outrider.export.errors import ConversionFailed, NotADecoder
+from outrider.pipelines import LLMPipeline, Pair
+from outrider.pipelines.errors import UnsupportedModel
+from outrider.pipelines.model.eagle3_model import Eagle3Model, HeadWindow, tapped_layers
+from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.target import Window
+
+from .conftest import make_llama, make_tokenizer, save
+
+LAYERS, WIDTH, VOCABULARY, KNOWN = 6, 128, 300, 100
+TAPS = (0, 2, 4)
+
+
+def make_head(target: Any, seed: int = 3) -> Any:
+    """One with random weights that knows every third token."""
+    import torch
+    from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
+    from transformers import LlamaConfig
+
+    torch.manual_seed(seed)
+    sizes = {"num_hidden_layers": 1, "draft_vocab_size": KNOWN, "tie_word_embeddings": False, "initializer_range": 0.1}
+    head = LlamaEagle3ForCausalLM(LlamaConfig(**{**target.config.to_dict(), **sizes})).eval()
+    head.model.d2t.copy_(torch.arange(KNOWN) * 2)
+    head.model.embed_tokens.weight.data = target.model.embed_tokens.weight.data.float()
+    return head
+
+
+def save_head(folder: Path, head: Any, **config: Any) -> Path:
+    """As the heads on the hub are saved: without an embedding."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True)
+    weights = {name: weight.contiguous() for name, weight in head.model.state_dict().items() if "embed" not in name}
+    save_file(weights, folder / "model.safetensors")
+    described = {**head.config.to_dict(), "architectures": ["LlamaForCausalLMEagle3"], **config}
+    (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deep() -> Any:
+    return make_llama(WIDTH, LAYERS, seed=1)
+
+
+@pytest.fixture(scope="module")
+def deep_target(deep: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("checkpoints") / "target", deep, make_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def head(deep: Any) -> Any:
+    return make_head(deep)
+
+
+@pytest.fixture(scope="module")
+def head_checkpoint(head: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_head(tmp_path_factory.mktemp("checkpoints") / "head", head, eagle_taps=list(TAPS))
+
+
+@pytest.fixture(scope="module")
+def pair(deep_target: Path, head_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export_pair(
+        deep_target,
+        head_checkpoint,
+        tmp_path_factory.mktemp("pairs") / "pair",
+        target_compression=Compression("fp16"),
+        draft_compression=Compression("fp16"),
+    )
+
+
+def test_the_head_computes_what_its_checkpoint_does(pair: Path, deep: Any, head: Any) -> None:
+    """From the states of the real target, then step by step from its own, each time from the beginning in torch."""
+    import torch
+
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, VOCABULARY, 40).tolist()
+    target = PagedModel(pair / "target", 4, {"KV_CACHE_PRECISION": "f32"}, exact=False, taps=TAPS)
+    target.forward([Window(tokens, 0, [0, 1], len(tokens))])
+    states = target.hidden_states()[0].copy()
+    with torch.no_grad():
+        outputs = deep.float()(torch.tensor([tokens]), output_hidden_states=True).hidden_states
+    assert np.allclose(states, torch.cat([outputs[tap + 1][0] for tap in TAPS], -1), atol=0.05)
+
+    compiled = Eagle3Model(pair / "head", pair / "target", 4, {"KV_CACHE_PRECISION": "f32"})
+    assert compiled.vocabulary.tolist() == [3 * i for i in range(KNOWN)]
+    logits, own = compiled.forward([HeadWindow(tokens[1:], 0, [2, 0], states[:-1])])
+    written: list[int] = []
+    for place in range(len(tokens) - 1, len(tokens) + 4):
+        expected, expected_own = slowly(head, states[:-1], tokens[1:], written)
+        assert np.allclose(logits[0], expected, atol=0.02)
+        assert np.allclose(own[0], expected_own, atol=0.02)
+        written.append(int(rng.integers(0, VOCABULARY)))
+        logits, own = compiled.forward([HeadWindow(written[-1:], place, [2, 0], own.copy())])
+
+
+def slowly(head: Any, states: np.ndarray, tokens: list[int], written: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Logits and own state behind the last token, from a pass over the states of the target and one a token written,
+    with the cache of transformers."""
+    import torch
+
+    seen: list[torch.Tensor] = []
+    hook = head.model.norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    try:
+        with torch.no_grad():
+            fed = {"input_ids": torch.tensor([tokens]), "hidden_states": torch.tensor(states)[None]}
+            output = head(**fed, use_cache=True)
+            for token in written:
+                fed = {"input_ids": torch.tensor([[token]]), "hidden_states": seen[-1][:, -1:]}
+                output = head(**fed, past_key_values=output.past_key_values, use_cache=True)
+    finally:
+        hook.remove()
+    return output.logits[0, -1].numpy(), seen[-1][0, -1].numpy()
+
+
+def test_sequences_of_both_kinds_share_a_pass_of_the_head(pair: Path) -> None:
+    model = Eagle3Model(pair / "head", pair / "target", 6)
+    rng = np.random.default_rng(1)
+    states = rng.normal(size=(9, model.tap_width)).astype(np.float32)
+    own = rng.normal(size=(1, model.width)).astype(np.float32)
+    windows = [
+        HeadWindow(range(9), 0, [0], states),
+        HeadWindow([5], 0, [1], own),
+        HeadWindow(range(4), 0, [2], states[:4]),
+    ]
+    together = [each.copy() for each in model.forward(windows)]
+    for i, window in enumerate(windows):
+        alone = model.forward([HeadWindow(window.tokens, 0, [3 + i], window.states)])
+        for many, one in zip(together, alone, strict=True):
+            assert np.allclose(many[i], one[0], atol=1e-4)
+
+
+def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
+    pipeline = LLMPipeline(pair, cache_tokens=1024, exact=True)
+    assert pipeline.modes == ("off", "lookup", "suffix", "head", "chained", "auto")
+    for options in ({}, {"do_sample": True, "rng_seed": 3}):
+        answers = [
+            pipeline.generate(
+                "area = width", mode=mode, max_new_tokens=40, ignore_eos=True, num_assistant_tokens=3, **options
+            ).generations[0]
+            for mode in pipeline.modes
+        ]
+        assert len({answer.token_ids for answer in answers}) == 1
+        assert answers[3].stats.drafted > 0
+
+
+def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
+    deep_target: Path, draft: Path, head_checkpoint: Path, tmp_path: Path
+) -> None:
+    both = export_pair(deep_target, draft, tmp_path / "both", head=head_checkpoint)
+    pair = Pair.open(both)
+    assert pair.draft is not None
+    assert pair.head is not None
+    facts = json.loads((both / "pair.json").read_text(encoding="utf-8"))
+    assert facts["models"]["head"]["architecture"] == "LlamaForCausalLMEagle3"
+    assert facts["models"]["head"]["taps"] == list(TAPS)
+    assert facts["checks"]["round_trip"]["head"]["drafted"] > 0
+    assert tapped_layers(pair.head, LAYERS) == TAPS
+    assert LLMPipeline(both, cache_tokens=1024).modes == ("off", "lookup", "suffix", "draft", "head", "chained", "auto")
+    embeddings = [
+        node.get_output_shape(0)
+        for node in ov.Core().read_model(pair.head / "openvino_model.xml").get_ops()
+        if node.get_type_name() == "Constant" and list(node.get_output_shape(0)) in ([VOCABULARY, WIDTH], [1, WIDTH])
+    ]
+    assert embeddings == [[1, WIDTH]], "the target's embedding is stored a second time"
+
+
+def test_of_layers_that_a_head_does_not_name_those_are_taken_that_serve_it_best(
+    deep_target: Path, head: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from outrider.export import head as exporting
+
+    checkpoint = save_head(tmp_path / "head", head, eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 3, 5]})
+    tried: list[tuple[int, ...]] = []
+
+    def acceptance(pair: Path) -> float:
+        assert LLMPipeline(pair, cache_tokens=1024, exact=False).generate("area", mode="head", max_new_tokens=4)
+        tried.append(tapped_layers(pair / "head", LAYERS))
+        return {(0, 2, 4): 0.25, (1, 3, 5): 0.5}[tried[-1]]
+
+    monkeypatch.setattr(exporting, "_acceptance", acceptance)
+    made = export_pair(deep_target, checkpoint, tmp_path / "pair", target_compression=Compression("fp16"))
+    assert tried == [(0, 2, 4), (1, 3, 5)]
+    assert tapped_layers(made / "head", LAYERS) == (1, 3, 5)
+    facts = json.loads((made / "pair.json").read_text(encoding="utf-8"))["models"]["head"]
+    assert (facts["taps"], facts["acceptance_by_taps"]) == ([1, 3, 5], {"0 2 4": 0.25, "1 3 5": 0.5})
+
+
+def test_a_head_of_another_target_is_refused(target: Path, head_checkpoint: Path, tmp_path: Path) -> None:
+    wider = make_llama(256, 4, seed=1)
+    other = save(tmp_path / "other", wider, make_tokenizer())
+    with pytest.raises(UnsupportedModel, match=r"head for a model with 128 numbers in a hidden state, and .* has 256"):
+        export_pair(other, head_checkpoint, tmp_path / "pair")
+    with pytest.raises(UnsupportedModel, match=r"wants hidden states of layer 2, and .* has 2"):
+        export_pair(target, head_checkpoint, tmp_path / "pair")
+    assert not (tmp_path / "pair").exists()
+
+
+def test_what_is_no_head_is_refused_by_its_name(
+    deep_target: Path, draft: Path, head: Any, head_checkpoint: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(NotADecoder, match="not a head: give it with --draft"):
+        export_pair(deep_target, None, tmp_path / "pair", head=draft)
+    with pytest.raises(NotADecoder, match="is a head, not a target"):
+        export_pair(head_checkpoint, None, tmp_path / "pair")
+    with pytest.raises(NotADecoder, match="is a head, as is"):
+        export_pair(deep_target, head_checkpoint, tmp_path / "pair", head=head_checkpoint)
+    other = shutil.copytree(head_checkpoint, tmp_path / "dflash")
+    described = json.loads((other / "config.json").read_text(encoding="utf-8"))
+    (other / "config.json").write_text(json.dumps({**described, "architectures": ["DFlashDraftModel"]}))
+    with pytest.raises(NotADecoder, match="a DFlash head"):
+        export_pair(deep_target, other, tmp_path / "pair")
+    del head.model.midlayer.mlp.up_proj  # the last use of it in this file
+    incomplete = save_head(tmp_path / "incomplete", head, eagle_taps=list(TAPS))
+    with pytest.raises(ConversionFailed, match=r"not those of an EAGLE-3 head: midlayer.mlp.up_proj.weight"):
+        export_pair(deep_target, incomplete, tmp_path / "pair")
+    assert not (tmp_path / "pair").exists()

@@ -1,0 +1,98 @@
+"""Taps give the hidden states of chosen layers, and change no bit of the logits."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+from openvino import opset15 as ops
+
+from outrider.pipelines.errors import UnsupportedModel
+from outrider.pipelines.model.paged_model import PagedModel, read_paged_model
+from outrider.pipelines.model.taps import HIDDEN_STATES, add_taps, residual_streams
+from outrider.pipelines.model.target import Rows, Window
+
+NUM_LAYERS, WIDTH = 6, 256  # of the embedded target
+TAPS = (1, 2, 4)
+ROWS = Rows(2, 64, 2)
+
+
+def loaded(pair: Path, taps: tuple[int, ...], exact: bool = True) -> PagedModel:
+    model = PagedModel(pair / "target", 16, exact=exact, taps=taps)
+    model.rows = ROWS
+    return model
+
+
+@pytest.fixture(scope="module")
+def tapped(embedded_pair: Path) -> PagedModel:
+    return loaded(embedded_pair, TAPS)
+
+
+@pytest.fixture(scope="module")
+def plain(embedded_pair: Path) -> PagedModel:
+    return loaded(embedded_pair, ())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_logits_are_bitwise_those_of_a_model_without_taps_however_passes_are_cut(tapped, plain, seed):
+    rng = random.Random(seed)
+    texts = [[rng.randrange(4096) for _ in range(60)] for _ in range(3)]
+    places = [0] * len(texts)
+    while any(place < len(text) for place, text in zip(places, texts, strict=True)):
+        windows = []
+        for i, text in enumerate(texts):
+            size = min(rng.choice([1, 2, 5, 20]), len(text) - places[i])
+            if size:
+                windows.append(Window(text[places[i] : places[i] + size], places[i], [2 * i, 2 * i + 1], size))
+                places[i] += size
+        expected = [logits.copy() for logits in plain.forward(windows)]
+        for one, other in zip(expected, tapped.forward(windows), strict=True):
+            assert np.array_equal(one, other)
+        assert [states.shape for states in tapped.hidden_states()] == [
+            (len(window.tokens), len(TAPS) * WIDTH) for window in windows
+        ]
+    assert plain.hidden_states() == []
+
+
+def test_hidden_states_do_not_depend_on_the_cut_nor_on_how_many_logits_are_wanted(tapped):
+    rng = random.Random(0)
+    text = [rng.randrange(4096) for _ in range(50)]
+    tapped.forward([Window(text, 0, [0, 1])])
+    whole = tapped.hidden_states()[0].copy()
+    assert np.isfinite(whole).all()
+    assert len(np.unique(whole[:, 0])) > 40
+    start = 0
+    while start < len(text):
+        end = min(len(text), start + rng.choice([1, 2, 7]))
+        rejected = [rng.randrange(4096) for _ in range(rng.choice([0, 3]))]
+        tapped.forward([Window([7] * 9, 0, [5]), Window([*text[start:end], *rejected], start, [2, 3])])
+        assert np.array_equal(tapped.hidden_states()[1][: end - start], whole[start:end])
+        start = end
+
+
+def test_every_layer_adds_twice_to_the_residual_stream(embedded_pair):
+    model = read_paged_model(ov.Core(), embedded_pair / "target")
+    streams = residual_streams(model)
+    assert len(streams) == 2 * NUM_LAYERS
+    names = [stream.get_node().get_friendly_name() for stream in streams[1::2]]
+    assert all(f"layers.{layer}/" in name for layer, name in enumerate(names))
+
+
+def test_layers_that_there_are_not_are_refused(embedded_pair):
+    with pytest.raises(UnsupportedModel, match=r"hidden states of layer 6, and .* has 6: the head was made for"):
+        loaded(embedded_pair, (1, 2, 6))
+
+
+def test_a_model_without_a_residual_stream_of_two_sums_a_layer_is_refused():
+    ids = ops.parameter([-1, 8], ov.Type.f32, name="ids")
+    weights = ops.constant(np.ones((8, 8), np.float32))
+    inner = ops.add(ids, ops.matmul(ids, weights, False, True))
+    logits = ops.matmul(inner, weights, False, True).output(0)
+    logits.set_names({"logits"})
+    model = ov.Model([ops.result(logits)], [ids])
+    with pytest.raises(UnsupportedModel, match="0 layers and 1 sums"):
+        add_taps(model, (0,), Path("model"))
+    assert all(HIDDEN_STATES not in output.get_names() for output in model.outputs)
