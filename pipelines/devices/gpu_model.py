@@ -36,13 +36,13 @@ class GpuPagedModel:
     A pass of windows of up to `decoding_rows` rows is computed row by row: each is fed as a sequence of one token, over
     the blocks of its window. OpenVINO writes the keys and values of all sequences before any of them attends, so the
     rows of a window see one another, and one row per sequence has an attention kernel that is several times as fast as
-    the one for a few (openvino#38153). Such a pass is filled up to a multiple of `decoding_rows`, so that the device
-    keeps to the same kernels, unless it has a single row, for which there are faster ones. The filling writes its keys
-    and values to a spare block. Other passes, as of prompts, are fed in whole windows.
+    the one for a few (openvino#38153). Such a pass is padded to a multiple of `decoding_rows`, so that the device uses
+    the same kernels, unless it has a single row, for which there are faster ones. The padding writes its keys and
+    values to a spare block. Other passes, such as those over prompts, are fed in whole windows.
 
     exact: whether the logits are bitwise the same however tokens are split into passes. If asked for, prompts too are
-        computed row by row, and every pass has the same number of rows, EXACT_ROWS at least; `is_exact` tries whether
-        that suffices, with texts of up to `max_context` tokens. If not, it is as if it had not been asked for.
+        computed row by row, and every pass has the same number of rows, at least EXACT_ROWS. `is_exact` is whether a
+        test with texts of up to `max_context` tokens found this sufficient; if not, passes are as with False.
     device: "GPU", or "GPU.1" and so on where there are several.
     properties: OpenVINO's for that device.
 
