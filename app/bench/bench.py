@@ -77,8 +77,8 @@ def bench_command(
     load = LoadOptions(device, draft_device, engine, exact=exact, properties=properties_of(openvino_property or ()))
     if device.startswith("GPU") and engine != "outrider":
         raise InvalidOption(
-            "The benchmark measures Outrider's engine: give --engine outrider. What OpenVINO GenAI's ways of drafting "
-            f"bring is told by outrider doctor --device {device}."
+            "The benchmark measures Outrider's engine: give --engine outrider. To compare OpenVINO GenAI's ways of "
+            f"drafting, run outrider doctor --device {device}."
         )
     pipeline = load.load(pair or _embedded_pair())
     modes = _modes(pipeline.modes, mode)

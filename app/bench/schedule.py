@@ -27,10 +27,10 @@ class Cost(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Foresight:
-    """What the drafters would have known about an answer.
+    """What the drafters would have proposed correctly, at every position of an answer.
 
-    from_text: for each of its tokens, how many tokens from there on some drafter without a model would have proposed
-        rightly if asked just before.
+    from_text: for each token, how many tokens from it on the best drafter without a model would have proposed
+        correctly.
     by_model: for each token, whether the draft model would have proposed it; all False where there is none.
     """
 

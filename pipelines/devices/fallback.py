@@ -1,4 +1,4 @@
-"""Fallback: requests that a device fails to answer go on on the CPU."""
+"""Fallback: requests on which a device fails continue on the CPU."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Fallback(Backend):
     def _take_over(self, ended: Sequence[Request]) -> None:
         failed = [each for each in ended if isinstance(each.error, DeviceFailed) and each.error.__cause__ is not None]
         if failed and self._second is None and self._can_load:
-            log.warning("Requests go on on the CPU from now on: %s", failed[0].error)
+            log.warning("From now on, requests continue on the CPU: %s", failed[0].error)
             try:
                 self._second = self._load()
             except Exception:

@@ -28,14 +28,15 @@ Written: TypeAlias = "list[int] | Exception | None"  # the next tokens, or how G
 class GenaiEngine(QueueingBackend):
     """Serves requests one after the other with an `openvino_genai.LLMPipeline` that drafts as `speculation` says.
 
-    It cannot promise what `Engine` does: how a device rounds depends on how tokens are cut into passes, and nobody
-    feeds it with care for that. GenAI cannot switch its drafting for one request. A pass gives its streamer all tokens
-    that it accepts and one of the target's own, so accepted ones are known, and those that were rejected are not:
-    `Statistics.drafted` is 0. `Statistics.cached_tokens` is 0, also where `exact=False` lets GenAI
-    keep prompts: it does not tell what it took over. Nor does it tell the models' time from its own, so `target_s` is
-    all of it.
+    It does not keep the promises of `Engine`: rounding on a device depends on how tokens are divided into passes, which
+    GenAI does not control. GenAI cannot change its way of drafting for a single request. After each pass its streamer
+    gets the accepted tokens and one of the target's own, so the number of accepted tokens is known and the number of
+    rejected ones is not: `Statistics.drafted` is 0. GenAI does not report how much of a prompt was in its cache, so
+    `Statistics.cached_tokens` is 0 even where `exact=False` lets it keep prompts. Nor does it report the time of the
+    models apart from its own, so `target_s` is the whole time.
 
-    GenAI generates in a thread of its own, which leaves Python free meanwhile; its `step` for many requests does not.
+    GenAI generates in a thread of its own, without Python's global lock. The `step` of its pipeline for many requests
+    holds that lock.
     """
 
     def __init__(self, pipeline: openvino_genai.LLMPipeline, room: Room, speculation: str = "off") -> None:

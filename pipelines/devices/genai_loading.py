@@ -1,4 +1,4 @@
-"""Loads a target with OpenVINO GenAI, and how that drafts, which GenAI fixes when a model is loaded."""
+"""Loads a pair with OpenVINO GenAI, and chooses its way of drafting, which is fixed from then on."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What "auto" came to."""
+    """The way of drafting that "auto" found fastest."""
 
     speculation: str
 

@@ -41,9 +41,9 @@ class GpuPagedModel:
     A pass of windows of up to `decoding_rows` rows is computed row by row: each is fed as a sequence of one token, over
     the blocks of its window. OpenVINO writes the keys and values of all sequences before any of them attends, so the
     rows of a window see one another, and one row per sequence has an attention kernel that is several times as fast as
-    the one for a few (openvino#38153). Such a pass is filled up to a multiple of `decoding_rows`, so that the device
-    keeps to the same kernels, unless it has a single row, for which there are faster ones. The filling writes its keys
-    and values to a spare block. Other passes, as of prompts, are fed in whole windows.
+    the one for a few (openvino#38153). Such a pass is padded to a multiple of `decoding_rows`, so that the device uses
+    the same kernels, unless it has a single row, for which there are faster ones. The padding writes its keys and
+    values to a spare block. Other passes, such as those over prompts, are fed in whole windows.
 
     exact: whether the logits are bitwise the same however tokens are split into passes. To begin with it is False;
         `keep_exact` tries for it, and `keep_to_rows` does what that found out.

@@ -81,9 +81,9 @@ class NpuModel:
         is_next = not start or self._last_start <= start <= self._num_cached
         if not is_next or end > self.num_tokens or len(window.tokens) > most:
             raise ValueError(
-                f"A pass over the tokens {start} to {end} is not possible: {self._num_cached} are cached, of which the "
-                f"last pass computed those from {self._last_start} on, there is room for {self.num_tokens}, and a pass "
-                f"has {most} rows at most."
+                f"A pass over the tokens {start} to {end} is not possible. It must begin between {self._last_start}, "
+                f"where the last pass began, and {self._num_cached}, the number of cached tokens, end at "
+                f"{self.num_tokens} or before, and have at most {most} rows."
             )
         if window.num_rows > self.rows.most:
             raise ValueError(f"A pass has logits for {self.rows.most} rows at most, not {window.num_rows}.")

@@ -26,7 +26,7 @@ class BlockPool:
     A full block whose content is known can be published; a later sequence with the same first tokens takes it over
     instead of computing it again. Published blocks that nobody uses stay until their memory is needed, the longest
     unused first. A block is known by its tokens and by the serial number of the block before it, so two blocks are the
-    same exactly when all tokens up to their end are: nothing rests on a hash being free of collisions.
+    same exactly when all tokens up to their end are the same; a collision of hashes cannot confuse them.
     """
 
     def __init__(self, num_blocks: int, block_size: int) -> None:

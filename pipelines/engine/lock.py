@@ -1,4 +1,4 @@
-"""FairLock: a lock that a busy thread cannot keep to itself."""
+"""FairLock: a lock that threads take in turns."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from threading import RLock
 
 
 class FairLock:
-    """A reentrant lock. Who lets go of it does not get it again before somebody who waits for it.
+    """A reentrant lock. A thread that releases it cannot take it again before a thread that is waiting for it.
 
-    Python's own locks go to whoever asks first once they are free, and that is almost always the thread that has just
-    let go and asks again, as one does that runs pass after pass. Here everybody passes a turnstile first, and who waits
-    for the lock stands in it.
+    Python's own locks go to whichever thread asks first once they are free. That is almost always the thread that has
+    just released the lock, since a thread that runs pass after pass asks again at once. So a second lock, the
+    turnstile, has to be taken first, and a thread holds it while it waits.
     """
 
     def __init__(self) -> None:
@@ -18,8 +18,8 @@ class FairLock:
         self._lock = RLock()
 
     def __enter__(self) -> FairLock:
-        # Who holds the lock must not wait in the turnstile. A stream that is dropped can ask for it at any moment, also
-        # between two lines of this file, so nothing that is noted here could tell as surely as the lock itself.
+        # The owner must not wait for the turnstile. Only the lock itself knows its owner reliably: a garbage collection
+        # between any two lines here can drop a stream, which then enters this method in the same thread.
         if self._lock._is_owned():  # type: ignore[attr-defined]
             self._lock.acquire()
         else:

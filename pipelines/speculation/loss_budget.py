@@ -40,8 +40,8 @@ class LossBudget:
 
     @property
     def is_due(self) -> bool:
-        """Whether to ask the drafters in this pass. While asking has gained less than its price, it is skipped for more
-        and more passes, up to LONGEST_PAUSE, but never for more than it has been in vain."""
+        """Whether to ask the drafters in this pass. While asking has gained less than it cost, the pauses between
+        attempts grow, up to LONGEST_PAUSE passes; none is longer than all passes before it."""
         return self._waited >= self._pause
 
     def passed(self, num_tokens: int, plain_ms: float, delay_ms: float) -> None:

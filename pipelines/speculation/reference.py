@@ -38,7 +38,7 @@ class Reference:
     tokens: uint32 [tokens], END_OF_FILE behind every file.
     fingerprints, ends: for each of LENGTHS, uint64 and uint32 [occurrences], by fingerprint and then by position: the
     n-gram's fingerprint and the position of the token that follows. All stay on disk and are mapped into memory. Two
-    n-grams of the same fingerprint are taken for each other, which makes a wrong guess and no more.
+    n-grams with the same fingerprint cannot be told apart, which at worst causes a wrong proposal.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -66,7 +66,9 @@ class Reference:
 
     @classmethod
     def of(cls, folder: Path, cache: Path, vocabulary: str, encode: Callable[[str], list[int]]) -> Reference:
-        """The reference of a folder, from `cache` where nothing has changed. `vocabulary` names what `encode` makes.
+        """The reference of a folder, from `cache` where nothing has changed.
+
+        vocabulary: identifies the tokenizer that `encode` uses.
 
         Hidden files, binary ones and those over LARGEST_FILE bytes are left out; how many is logged. Raises
         InvalidOption where there is no such folder or no text in it, and where `cache` cannot be used.
@@ -77,8 +79,8 @@ class Reference:
             return cls._kept(folder, cache / "reference", vocabulary, encode)
         except (OSError, NotImplementedError) as error:  # the latter where files cannot be locked
             raise InvalidOption(
-                f"The index of {folder}, which is to be a reference, cannot be kept in {cache} ({error}): see that "
-                "there is room and that it can be written to, or load the pair without a reference."
+                f"The index of the reference folder {folder} cannot be kept in {cache} ({error}): check that the disk "
+                "has room and that the folder is writable, or load the pair without a reference."
             ) from error
 
     @classmethod

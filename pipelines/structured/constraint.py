@@ -67,7 +67,8 @@ class Constraint:
             allowed[sorted(self._ends)] = True
         if not allowed.any():
             raise InvalidOption(
-                "No token of this model's vocabulary goes on as structured_output_config demands: give another one."
+                "No token of this model's vocabulary can continue the answer under structured_output_config: change "
+                "the schema, regex or grammar."
             )
         return allowed
 

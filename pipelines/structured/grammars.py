@@ -25,7 +25,7 @@ MOST_SHOWN = 200  # characters of a form, or of llguidance's reason, in an error
 DIVISOR = re.compile(r'"multipleOf"\s*:\s*([0-9]+)(?:\.([0-9]+))?')
 MOST_REMAINDERS = 100_000
 ANCHOR = "\x02"  # is part of no longer token
-# What printers of JSON put between its parts. An unsure model would go on with blank lines for ever, given leave.
+# The white space of pretty-printed JSON. Without a bound, an uncertain model can write blank lines without end.
 WHITE_SPACE = r" |\n[ \t]{0,40}"
 MOST_BEFORE = 3  # tokens that the anchor and the space before it can take
 LONGEST_FORCED = 256  # characters: llguidance tokenizes forced text again behind each token

@@ -170,13 +170,13 @@ def probabilities(scores: dict[int, float]) -> dict[int, float]:
 
 
 def gumbel(seed: int, answer: int, position: int, token: int) -> float:
-    """-log(arrival). Of 64 neighbours one leads, who arrives after an exponential time divided by 64, and the others an
-    exponential time later."""
+    """-log(arrival). In each group of 64 tokens one arrives first, after an exponential time divided by 64, and each of
+    the others an exponential time later."""
     key = 0
     for number in (seed, answer, position):
         key = finalize(key + number + GOLDEN)
-    heat, place = divmod(token, 64)
-    word = finalize(finalize(key + GOLDEN) + heat * GOLDEN)
+    group, place = divmod(token, 64)
+    word = finalize(finalize(key + GOLDEN) + group * GOLDEN)
     arrival = exponential(word) / 64
     if place != word % 64:
         arrival += exponential(finalize(key + token * GOLDEN))

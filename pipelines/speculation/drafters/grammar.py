@@ -1,4 +1,4 @@
-"""Grammar: what the form of the answer leaves no choice about."""
+"""Grammar: drafts tokens that the grammar of a structured answer forces."""
 
 from __future__ import annotations
 

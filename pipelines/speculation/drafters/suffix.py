@@ -1,4 +1,4 @@
-"""Suffix: the text itself as the drafter. What followed these tokens before, and how does an edit go on copying?"""
+"""Suffix: drafts from an index of the request's own text, and resumes a copy after an edit."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ class _Trail:
         return _Copy(match.end + 1, match.length, "copy")
 
     def _settle(self) -> None:
-        """Once the copy is surely on again, learn what was replaced; a long new copy makes the old place void."""
+        """After two resumed tokens, store the replacement. A long new copy discards the old position."""
         assert self._copy is not None
         if self._break is not None and self._copy.kind == "resume" and self._copy.run == 2:
             # Two tokens are copied again, the second of which is not in the index yet.
@@ -189,10 +189,10 @@ class _Trail:
 class Suffix:
     """Copies on where the answer copies, and otherwise continues as the longest known n-gram did last.
 
-    It reads prompt, answer and earlier turns alike, since all of them are in the request's tokens. Of several
-    candidates it takes the one that `acceptance` holds likeliest; whoever judges its proposals must tell the same
-    acceptance. See `NgramIndex` for time and memory a token. Related to prompt lookup decoding (A. Saxena, 2023), LLMA
-    (arXiv 2304.04487) and SuffixDecoding (arXiv 2411.04975).
+    It reads prompt, answer and earlier turns alike, since all of them are in the request's tokens. It yields the
+    candidate that `acceptance` rates highest. Outcomes must be reported to the same model. See `NgramIndex` for time
+    and memory a token. Related to prompt lookup decoding (A. Saxena, 2023), LLMA (arXiv 2304.04487) and SuffixDecoding
+    (arXiv 2411.04975).
     """
 
     name = "suffix"

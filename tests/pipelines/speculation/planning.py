@@ -1,4 +1,4 @@
-"""Drafters whose odds are known and a planner over them, for the tests of who drafts how much."""
+"""Drafters with known acceptance probabilities and a planner over them, for the tests of who drafts how much."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Odds(AcceptanceModel):
         pass
 
 
-class Offering:
-    """Offers tokens of given odds to each request."""
+class OddsDrafter:
+    """Proposes tokens with given acceptance probabilities to each request."""
 
     def __init__(self, name: str, odds: dict) -> None:
         self.name = name
@@ -53,8 +53,8 @@ class Offering:
         return Proposal(7, self.name, Features(self.name, (estimate,)))
 
 
-class Writing(Offering):
-    """The same, as a model does: one token for each of several requests a pass.
+class OddsModel(OddsDrafter):
+    """The same as a draft model: one token per pass for each of several requests.
 
     A pass takes `slowness` times what `cost` was told that it takes, by the `clock` of the model itself.
     """
@@ -94,7 +94,7 @@ class Writing(Offering):
             self.clock_s += self.slowness * took_ms / 1e3
 
 
-class Behind(Writing):
+class Behind(OddsModel):
     """One that has so many tokens to be fed before its first proposal."""
 
     def __init__(self, name: str, odds: dict, missed: int) -> None:
@@ -123,7 +123,7 @@ def stopped() -> float:
 
 
 def planner_of(
-    cost: CostModel | None, text: Offering, *models: Writing | None, clock: Callable[[], float] = stopped
+    cost: CostModel | None, text: OddsDrafter, *models: OddsModel | None, clock: Callable[[], float] = stopped
 ) -> Planner:
     there = tuple(model for model in models if model is not None)
     both = ModeDrafters((text,), there)
@@ -146,7 +146,7 @@ def speed_of(fewest_rows: int, estimates: Callable[[Random], list[float]], num_a
     right, and passes of `fewest_rows` and more take the time of `DEAR_FIRST`."""
     times = {rows: float(ms) for rows, ms in DEAR_FIRST.items() if rows >= fewest_rows}
     cost = CostModel(tuple(times), tuple(times.values()), (0.0,) * len(times))
-    offering, rng, time_ms = Offering("suffix", {}), Random(seed), 0.0
+    offering, rng, time_ms = OddsDrafter("suffix", {}), Random(seed), 0.0
     planner = planner_of(cost, offering)
     for _ in range(num_answers):
         draft, left = draft_of(), 64
@@ -155,8 +155,8 @@ def speed_of(fewest_rows: int, estimates: Callable[[Random], list[float]], num_a
             draft.limit = min(32, left - 1)
             offering.odds[draft.request] = offered = estimates(rng)
             planner.draft([draft])
-            stands = [rng.random() < estimate for estimate in offered[: len(draft.proposals)]]
-            num_kept = [*stands, False].index(False)
+            accepted = [rng.random() < estimate for estimate in offered[: len(draft.proposals)]]
+            num_kept = [*accepted, False].index(False)
             planner.observe([draft], [[*draft.tokens[:num_kept], 3]], None)
             time_ms += cost.pass_ms([(draft.rows, 0)])
             left -= num_kept + 1

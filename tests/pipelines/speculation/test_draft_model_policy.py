@@ -13,11 +13,11 @@ from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.loss_budget import TOLERANCE
 
 from ..fakes import new_request
-from .planning import Behind, Odds, Offering, Writing, cost_of, draft_of, planner_of
+from .planning import Behind, Odds, OddsDrafter, OddsModel, cost_of, draft_of, planner_of
 
 
-class Reading(Writing):
-    """Notes how long the drafts are that it reads."""
+class Scoring(OddsModel):
+    """Notes the lengths of the drafts that it scores."""
 
     def __init__(self, name, odds):
         super().__init__(name, odds)
@@ -42,7 +42,7 @@ class Reading(Writing):
 )
 def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     draft = draft_of(mode=mode)
-    drafters = Offering("suffix", {draft.request: text}), Writing("draft_model", {draft.request: model})
+    drafters = OddsDrafter("suffix", {draft.request: text}), OddsModel("draft_model", {draft.request: model})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
     planner._policies[0].expected = 0.8 if model[0] > 0.9 else 0.05
     planner.draft([draft])
@@ -60,8 +60,8 @@ class Noting(Odds):
 @pytest.mark.parametrize(("kept", "known"), [([7, 7, 7, 7], 3), ([7, 7, 5], 3), ([7, 5], 2), ([5], 1)])
 def test_proposals_that_were_not_worth_a_row_are_compared_with_the_answer_too(kept, known):
     draft, odds = draft_of(), [0.9, 0.85, 0.1]
-    model = Writing("draft_model", {draft.request: [*odds, 0.9]})
-    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 1.0), Offering("suffix", {draft.request: []}), model)
+    model = OddsModel("draft_model", {draft.request: [*odds, 0.9]})
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 1.0), OddsDrafter("suffix", {draft.request: []}), model)
     planner._acceptance = noting = Noting()
     planner.draft([draft])
     assert draft.tokens == [7, 7]
@@ -72,8 +72,8 @@ def test_proposals_that_were_not_worth_a_row_are_compared_with_the_answer_too(ke
 @pytest.mark.parametrize(("kept", "known"), [([7, 7, 5], 3), ([7, 7, 7], 3), ([7, 5], 2), ([5], 1)])
 def test_scored_proposals_that_were_not_worth_a_row_are_compared_with_the_answer_too(kept, known):
     draft = draft_of()
-    text = Offering("suffix", {draft.request: [0.8] * 8})
-    model = Writing("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9, 0.9]})
+    text = OddsDrafter("suffix", {draft.request: [0.8] * 8})
+    model = OddsModel("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9, 0.9]})
     planner = planner_of(cost_of([10, 12, 30, 31, 32, 33], draft_ms=0.1), text, model)
     planner._acceptance = noting = Noting()
     planner.draft([draft])
@@ -88,8 +88,8 @@ def test_scored_proposals_that_were_not_worth_a_row_are_compared_with_the_answer
 def test_the_draft_model_stops_when_its_own_odds_fall(most):
     """And the last token is left out, though elsewhere rows may be so cheap that it would pay."""
     draft = draft_of()
-    model = Writing("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9]})
-    none = Offering("suffix", {draft.request: []})
+    model = OddsModel("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9]})
+    none = OddsDrafter("suffix", {draft.request: []})
     planner_of(cost_of([10, 12, 14, 18, 24, most], draft_ms=1.0), none, model).draft([draft])
     assert draft.tokens == [7, 7]
     assert model.num_taken == 3, "it wrote on after a token that was not worth its row"
@@ -97,8 +97,8 @@ def test_the_draft_model_stops_when_its_own_odds_fall(most):
 
 def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
     draft = draft_of()
-    model = Writing("draft_model", {draft.request: [0.01] * 32})
-    none = Offering("suffix", {draft.request: []})
+    model = OddsModel("draft_model", {draft.request: [0.01] * 32})
+    none = OddsDrafter("suffix", {draft.request: []})
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=2.0), none, model)
     for _ in range(1000):
         draft.cut(0)
@@ -115,7 +115,7 @@ def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.1)
     cost.drafts["draft_model"].row_ms = 0.05
     model = Behind("draft_model", {draft.request: [0.99] * 32}, 1000)
-    planner = planner_of(cost, Offering("suffix", {draft.request: []}), model)
+    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: []}), model)
     planner._policies[0].expected = 0.99
     for _ in range(num_written):
         planner.observe([draft], [[3]], None)
@@ -130,7 +130,7 @@ def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(e
     cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=1.0)
     cost.drafts["draft_model"].row_ms = 0.1
     model = Behind("draft_model", {draft.request: [estimate] * 32}, 250)
-    planner = planner_of(cost, Offering("suffix", {draft.request: [0.9] * text}), model)
+    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: [0.9] * text}), model)
     planner._policies[0].expected = estimate
     asked = []
     for n in range(20):
@@ -147,18 +147,18 @@ def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(e
 
 def test_several_sequences_share_the_passes_of_the_draft_model():
     drafts = [draft_of() for _ in range(4)]
-    model = Writing("draft_model", {draft.request: [0.9] * (i + 1) for i, draft in enumerate(drafts)})
-    text = Offering("suffix", {draft.request: [] for draft in drafts})
+    model = OddsModel("draft_model", {draft.request: [0.9] * (i + 1) for i, draft in enumerate(drafts)})
+    text = OddsDrafter("suffix", {draft.request: [] for draft in drafts})
     planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=1.0), text, model).draft(drafts)
     assert [len(draft.proposals) for draft in drafts] == [1, 2, 3, 4]
     assert model.num_passes <= 5
     assert len({round(draft.draft_ms, 9) for draft in drafts}) > 1
 
 
-def test_a_doubtful_copy_is_read_by_the_draft_model_and_mended_where_it_breaks():
+def test_a_doubtful_copy_is_scored_by_the_draft_model_and_mended_where_it_breaks():
     draft = draft_of()
-    text = Offering("suffix", {draft.request: [0.8] * 8})
-    model = Writing("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9, 0.9]})
+    text = OddsDrafter("suffix", {draft.request: [0.8] * 8})
+    model = OddsModel("draft_model", {draft.request: [0.9, 0.9, 0.1, 0.9, 0.9]})
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.5), text, model)
     planner.draft([draft])
     assert draft.tokens[:3] == [7, 7, 5], "the third token is not the draft model's"
@@ -167,21 +167,21 @@ def test_a_doubtful_copy_is_read_by_the_draft_model_and_mended_where_it_breaks()
     assert draft.draft_ms >= 0.5
 
 
-def test_a_copy_that_was_read_is_kept_as_far_as_its_rows_pay():
+def test_a_copy_that_was_scored_is_kept_as_far_as_its_rows_pay():
     draft = draft_of()
-    text = Offering("suffix", {draft.request: [0.8] * 8})
-    model = Writing("draft_model", {draft.request: [0.9] * 9})
+    text = OddsDrafter("suffix", {draft.request: [0.8] * 8})
+    model = OddsModel("draft_model", {draft.request: [0.9] * 9})
     planner_of(cost_of([10, 12, 14, 18, 42, 42.3], draft_ms=0.1), text, model).draft([draft])
     assert draft.draft_ms > 0
     assert draft.sources == ["suffix"] * 5, "a row of the sixth and the next two takes nearly as long as a pass"
 
 
 @pytest.mark.parametrize(("draft_row_ms", "num_scored"), [(0.0, 10), (0.6, 2)])
-def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_scored):
+def test_a_copy_is_scored_only_as_far_as_that_pays(draft_row_ms, num_scored):
     """Its doubtful beginning, where scoring is dear; what lies behind is taken all the same."""
     draft = draft_of()
-    text = Offering("suffix", {draft.request: [0.8, 0.8, *[0.99] * 8]})
-    model = Reading("draft_model", {draft.request: [0.9] * 10})
+    text = OddsDrafter("suffix", {draft.request: [0.8, 0.8, *[0.99] * 8]})
+    model = Scoring("draft_model", {draft.request: [0.9] * 10})
     cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
     cost.drafts["draft_model"].row_ms = draft_row_ms
     planner = planner_of(cost, text, model)
@@ -191,29 +191,29 @@ def test_a_copy_is_read_no_further_than_that_pays(draft_row_ms, num_scored):
     assert draft.sources[:10] == ["suffix"] * 10
 
 
-@pytest.mark.parametrize(("budget_ms", "is_read"), [(2.0, True), (1.5, False)])
-def test_a_copy_is_not_read_where_the_ledger_does_not_allow_feeding_it(budget_ms, is_read):
+@pytest.mark.parametrize(("budget_ms", "is_scored"), [(2.0, True), (1.5, False)])
+def test_a_copy_is_not_scored_where_the_budget_does_not_allow_feeding_it(budget_ms, is_scored):
     """Though one pass of the draft model would be allowed, and scoring would pay."""
     draft = draft_of()
-    text = Offering("suffix", {draft.request: [0.5] * 8})
+    text = OddsDrafter("suffix", {draft.request: [0.5] * 8})
     cost = cost_of([10, 10.01, 10.02, 10.03, 10.04, 10.1], draft_ms=1.0)
     cost.drafts["draft_model"].row_ms = 0.2
-    model = Reading("draft_model", {draft.request: [0.9] * 10})
+    model = Scoring("draft_model", {draft.request: [0.9] * 10})
     planner = planner_of(cost, text, model)
     budget = planner._budget(cost, draft, [draft], cost.pass_ms([(1, draft.context)]))
     budget.lost_ms += budget.remaining_ms - budget_ms
     planner.draft([draft])
-    assert bool(model.lengths) == is_read
+    assert bool(model.lengths) == is_scored
     assert draft.draft_ms <= budget_ms
 
 
 @pytest.mark.parametrize(
     ("mode", "sure", "draft_ms"), [("chained", 0.8, 0.5), ("auto", 0.999, 0.5), ("auto", 0.8, 50.0)]
 )
-def test_a_copy_is_not_read_where_nobody_asked_or_it_would_not_pay(mode, sure, draft_ms):
+def test_a_copy_is_not_scored_where_nobody_asked_or_it_would_not_pay(mode, sure, draft_ms):
     draft = draft_of(mode=mode)
-    text = Offering("suffix", {draft.request: [sure] * 3})
-    model = Writing("draft_model", {draft.request: [0.9, 0.1]})
+    text = OddsDrafter("suffix", {draft.request: [sure] * 3})
+    model = OddsModel("draft_model", {draft.request: [0.9, 0.1]})
     planner = planner_of(cost_of([10, 10.2, 10.4, 11, 12, 20], draft_ms=draft_ms), text, model)
     planner._policies[0].expected = 0.1
     planner.draft([draft])
@@ -234,7 +234,7 @@ def test_a_draft_model_is_not_asked_where_no_draft_of_it_can_be_afforded(missed)
     cost = dear_first()
     cost.drafts["draft_model"].row_ms = 0.1
     model = Behind("draft_model", {draft.request: [0.95] * 32}, missed)
-    planner = planner_of(cost, Offering("suffix", {draft.request: []}), model)
+    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: []}), model)
     budget = planner._budget(cost, draft, [draft], 10.0)
     budget.lost_ms += budget.remaining_ms - 9.0
     planner.draft([draft])
@@ -249,14 +249,14 @@ def test_a_draft_model_is_not_asked_where_no_draft_of_it_can_be_afforded(missed)
 def test_a_draft_model_that_pays_only_if_it_is_good_is_found_out(estimate):
     """With even odds it would not: a draft of any length takes the time of more tokens than it would bring."""
     draft = draft_of()
-    model = Writing("draft_model", {draft.request: [estimate] * 32})
-    planner = planner_of(dear_first(), Offering("suffix", {draft.request: []}), model)
+    model = OddsModel("draft_model", {draft.request: [estimate] * 32})
+    planner = planner_of(dear_first(), OddsDrafter("suffix", {draft.request: []}), model)
     for _ in range(20):
         answer(planner, draft)
     assert model.num_passes > 20
 
 
-class Full(Writing):
+class Full(OddsModel):
     """Has no room for its first `num_full` passes."""
 
     def __init__(self, name, odds, num_full):
@@ -280,8 +280,9 @@ class Full(Writing):
 @pytest.mark.parametrize("num_full", [1, 2, 7, 100])
 def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again_when_there_may_be_room(num_full):
     draft = draft_of()
+    text = OddsDrafter("suffix", {draft.request: [0.8] * 8})
     model = Full("draft_model", {draft.request: [0.9] * 40}, num_full)
-    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {draft.request: [0.8] * 8}), model)
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), text, model)
     num_without = 0
     while not model.num_passes:
         assert num_without <= 2 * num_full
@@ -300,8 +301,9 @@ def test_a_draft_model_that_is_full_leaves_the_copy_as_it_was_and_is_asked_again
 
 def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_with_the_answer():
     draft = draft_of()
+    text = OddsDrafter("suffix", {draft.request: [0.8] * 8})
     model = Full("draft_model", {draft.request: []}, 10**6)
-    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), Offering("suffix", {draft.request: [0.8] * 8}), model)
+    planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], 0.5), text, model)
     for _ in range(1000):
         draft.cut(0)
         draft.draft_ms = 0.0
@@ -322,8 +324,8 @@ def answer(planner, draft) -> None:
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, estimate):
     draft = draft_of()
-    model = Writing("draft_model", {draft.request: [estimate] * 32})
-    none = Offering("suffix", {draft.request: []})
+    model = OddsModel("draft_model", {draft.request: [estimate] * 32})
+    none = OddsDrafter("suffix", {draft.request: []})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms), none, model)
 
     def num_asked(num_passes: int) -> int:
@@ -344,8 +346,8 @@ def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, esti
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, draft_ms, estimate):
     draft = draft_of()
-    model = Writing("draft_model", {draft.request: [estimate] * 32})
-    none = Offering("suffix", {draft.request: []})
+    model = OddsModel("draft_model", {draft.request: [estimate] * 32})
+    none = OddsDrafter("suffix", {draft.request: []})
     cost = cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms)
     planner = planner_of(cost, none, model)
     model.slowness = slowness
@@ -362,11 +364,11 @@ def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, dr
 def two_models(draft_ms: float, head_ms: float, draft_odds: float, head_odds: float):
     """A draft model and a head with nothing beside them, and a request for both."""
     draft = draft_of()
-    model = Writing("draft_model", {draft.request: [draft_odds] * 32})
-    head = Writing("head", {draft.request: [head_odds] * 32})
+    model = OddsModel("draft_model", {draft.request: [draft_odds] * 32})
+    head = OddsModel("head", {draft.request: [head_odds] * 32})
     cost = cost_of([10, 10.5, 11, 11.5, 12, 20])
     cost.drafts = {"draft_model": DraftCost(draft_ms), "head": DraftCost(head_ms)}
-    planner = planner_of(cost, Offering("suffix", {draft.request: []}), model, head)
+    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: []}), model, head)
     return planner, draft, model, head
 
 

@@ -8,10 +8,10 @@ from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters
 
 from .broken_drafters import SABOTAGE, BrokenDrafter
-from .planning import Odds, Offering, Writing, cost_of, draft_of, planner_of
+from .planning import Odds, OddsDrafter, OddsModel, cost_of, draft_of, planner_of
 
 
-class Failing(Writing):
+class Failing(OddsModel):
     """Fails in the passes that `breaks` says, given their requests."""
 
     def __init__(self, drafts, breaks) -> None:
@@ -89,8 +89,8 @@ def test_a_draft_model_of_too_few_answers_is_one_that_fails(use, monkeypatch):
 
 def test_one_drafters_failure_leaves_the_others_at_work():
     draft = draft_of()
-    broken, sound = BrokenDrafter(SABOTAGE["raises"]), Offering("suffix", {draft.request: [0.9] * 3})
-    model = Writing("draft_model", {draft.request: [0.9] * 9})
+    broken, sound = BrokenDrafter(SABOTAGE["raises"]), OddsDrafter("suffix", {draft.request: [0.9] * 3})
+    model = OddsModel("draft_model", {draft.request: [0.9] * 9})
     drafter_set = made((broken, sound), model)
     for _ in range(2):
         assert [proposal.source for proposal in drafter_set.surest(draft)] == ["suffix"] * 3
@@ -100,7 +100,7 @@ def test_one_drafters_failure_leaves_the_others_at_work():
 
 def test_a_draft_model_that_fails_leaves_the_texts_at_work():
     drafts = [draft_of() for _ in range(3)]
-    text = Offering("suffix", {draft.request: [0.8] * 8 for draft in drafts})
+    text = OddsDrafter("suffix", {draft.request: [0.8] * 8 for draft in drafts})
     model = Failing(drafts, lambda requests: drafts[0].request in requests)
     planner = planner_of(cost_of([10, 12, 14, 18, 24, 60], draft_ms=0.5), text, model)
     for _ in range(3):
@@ -116,7 +116,7 @@ def test_a_draft_model_that_fails_leaves_the_texts_at_work():
 
 def test_time_is_told_by_the_clock_that_was_given():
     draft = draft_of()
-    model = Writing("draft_model", {draft.request: [0.9] * 9})
+    model = OddsModel("draft_model", {draft.request: [0.9] * 9})
     model.cost = cost_of([10, 12, 14, 18, 24, 60], draft_ms=250.0)
     drafter_set = DrafterSet({"auto": ModeDrafters(models=(model,))}, Odds(), 12, model.clock)
     drafter_set.generated(model, [draft])

@@ -18,7 +18,7 @@ from outrider.pipelines.speculation.cost import SAVE_AFTER, CostModel
 from outrider.pipelines.speculation.loss_budget import ALLOWANCE
 from outrider.pipelines.speculation.planner import LONGEST
 
-from .planning import Offering, draft_of, planner_of
+from .planning import OddsDrafter, draft_of, planner_of
 
 BUDGET_S = 2.0
 
@@ -155,14 +155,14 @@ def test_a_single_row_in_every_pass_leaves_none_for_drafts(monkeypatch):
 
 @given(SLOW, st.floats(0.01, 0.99), st.integers(0, 10_000))
 @settings(max_examples=40)
-def test_guessed_costs_lose_little_beyond_what_the_ledger_allows(machine, odds, seed):
+def test_guessed_costs_lose_little_beyond_what_the_budget_allows(machine, odds, seed):
     """By the clock of a machine of which hardly anything was measured, whatever rows cost there."""
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, takes(*machine))
         cost = CostModel.measure(clock.target, {}, 2048, budget_s=BUDGET_S)
     draft = draft_of()
-    planner = planner_of(cost, Offering("suffix", {draft.request: [odds] * LONGEST}))
+    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: [odds] * LONGEST}))
     plain_ms, took_ms, num_tokens = clock.takes(2, 2), 0.0, 0
     while num_tokens < 200:
         draft.cut(0)

@@ -12,7 +12,7 @@ from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.loss_budget import ALLOWANCE, LONGEST_PAUSE, TOLERANCE
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
-from .planning import BASES, Offering, cost_of, draft_of, planner_of
+from .planning import BASES, OddsDrafter, cost_of, draft_of, planner_of
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-class Slow(Offering):
+class Slow(OddsDrafter):
     """Takes so long to be asked, in milliseconds, whatever it has; `num_asked` counts that."""
 
     def __init__(self, name: str, odds: dict, clock: Clock, asking_ms: float) -> None:
@@ -148,7 +148,7 @@ def test_rows_that_cost_python_more_than_they_bring_are_not_drafted():
     lengths = []
     for row_ms in (0.0, 1.0):
         draft = draft_of()
-        planner = planner_of(cost_of([2, 2, 2, 2, 2, 20]), Offering("suffix", {draft.request: [0.3] * 3}))
+        planner = planner_of(cost_of([2, 2, 2, 2, 2, 20]), OddsDrafter("suffix", {draft.request: [0.3] * 3}))
         for _ in range(FEWEST):
             planner.overhead.request.add(0.1)
             planner.overhead.row.add(row_ms)
@@ -170,7 +170,7 @@ def test_of_short_passes_only_some_are_learnt_from(target_ms, num_learnt, monkey
     """Of long ones all, which follow each other slowly."""
     seen, cost, draft = [], cost_of([2, 2.2, 2.4, 2.6, 3, 8]), draft_of()
     monkeypatch.setattr(CostModel, "observe", lambda self, windows, measured_ms: seen.append((windows, measured_ms)))
-    planner = planner_of(cost, Offering("suffix", {draft.request: []}))
+    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: []}))
     for _ in range(1000):
         planner.observe([draft], [[3]], target_ms)
     assert seen == [([(1, 2)], target_ms)] * num_learnt

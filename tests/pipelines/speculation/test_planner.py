@@ -20,16 +20,16 @@ from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.planner import PER_DRAFT, Planner
 
 from ..fakes import new_request
-from .planning import BASES, DEAR_FIRST, Behind, Odds, Offering, Writing, cost_of, draft_of, planner_of, speed_of
+from .planning import BASES, DEAR_FIRST, Behind, Odds, OddsDrafter, OddsModel, cost_of, draft_of, planner_of, speed_of
 
 
 @given(BASES, st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=3), st.integers(0, 9))
 def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_rows):
     cost, drafts = cost_of(base), [draft_of() for _ in odds]
-    offering = Offering("suffix", {draft.request: estimates for draft, estimates in zip(drafts, odds, strict=True)})
+    offering = OddsDrafter("suffix", {draft.request: estimates for draft, estimates in zip(drafts, odds, strict=True)})
     planner = planner_of(cost, offering)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(loss_budget, "ALLOWANCE", math.inf)  # so that no stake is too high
+        patched.setattr(loss_budget, "ALLOWANCE", math.inf)  # so that no draft exceeds the budget
         planner.draft(drafts, other_rows)
 
     def worth(lengths) -> float:
@@ -61,24 +61,24 @@ def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(
 
 def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():
     draft = draft_of(num_assistant_tokens=4)
-    planner = planner_of(cost_of([10, 90, 190, 290, 390, 990]), Offering("suffix", {draft.request: [0.01] * 9}))
+    planner = planner_of(cost_of([10, 90, 190, 290, 390, 990]), OddsDrafter("suffix", {draft.request: [0.01] * 9}))
     planner.draft([draft])
     assert draft.tokens == [7] * 4
     assert draft.probability == pytest.approx(0.01**4)
 
 
 def test_without_a_cost_model_nothing_is_planned():
-    draft, model = draft_of(), Writing("draft_model", {})
-    planner_of(None, Offering("suffix", {draft.request: [0.99] * 9}), model).draft([draft])
+    draft, model = draft_of(), OddsModel("draft_model", {})
+    planner_of(None, OddsDrafter("suffix", {draft.request: [0.99] * 9}), model).draft([draft])
     assert draft.tokens == []
 
 
 @given(BASES, st.floats(0.5, 0.999), st.floats(0.0, 4.0), st.integers(2, 200), st.integers(0, 5000))
-def test_drafts_that_always_fail_lose_no_more_than_the_ledger_allows(base, claimed, draft_ms, num_passes, missed):
+def test_drafts_that_always_fail_lose_no_more_than_the_budget_allows(base, claimed, draft_ms, num_passes, missed):
     """However sure the drafters are of themselves, and however much the draft model has to catch up with."""
     cost, draft = cost_of(base, draft_ms), draft_of()
     cost.drafts["draft_model"].row_ms = draft_ms / 10
-    text = Offering("suffix", {draft.request: [claimed] * 4})
+    text = OddsDrafter("suffix", {draft.request: [claimed] * 4})
     model = Behind("draft_model", {draft.request: [claimed] * 32}, missed)
     planner = planner_of(cost, text, model)
     lost = plain = 0.0
@@ -116,7 +116,7 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms
     cost.drafts["draft_model"].row_ms = draft_ms / 4
     drafts = [draft_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
     sure = {draft.request: [odds] * 8 for draft, (_, _, odds, _, _) in zip(drafts, claims, strict=True)}
-    text = Offering("suffix", sure)
+    text = OddsDrafter("suffix", sure)
     written = {draft.request: [odds] * 32 for draft, (*_, odds, _) in zip(drafts, claims, strict=True)}
     model = Behind("draft_model", written, 9)
     planner = planner_of(cost, text, model)
@@ -146,8 +146,8 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms
 def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_take():
     """Where its own first row was dear, that price falls on the row of another now."""
     cost, drafts = cost_of([10, 12, 12.05, 12.1, 12.15, 12.5], draft_ms=1.5), [draft_of(), draft_of()]
-    text = Offering("suffix", {drafts[0].request: [0.6] * 8, drafts[1].request: [0.5]})
-    model = Writing("draft_model", {drafts[0].request: [0.99] * 32, drafts[1].request: []})
+    text = OddsDrafter("suffix", {drafts[0].request: [0.6] * 8, drafts[1].request: [0.5]})
+    model = OddsModel("draft_model", {drafts[0].request: [0.99] * 32, drafts[1].request: []})
     planner = planner_of(cost, text, model)
     planner._policies[0].expected = 0.99
     for draft in drafts:
@@ -163,7 +163,7 @@ def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
     """And so does one that comes when the others have drafted for long."""
     cost = cost_of([10, 11, 12, 14, 17, 40], draft_ms=2.0)
     drafters, off = [draft_of() for _ in range(16)], draft_of(mode="off")
-    text = Offering("suffix", {draft.request: [0.9] * 8 for draft in drafters})
+    text = OddsDrafter("suffix", {draft.request: [0.9] * 8 for draft in drafters})
     planner = planner_of(cost, text)
     for beside in ([], [off]):
         drafts, delay = [*drafters, *beside], 0.0
@@ -175,32 +175,32 @@ def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
             delay += cost.pass_ms([(sum(draft.rows for draft in drafts), 0)]) - plain_ms
             planner.observe(drafts, [[3]] * len(drafts), None)
         assert delay <= TOLERANCE * 200 * plain_ms + ALLOWANCE * cost.pass_ms([(1 + len(drafts), 0)])
-        for draft in drafters:  # they write on, and all of it stands
+        for draft in drafters:  # all their later drafts are accepted
             for _ in range(20):
                 planner.observe([draft], [[7] * 30], None)
 
 
 @given(BASES, st.floats(0.9, 0.999), st.integers(1, 9), st.sampled_from([3, 4000]))
-def test_a_text_stakes_only_a_share_of_what_may_still_be_lost_until_its_drafts_have_stood(
+def test_a_draft_risks_only_a_share_of_the_remaining_budget_until_drafts_were_accepted(
     base, claimed, num_passes, prompt_length
 ):
     """However long the prompt took."""
     request = new_request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None)
     cost, draft = cost_of(base), Draft(request, 0, 32)
     pass_ms = cost.pass_ms([(1, 0)])
-    planner = planner_of(cost, Offering("suffix", {request: [claimed] * 32}))
+    planner = planner_of(cost, OddsDrafter("suffix", {request: [claimed] * 32}))
     left = ALLOWANCE * cost.pass_ms([(2, 0)])
     for _ in range(num_passes):
         draft.cut(0)
         planner.draft([draft])
-        staked = cost.pass_ms([(draft.rows, 0)]) - pass_ms
-        assert staked <= PER_DRAFT * left + 1e-6 or all(
+        draft_ms = cost.pass_ms([(draft.rows, 0)]) - pass_ms
+        assert draft_ms <= PER_DRAFT * left + 1e-6 or all(
             sum(draft.probabilities[:n]) < planner.rate * sum(draft.prices_ms[:n])
             for n in range(1, draft.rows)
             if sum(draft.prices_ms[:n]) <= PER_DRAFT * left
         )
         planner.observe([draft], [[3]], None)
-        left += TOLERANCE * pass_ms - staked
+        left += TOLERANCE * pass_ms - draft_ms
     draft.cut(0)
     before = len(draft.proposals)
     planner.observe([draft], [[7] * 99], None)
@@ -214,7 +214,7 @@ def test_plain_answers_in_between_do_not_change_what_is_drafted(base, odds, num_
     lengths = []
     for plain_between in (0, num_plain):
         cost, draft, plain = cost_of(base), draft_of(), draft_of(mode="off")
-        planner = planner_of(cost, Offering("suffix", {draft.request: odds}))
+        planner = planner_of(cost, OddsDrafter("suffix", {draft.request: odds}))
         for _ in range(5):
             planner.draft([draft])
             planner.observe([draft], [[*draft.tokens, 3]], None)
@@ -227,7 +227,7 @@ def test_plain_answers_in_between_do_not_change_what_is_drafted(base, odds, num_
     assert lengths[0] == lengths[1]
 
 
-def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_rejection():
+def test_the_acceptance_model_observes_every_proposal_up_to_the_first_rejection():
     seen = []
 
     class Noting(Odds):
@@ -235,7 +235,7 @@ def test_what_failed_and_what_stood_is_told_to_the_calibration_up_to_the_first_r
             seen.append((features.values[0], kept))
 
     draft = draft_of(num_assistant_tokens=4)
-    offering = Offering("suffix", {draft.request: [0.1, 0.2, 0.3, 0.4]})
+    offering = OddsDrafter("suffix", {draft.request: [0.1, 0.2, 0.3, 0.4]})
     planner = Planner(DrafterSet({"auto": ModeDrafters((offering,))}, Odds(), 12), Noting(), None)
     planner.draft([draft])
     planner.observe([draft], [[7, 7, 5]], None)
@@ -249,7 +249,7 @@ def test_a_full_pass_leaves_no_room_for_doubtful_drafts():
     lengths = []
     for num_requests in (1, 4, 16):
         drafts = [draft_of() for _ in range(num_requests)]
-        offering = Offering("suffix", {draft.request: [0.7] * 9 for draft in drafts})
+        offering = OddsDrafter("suffix", {draft.request: [0.7] * 9 for draft in drafts})
         planner = planner_of(cost_of([10, 10.5, 11, 12, 16, 90]), offering)
         for _ in range(60):
             for draft in drafts:
@@ -284,7 +284,7 @@ def test_cheap_single_rows_make_no_text_slower(text):
 def test_a_draft_that_pays_is_made_at_once_though_its_first_row_is_dear(times, length):
     """The stake goes by what a draft costs: a share of three plain passes would cut it short, or leave none."""
     cost, draft = CostModel(tuple(times), tuple(map(float, times.values())), (0.0,) * len(times)), draft_of()
-    planner_of(cost, Offering("suffix", {draft.request: [0.97] * length})).draft([draft])
+    planner_of(cost, OddsDrafter("suffix", {draft.request: [0.97] * length})).draft([draft])
     plain_ms, drafted_ms, taken_ms = (cost.pass_ms([(rows, 0)]) for rows in (1, 2, 1 + length))
     assert PER_DRAFT * ALLOWANCE * plain_ms < taken_ms - plain_ms <= PER_DRAFT * ALLOWANCE * drafted_ms
     assert len(draft.proposals) == length
@@ -306,9 +306,9 @@ def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_r
     offers = {
         draft.request: [0.8] * (9 if offers else 0) for draft, (_, offers, _) in zip(drafts, requests, strict=True)
     }
-    model = Writing("draft_model", {draft.request: [0.9] * 50 for draft in drafts})
+    model = OddsModel("draft_model", {draft.request: [0.9] * 50 for draft in drafts})
     most_rows = other_rows + len(drafts) + spare_rows
-    planner = planner_of(cost_of(base, draft_ms=0.01), Offering("suffix", offers), model)
+    planner = planner_of(cost_of(base, draft_ms=0.01), OddsDrafter("suffix", offers), model)
     planner._policies[0].expected = 0.9
     planner.draft(drafts, other_rows, most_rows)
     assert other_rows + sum(draft.rows for draft in drafts) <= most_rows
@@ -329,7 +329,7 @@ def test_rows_of_fixed_lengths_count_for_what_is_planned_beside_them():
     lengths = []
     for fixed in (None, 6):
         other, draft = draft_of(num_assistant_tokens=fixed), draft_of()
-        offers = Offering("suffix", {other.request: [0.01] * (fixed or 0), draft.request: [0.6] * 3})
+        offers = OddsDrafter("suffix", {other.request: [0.01] * (fixed or 0), draft.request: [0.6] * 3})
         planner = planner_of(cost_of([10, 10.1, 10.2, 10.3, 10.5, 190]), offers)
         planner.draft([other, draft])
         assert len(other.proposals) == (fixed or 0)

@@ -169,7 +169,7 @@ def test_a_cache_that_cannot_be_used_is_told_with_the_reason(tmp_path, monkeypat
     else:
         monkeypatch.setattr(FileLock, "acquire", fail)
     with pytest.raises(
-        InvalidOption, match=rf"cannot be kept in {re.escape(str(cache))} \(.+\): see that there is room"
+        InvalidOption, match=rf"cannot be kept in {re.escape(str(cache))} \(.+\): check that the disk has room"
     ):
         Reference.of(files, cache, "bytes", encode)
 
