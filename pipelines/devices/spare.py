@@ -21,12 +21,12 @@ class Spare:
     def __init__(
         self, pair: Pair, tokenizer: Tokenizer, cache_tokens: int | None, exact: bool | None, reference: Path | None
     ) -> None:
-        self._given = (pair, tokenizer, CPU, CPU, cache_tokens, exact, reference, {})
+        self._given = pair, tokenizer, CPU, CPU, cache_tokens, exact, reference
         self.runtime: Runtime | None = None
 
     def __call__(self) -> Backend:
         """The engine that takes over. Raises what Runtime raises."""
-        runtime = Runtime(*self._given)
+        runtime = Runtime(*self._given, {})
         runtime.measure()
         self.runtime = runtime
         return runtime.engine

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -170,7 +170,7 @@ class Runtime:
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room, self._target.rows.most)
         with self.engine.borrowed(room, self._pool, self._draft_pool) as (blocks, draft_blocks):
-            passes = []
+            passes: list[Callable[[int, int], object]] = []
             if self._target.rows.whole_prompt is None:
                 passes.append(partial(self._target.blind_pass, blocks=blocks))
             if self._draft is not None:
