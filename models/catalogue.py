@@ -54,7 +54,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A pair of the catalogue. `devices`: the devices that it suits; drafts run on the CPU only."""
+    """A pair of the catalogue. `devices`: the devices that its target suits; the draft model may run on another."""
 
     name: str
     about: str
