@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from outrider.pipelines import InvalidOption, LLMPipeline, Pair
 from outrider.pipelines.devices.devices import CPU, NPU, OUTRIDER, stand_in
 from outrider.pipelines.devices.genai_loading import GenaiLoading
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +60,26 @@ class LoadOptions:
             GenaiLoading(Pair.open(pair), self.device, exact=exact, properties=self.properties).forget()
 
     def on(self, device: str) -> LoadOptions:
-        """The same on another device, without what was meant for the first."""
+        """The same on another device, without what does not fit it, which is logged. Properties are the first's."""
         if device == self.device:
             return self
-        reference = self.reference if device in (CPU, NPU) else None
-        return LoadOptions(device, exact=self.exact, reference=reference)
+        are_gpus = not {self.device, device} & {CPU, NPU}
+        engine, speculation = (self.engine, self.speculation) if are_gpus else (None, None)
+        fallback = None if device == CPU else self.fallback
+        fitting = replace(
+            self, device=device, engine=engine, speculation=speculation, fallback=fallback, properties={}
+        )  # fmt: skip
+        if fitting.uses_genai:
+            draft_device = self.draft_device if speculation == "draft" else CPU
+            fitting = replace(fitting, draft_device=draft_device, reference=None)
+        left_out = [
+            each.name for each in fields(self)
+            if each.name != "device" and getattr(self, each.name) != getattr(fitting, each.name)
+        ]  # fmt: skip
+        if left_out:
+            log.warning("The pair is loaded on %s without %s, which %s given for %s.", device, " and ".join(left_out),
+                        "were" if len(left_out) > 1 else "was", self.device)  # fmt: skip
+        return fitting
 
 
 def properties_of(given: Iterable[str]) -> dict[str, str | int]:

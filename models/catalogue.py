@@ -58,7 +58,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A pair of the catalogue. `devices`: those that the target suits."""
+    """A pair of the catalogue. `devices`: the devices that its target suits; the draft model may run on another."""
 
     name: str
     about: str

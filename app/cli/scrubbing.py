@@ -6,12 +6,15 @@ from pathlib import Path
 
 from outrider.pipelines.model.pair import name_of
 
+from ..chat.core.user_message import without_paths
+
 HOME = "~"
 A_PATH = "(a path)"
 
 
 def scrubbed(text: str, pair: Path) -> str:
-    """The text with the pair's folder by its name alone, and the user's home folder as "~"."""
+    """The text with the pair's folder by its name alone, the user's home folder as "~", and other paths cut to their
+    last parts."""
     home = Path.home()
     spelled = {each: name_of(pair) for each in (pair, pair.expanduser(), pair.absolute(), pair.resolve())}
     spelled |= dict.fromkeys((home, home.resolve()), HOME)
@@ -19,7 +22,7 @@ def scrubbed(text: str, pair: Path) -> str:
         if len(path.parts) > 1:  # else it would be replaced where it is no folder
             for spelling in {str(path), path.as_posix()}:
                 text = text.replace(spelling, spelled[path])
-    return text
+    return without_paths(text)
 
 
 def without_path(value: object) -> str:

@@ -1,1 +1,1 @@
-"""Devices other than the CPU: a model on an NPU, and GPUs, where OpenVINO GenAI decodes."""
+"""Devices other than the CPU: models on an NPU and on GPUs, OpenVINO GenAI on GPUs, and falling back to the CPU."""

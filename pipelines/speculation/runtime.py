@@ -6,7 +6,7 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -174,7 +174,7 @@ class Runtime:
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room, self._target.rows.most)
         with self.engine.borrowed(room, *self._pools) as (blocks, *of_drafting):
-            passes = [*self._passes(of_drafting).values()]
+            passes: list[Callable[[int, int], object]] = [*self._passes(of_drafting).values()]
             if self._target.rows.whole_prompt is None:
                 passes.insert(0, partial(self._target.blind_pass, blocks=blocks))
             for rows in range(1, room + 1):

@@ -24,11 +24,34 @@ def test_every_option_reaches_the_pipeline(monkeypatch):
     assert opened == [((Path("pair"), "GPU.1"), expected)]
 
 
-def test_another_device_gets_what_fits_it():
-    assert GIVEN.on("NPU") == GIVEN
-    assert GIVEN.on("CPU") == LoadOptions("CPU", exact=False, reference=Path("notes"))
-    assert GIVEN.on("GPU.1") == LoadOptions("GPU.1", exact=False)
-    assert LoadOptions("GPU", "GPU", "outrider", properties={"X": 4}).on("CPU") == LoadOptions("CPU")
+@pytest.mark.parametrize(
+    ("given", "device", "expected", "left_out"),
+    [
+        (GIVEN, "NPU", GIVEN, None),
+        (
+            GIVEN,
+            "CPU",
+            LoadOptions("CPU", exact=False, reference=Path("notes")),
+            "on CPU without fallback and properties, which were given for NPU",
+        ),
+        (GIVEN, "GPU.1", LoadOptions("GPU.1", exact=False, fallback="CPU"), "without reference and properties"),
+        (LoadOptions("GPU", "GPU", "outrider"), "CPU", LoadOptions("CPU", "GPU"), "without engine, which was given"),
+        (LoadOptions("GPU", "GPU", "outrider"), "GPU.1", LoadOptions("GPU.1", "GPU", "outrider"), None),
+        (
+            LoadOptions("GPU", "GPU", "genai", "draft", "CPU"),
+            "GPU.1",
+            LoadOptions("GPU.1", "GPU", "genai", "draft", "CPU"),
+            None,
+        ),
+        (LoadOptions("CPU", "GPU"), "GPU.1", LoadOptions("GPU.1"), "without draft_device"),
+        (LoadOptions("CPU", "GPU"), "NPU", LoadOptions("NPU", "GPU"), None),
+    ],
+    ids=str,
+)
+def test_another_device_gets_what_fits_it_and_what_does_not_is_said(given, device, expected, left_out, caplog):
+    assert given.on(device) == expected
+    assert bool(caplog.records) == (left_out is not None)
+    assert (left_out or "") in caplog.text
 
 
 def test_properties_are_names_with_values():

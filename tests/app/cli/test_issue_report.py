@@ -91,7 +91,8 @@ def test_the_folders_of_the_user_are_taken_out(tmp_path: Path, monkeypatch) -> N
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "home" / "ada")
     pair = tmp_path / "secret" / "qwen"
     text = f"{pair}/target for {tmp_path}/home/ada/.cache/x and {tmp_path}/home/ada"
-    assert scrubbed(text, pair) == "qwen/target for ~/.cache/x and ~"
+    assert scrubbed(text, pair) == "qwen/target for x and ~"
+    assert scrubbed("no /data/ada/notes.txt and no C:\\ada\\x.txt", pair) == "no notes.txt and no x.txt"
     monkeypatch.chdir(tmp_path)
     assert scrubbed(f"{pair}/target or secret/qwen/target", Path("secret/qwen")) == "qwen/target or qwen/target"
     assert scrubbed("qwen is not replaced", Path("qwen")) == "qwen is not replaced"
