@@ -176,7 +176,7 @@ class ChatEvents:
     ) -> tuple[Any, ...]:
         """Handle a button of a message."""
         with errors_as_toasts(request):
-            button, node = event._data["act"], view.find(event._data["turn"])
+            button, node = event._data["action"], view.find(event._data["turn"])
         if button == "copy_prompt":
             return *untouched(), gr.skip(), gr.skip(), to_clipboard(node.turn.prompt)
         if button == "copy_answer":

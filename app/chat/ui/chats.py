@@ -54,8 +54,8 @@ class ChatList:
                 )
         self._unsent = gr.State({})
         self._width = gr.Number(visible=False)  # of the window, which the browser tells
-        self._acts = [self.rename, self.deletion.delete, self.json, self.markdown]
-        self.outputs = [self.listing, self.title, *self._acts]
+        self._buttons = [self.rename, self.deletion.delete, self.json, self.markdown]
+        self.outputs = [self.listing, self.title, *self._buttons]
 
     def connect(self, wiring: Wiring, outbox: Outbox, blocks: gr.Blocks) -> None:
         view = wiring.view
@@ -106,7 +106,7 @@ class ChatList:
         title = self._history.title(view.chat) if view.chat is not None and self._history.has(view.chat) else ""
         choices = [(chat.title or "…", chat.id) for chat in chats]
         is_open = view.chat is not None
-        usable = (gr.Button(interactive=is_open) for _ in self._acts)
+        usable = (gr.Button(interactive=is_open) for _ in self._buttons)
         return gr.Radio(choices=choices, value=shown), gr.Textbox(value=title, interactive=is_open), *usable
 
     def delete_pending(self, view: View, pending: int | None) -> View:

@@ -17,11 +17,11 @@ LONGEST_NAME = 80  # characters of a file name, which file systems limit to 255 
 # Gradio's chatbot strips all attributes but classes, so they say what a button does and to which turn.
 LISTENER = """
 document.addEventListener("click", (event) => {
-  const button = event.target.closest("#chat button.act");
+  const button = event.target.closest("#chat button.message-button");
   if (!button) return;
   const named = (prefix) => [...button.classList].find((name) => name.startsWith(prefix)).slice(prefix.length);
-  const act = named("act-");
-  trigger(act === "receipt" ? "submit" : "select", {act: act, turn: Number(named("turn-"))});
+  const action = named("action-");
+  trigger(action === "receipt" ? "submit" : "select", {action: action, turn: Number(named("turn-"))});
 });
 """
 
@@ -64,7 +64,7 @@ class MessageButtons:
     """Listens to the buttons that `rendering` draws under messages. Adds its components to the current block."""
 
     def __init__(self) -> None:
-        self._listener = gr.HTML(elem_id="acts", js_on_load=LISTENER)
+        self._listener = gr.HTML(elem_id="message-button-listener", js_on_load=LISTENER)
 
     def connect(self, wiring: Wiring, outbox: Outbox) -> None:
         events, outputs = wiring.events, [*wiring.composer.outputs, wiring.view, wiring.chatbot, outbox.box]

@@ -54,10 +54,10 @@ const hand_on = () => {
   const active = document.activeElement;  // a disabled element keeps the focus until the next frame
   if ((active !== document.body && !active.disabled) || !focused || usable(focused)) return;
   const here = (selector) => all(selector).find(usable);
-  const act = [...focused.classList].filter((name) => /^(act|turn)-/.test(name)).map((name) => "." + name).join("");
+  const classes = [...focused.classList].filter((name) => /^(action|turn)-/.test(name)).map((name) => "." + name).join("");
   const next = focused.closest("#chats") || focused.dataset.side === "chats"
     ? here("#chats.open #keep") ?? here("#chats.open #delete") ?? here("#chats.open #new")
-    : focused.dataset.side && ((act ? here("#chat button" + act) : null) ?? here("#prompt textarea") ?? here("#race-prompt textarea"));
+    : focused.dataset.side && ((classes ? here("#chat button" + classes) : null) ?? here("#prompt textarea") ?? here("#race-prompt textarea"));
   focused = null;
   next?.focus({preventScroll: true});
 };
@@ -74,10 +74,10 @@ document.addEventListener("pointerdown", (event) => {
 const COPIED_MS = 1500;
 let copying = null, editing = false;
 document.addEventListener("click", (event) => {
-  const act = event.target.closest("#chat button.act");
-  if (!act) return;
-  editing = act.matches(".act-edit");
-  if (act.matches(".act-copy_prompt, .act-copy_answer")) copying = act;
+  const button = event.target.closest("#chat button.message-button");
+  if (!button) return;
+  editing = button.matches(".action-edit");
+  if (button.matches(".action-copy_prompt, .action-copy_answer")) copying = button;
 });
 document.addEventListener("copied", () => {
   const [button, label] = [copying, copying?.textContent];

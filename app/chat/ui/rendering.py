@@ -66,20 +66,21 @@ def prompt_buttons_html(node: Node, words: Words) -> str:
     if count > 1:
         back, on = button_html("back", node, words), button_html("on", node, words)
         branches = f'<span class="branches">{back}<span>{place}/{count}</span>{on}</span>'
-    acts = branches + button_html("edit", node, words) + button_html("copy", node, words, "copy_prompt")
-    return f'<div class="acts">{acts}</div>'
+    row = branches + button_html("edit", node, words) + button_html("copy", node, words, "copy_prompt")
+    return f'<div class="message-button-row">{row}</div>'
 
 
 def answer_buttons_html(node: Node, words: Words) -> str:
     receipt = button_html("receipt", node, words) if node.turn.token_ids else ""
-    return f'<div class="acts">{button_html("copy", node, words, "copy_answer")}{receipt}</div>'
+    return f'<div class="message-button-row">{button_html("copy", node, words, "copy_answer")}{receipt}</div>'
 
 
-def button_html(label: str, node: Node, words: Words, act: str | None = None) -> str:
+def button_html(label: str, node: Node, words: Words, action: str | None = None) -> str:
     """A button that `message_buttons` recognizes by its classes, since the chatbot strips other attributes."""
-    act = act or label
-    hint = escape(words(f"{act}_hint"))
-    return f'<button type="button" class="act act-{act} turn-{node.id}" title="{hint}">{words(label)}</button>'
+    action = action or label
+    hint = escape(words(f"{action}_hint"))
+    classes = f"message-button action-{action} turn-{node.id}"
+    return f'<button type="button" class="{classes}" title="{hint}">{words(label)}</button>'
 
 
 def coloured_html(spans: Iterable[Span]) -> str:

@@ -22,6 +22,7 @@ expect.set_options(timeout=15_000)
 
 ELSEWHERE = "http://elsewhere.example"
 RUN = "document.documentElement.dataset.run=1"
+REPLAY = "message-button action-receipt turn-1"  # the classes of a button of the page
 HOSTILE = "\n\n".join(
     (
         f'<img src=x onerror="{RUN}">',
@@ -29,12 +30,12 @@ HOSTILE = "\n\n".join(
         f'<img src="{ELSEWHERE}/html.png">',
         f"<style>@import url({ELSEWHERE}/sheet.css); #composer {{ display: none }}</style>",
         f'<form action="{ELSEWHERE}/form"><input name=secret autofocus><button>Go on</button></form>',
-        '<button class="act act-copy_answer turn-1">Forged</button>',
-        '<div class="acts"><button type="button" class="act act-receipt turn-1">Receipt</button></div>',
+        '<button class="message-button action-copy_answer turn-1">Forged</button>',
+        f'<div class="message-button-row"><button type="button" class="{REPLAY}">Receipt</button></div>',
         f"[run](javascript:{RUN}) [data](data:text/html,<script>{RUN}</script>) [here](/logout)",
         f'<a href="javascript:{RUN}">run</a><svg onload="{RUN}"><iframe src="{ELSEWHERE}/frame"></iframe>',
         f"<script>{RUN}</script><link rel=stylesheet href={ELSEWHERE}/link.css><video src={ELSEWHERE}/v></video>",
-        "```act act-receipt turn-1\n</code></pre><button class='act act-receipt turn-1'>Receipt</button>\n```",
+        f"```{REPLAY}\n</code></pre><button class='{REPLAY}'>Receipt</button>\n```",
         "```mermaid\ngraph TD; A-->B\n```",
         "&lt;img src=x&gt; &#60;button&#62;",
     )
@@ -85,8 +86,9 @@ def is_inert(page: Page, requests: list[str]) -> None:
     assert requests == []
     assert page.locator("#chat .message-content").locator(TAGS).count() == 0
     buttons = page.locator("#chat .message-content button").evaluate_all("all => all.map(each => each.className)")
-    acts = sorted(name.split()[1] for name in buttons)
-    assert acts == ["act-copy_answer", "act-copy_prompt", "act-edit", "act-receipt"], "those of the page, none forged"
+    actions = sorted(name.split()[1] for name in buttons)
+    own = ["action-copy_answer", "action-copy_prompt", "action-edit", "action-receipt"]
+    assert actions == own, "those of the page, none forged"
     expect(page.locator("#composer")).to_be_visible()
 
 
@@ -104,7 +106,7 @@ def test_a_hostile_turn_runs_nothing_loads_nothing_and_forges_no_button(
     is_inert(page, requests)
     for shown in ("<form action=", "</code></pre><button", "[run](javascript:"):
         expect(page.locator("#chat .bot-row")).to_contain_text(shown)
-    page.locator("#chat .act-copy_answer").click()
+    page.locator("#chat .action-copy_answer").click()
     page.wait_for_function("text => navigator.clipboard.readText().then(read => read === text)", arg=HOSTILE)
 
 
@@ -142,7 +144,7 @@ def test_a_link_opens_apart_and_says_where_it_leads(open_page, history) -> None:
 def test_a_hostile_title_is_text_in_the_list_and_in_what_the_page_says(
     open_page, history, requests, tmp_path
 ) -> None:
-    title = f'<img src={ELSEWHERE}/title.png onerror="{RUN}"><button class="act act-receipt turn-1">x</button>'
+    title = f'<img src={ELSEWHERE}/title.png onerror="{RUN}"><button class="{REPLAY}">x</button>'
     exported = to_json(exchange_of(title, [Node(1, None, hostile_turn(), (1,))], 1))
     (tmp_path / "hostile.json").write_text(exported)
     page = open_page()
@@ -151,12 +153,12 @@ def test_a_hostile_title_is_text_in_the_list_and_in_what_the_page_says(
     expect(page.locator("#listing label")).to_have_text([title])
     expect(page.locator("#chat-title").locator("input, textarea")).to_have_value(title)
     is_inert(page, requests)
-    assert page.locator("#chats, .toast-body").locator("img, .act").count() == 0
+    assert page.locator("#chats, .toast-body").locator("img, .message-button").count() == 0
 
 
 def test_an_import_cannot_name_a_class_of_its_own(open_page, requests, tmp_path) -> None:
     exported = json.loads(to_json(exchange_of("A chat", [Node(1, None, hostile_turn(), (1,))], 1)))
-    exported["turns"][0]["spans"][0]["source"] = "target act act-receipt turn-1"
+    exported["turns"][0]["spans"][0]["source"] = f"target {REPLAY}"
     (tmp_path / "hostile.json").write_text(json.dumps(exported))
     page = open_page()
     page.locator("input[type=file]").first.set_input_files(tmp_path / "hostile.json")

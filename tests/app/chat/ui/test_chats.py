@@ -67,13 +67,13 @@ def test_a_retry_is_a_branch_and_both_can_be_seen(page, pipeline) -> None:
     page.get_by_role("button", name="Retry").click()
     expect(page.locator("#chat .branches")).to_have_text("‹2/2›")
     expect(page.locator("#chat .figures")).to_contain_text("Plain")
-    page.locator("#chat .act-back").click()
+    page.locator("#chat .action-back").click()
     expect(page.locator("#chat .branches")).to_have_text("‹1/2›")
     expect(page.locator("#chat .figures")).to_contain_text("Automatic")
     answered(page, "Now rename it.", 2)
-    page.locator("#chat .act-on").click()
+    page.locator("#chat .action-on").click()
     expect(page.locator("#chat .figures")).to_have_count(1)
-    page.locator("#chat .act-on").click()
+    page.locator("#chat .action-on").click()
     expect(page.locator("#chat .figures")).to_have_count(2)
     assert [message["content"] for message in pipeline.requests[-1][0]][::2] == ["Write area.", "Now rename it."]
 
@@ -305,15 +305,15 @@ def test_a_window_that_turns_away_from_a_growing_answer_stays_where_it_went(page
 
 
 def test_what_needs_an_open_conversation_can_be_used_only_with_one(page) -> None:
-    acts = page.locator("#chat-buttons button:visible").filter(has_not_text="Import")
-    for act in acts.all():
-        expect(act).to_be_disabled()
+    buttons = page.locator("#chat-buttons button:visible").filter(has_not_text="Import")
+    for button in buttons.all():
+        expect(button).to_be_disabled()
     answered(page, "Write area.")
-    for act in acts.all():
-        expect(act).to_be_enabled()
+    for button in buttons.all():
+        expect(button).to_be_enabled()
     page.locator("#new").click()
-    for act in acts.all():
-        expect(act).to_be_disabled()
+    for button in buttons.all():
+        expect(button).to_be_disabled()
 
 
 def test_the_title_of_an_import_is_text_wherever_it_stands(page, tmp_path) -> None:

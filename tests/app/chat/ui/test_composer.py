@@ -31,7 +31,7 @@ def box(page: Page) -> object:
 def test_an_edited_prompt_begins_a_branch_and_the_old_one_is_kept(page, pipeline) -> None:
     answered(page, "Write area.")
     answered(page, "Now rename it.", 2)
-    page.locator("#chat .act-edit").first.click()
+    page.locator("#chat .action-edit").first.click()
     expect(box(page)).to_have_value("Write area.")
     expect(box(page)).to_be_focused()
     expect(page.locator("#entry-notes")).to_contain_text("editing an earlier prompt")
@@ -39,13 +39,13 @@ def test_an_edited_prompt_begins_a_branch_and_the_old_one_is_kept(page, pipeline
     expect(page.locator("#entry-notes .editing")).to_have_count(0)
     assert pipeline.requests[-1][0] == [{"role": "user", "content": "Write volume."}]
     expect(page.locator("#chat .said")).to_have_text(["Write volume."])
-    page.locator("#chat .act-back").click()
+    page.locator("#chat .action-back").click()
     expect(page.locator("#chat .said")).to_have_text(["Write area.", "Now rename it."])
 
 
 def test_an_edit_can_be_left(page, pipeline) -> None:
     answered(page, "Write area.")
-    page.locator("#chat .act-edit").click()
+    page.locator("#chat .action-edit").click()
     expect(box(page)).to_have_value("Write area.")
     page.locator("#cancel-edit").click()
     expect(box(page)).to_have_value("")
@@ -55,11 +55,11 @@ def test_an_edit_can_be_left(page, pipeline) -> None:
 
 def test_prompt_and_answer_can_be_copied(page) -> None:
     answered(page, "Write *area*.")
-    for act, text in (("copy_prompt", "Write *area*."), ("copy_answer", BEGINNING + END)):
-        page.locator(f"#chat .act-{act}").click()
-        expect(page.locator(f"#chat .act-{act}")).to_have_text("Copied")
+    for action, text in (("copy_prompt", "Write *area*."), ("copy_answer", BEGINNING + END)):
+        page.locator(f"#chat .action-{action}").click()
+        expect(page.locator(f"#chat .action-{action}")).to_have_text("Copied")
         page.wait_for_function("text => navigator.clipboard.readText().then(read => read === text)", arg=text)
-        expect(page.locator(f"#chat .act-{act}")).to_have_text("Copy")
+        expect(page.locator(f"#chat .action-{action}")).to_have_text("Copy")
 
 
 def test_text_files_go_into_the_prompt_and_others_are_refused(page, pipeline, tmp_path: Path) -> None:

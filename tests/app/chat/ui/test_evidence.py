@@ -43,7 +43,7 @@ def test_a_receipt_replays_the_answer_without_drafts(page, pipeline) -> None:
     page.locator("#settings .toggle-button").click()
     answered(page, "Write area.")
     answered(page, "Now rename it.", 2)
-    page.locator("#chat .act-receipt").first.click()
+    page.locator("#chat .action-receipt").first.click()
     expect(page.locator("#chat .receipt")).to_contain_text("identical 2 tokens without drafting")
     expect(page.locator("#chat .receipt")).to_contain_text("490 ms")
     # the replay took 490 ms for the one token behind the first: 3 * 490 - 100, measured now
@@ -58,7 +58,7 @@ def test_a_receipt_replays_the_answer_without_drafts(page, pipeline) -> None:
 def test_a_receipt_says_where_the_replay_differs(page, pipeline, monkeypatch) -> None:
     answered(page, "Write area.")
     monkeypatch.setattr(pipeline, "end_token", 3)
-    page.locator("#chat .act-receipt").click()
+    page.locator("#chat .action-receipt").click()
     expect(page.locator("#chat .receipt.other")).to_contain_text("without drafting, token 2 is different")
 
 
@@ -66,7 +66,7 @@ def test_a_receipt_of_another_model_is_refused(page, pipeline, serve, open_conte
     answered(page, "Write area.")
     other = opened(serve(pipeline, "another"), open_context())
     other.locator("#listing label").click()
-    other.locator("#chat .act-receipt").click()
+    other.locator("#chat .action-receipt").click()
     expect(other.get_by_text("scripted wrote this answer, but another is loaded")).to_be_visible()
 
 
@@ -140,7 +140,7 @@ def test_where_every_answer_is_drafted_there_is_nothing_to_compare_with(serve, p
     page = opened(serve(pipeline), open_context())
     ask(page, "Write area.")
     finish(page, pipeline, 1)
-    page.locator("#chat .act-receipt").click()
+    page.locator("#chat .action-receipt").click()
     expect(page.get_by_text("drafts in every answer")).to_be_visible()
     page.get_by_role("tab", name="Race").click()
     page.locator("#start").click()
@@ -189,7 +189,7 @@ def test_the_drafting_tab_follows_an_answer_while_it_is_written(page, pipeline) 
 def test_a_receipt_can_be_stopped(page, pipeline) -> None:
     answered(page, "Write area.")
     pipeline.gate.clear()
-    page.locator("#chat .act-receipt").click()
+    page.locator("#chat .action-receipt").click()
     expect(page.locator("#chat .receipt")).to_contain_text("Verifying without drafting")
     page.locator("#stop").click()
     expect(page.locator("#chat .receipt")).to_have_count(0)
@@ -206,7 +206,7 @@ def test_a_stopped_answer_is_replayed_as_far_as_it_went(page, pipeline) -> None:
     page.locator("#stop").click()
     expect(page.locator("#chat .figures")).to_contain_text("stopped")
     pipeline.gate.set()
-    page.locator("#chat .act-receipt").click()
+    page.locator("#chat .action-receipt").click()
     expect(page.locator("#chat .receipt")).to_contain_text("without drafting")
     assert [options["max_new_tokens"] for _, options in pipeline.requests] == [512, 1]
 

@@ -111,14 +111,14 @@ def test_the_conversation_keeps_room_and_its_buttons_are_in_reach(open_with) -> 
     expect(page.locator("#chat .figures")).to_have_count(1)
     expect(page.locator("#chats.open")).to_have_count(0)  # it would cover what was chosen
     rests(page)
-    page.locator("#chat .act-edit").click()
+    page.locator("#chat .action-edit").click()
     expect(page.locator("#entry-notes .editing")).to_be_visible()
     for name, size in SIZES.items():
         resized(page, size)
         box = page.locator("#chat [role=log]").bounding_box()
         assert box is not None
         assert box["height"] >= 200, name
-        parts = "#chat .act, #chat .icon-button-wrapper:not(.top-panel) button, #cancel-edit, #send, #prompt"
+        parts = "#chat .message-button, #chat .icon-button-wrapper:not(.top-panel) button, #cancel-edit, #send, #prompt"
         assert page.evaluate(OUT_OF_REACH, parts) == [], name
 
 

@@ -113,7 +113,7 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
     expect(page.locator("#import")).to_have_text("导入")
     answered(page, "Write area.")
     expect(page.locator("#chat .figures")).to_contain_text("1,234 个词元")
-    expect(page.locator("#chat .act-edit")).to_have_text("编辑")
+    expect(page.locator("#chat .action-edit")).to_have_text("编辑")
     seen = page.locator("body").inner_text()
     english = [text for key, text in CATALOGUES["en"].items() if text in seen and text != CATALOGUES["zh"][key]]
     assert [text for text in english if len(text) > 3] == []

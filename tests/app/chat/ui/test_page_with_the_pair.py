@@ -76,7 +76,7 @@ def test_receipt_and_race_find_the_same_tokens(page: Page) -> None:
     page.locator("#mode").get_by_text("Automatic").click()
     page.locator("#chat .example").get_by_text(EXAMPLES[1].title, exact=True).click()
     expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
-    page.locator("#chat .act-receipt").click()
+    page.locator("#chat .action-receipt").click()
     expect(page.locator("#chat .receipt.same")).to_contain_text("Verified: identical")
     page.get_by_role("tab", name="Race").click()
     page.locator("#start").click()
