@@ -30,7 +30,9 @@ STATS = {
     "drafted_by": {"suffix": 4}, "accepted_by": {"suffix": 1}, "ttft_s": 0.1, "tokens_per_s": None, "target_s": 0.2,
     "draft_s": 0.0, "total_s": 0.3,
 }  # fmt: skip
-SAVING = {"plain_ms": 1.5, "plain_passes": {"suffix": 2.5}, "took_ms": {"suffix": 1.0}, "spread_ms": 0.5}
+SAVING = {
+    "plain_ms": 1.5, "plain_passes": {"suffix": 2.5}, "took_ms": {"suffix": 1.0}, "spread_ms": 0.5, "odd_ms": 0.25,
+}  # fmt: skip
 RECEIPT = {"num_tokens": 3, "differs_at": None, "plain_s": 0.5, "drafted_s": 0.25}
 TURN = {
     "prompt": "x", "settings": {"temperature": 0.5}, "files": [{"name": "a", "text": "b"}], "model": "m",
@@ -119,6 +121,12 @@ def test_an_export_has_the_values_that_the_first_release_wrote() -> None:
     assert list(record) == ["parent", *TURN]
     assert {**record, "settings": TURN["settings"]} == {"parent": None, **TURN}
     assert record["settings"]["temperature"] == 0.5
+
+
+def test_what_was_exported_before_more_was_known_of_a_saving_can_be_read() -> None:
+    older = {name: value for name, value in SAVING.items() if name not in ("spread_ms", "odd_ms")}
+    (record,) = json.loads(to_json(read_exchange(whole({**TURN, "saving": older}))))["turns"]
+    assert record["saving"] == {**older, "spread_ms": 0.0, "odd_ms": 0.0}
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
