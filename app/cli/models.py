@@ -14,6 +14,8 @@ import typer
 from outrider.pipelines.errors import InvalidOption, OutriderError
 from outrider.pipelines.privacy import keep_private
 
+from .options import Device, DraftDevice
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -68,6 +70,8 @@ def pull(
     draft_revision: Annotated[
         str | None, typer.Option(metavar="COMMIT", help="Commit of the draft's repository.")
     ] = None,
+    device: Device = "CPU",
+    draft_device: DraftDevice = "CPU",
 ) -> None:
     """Download a pair, check it, and measure its speed here. Run it again to resume an interrupted download."""
     keep_private(network=True)
@@ -76,13 +80,19 @@ def pull(
     from outrider.models.catalogue import Catalogue
     from outrider.models.pull import pull as fetch_pair
     from outrider.models.pulled import pairs_folder
+    from outrider.pipelines.devices.devices import check_device
 
+    from ..load_options import LoadOptions
     from .doctor import examine
 
+    for each in (device, draft_device):  # before hours of downloading
+        check_device(each)
     entry = Catalogue.shipped().entry(name)
     revisions = _commits(("target", "--revision", revision), ("draft", "--draft-revision", draft_revision))
     if draft_revision is not None and (without_draft or entry.draft is None):
         raise InvalidOption(f"--draft-revision requires a draft, but none is downloaded for {name}: leave it out.")
+    if draft_device != "CPU" and (without_draft or entry.draft is None):
+        raise InvalidOption(f"--draft-device requires a draft, but none is downloaded for {name}: leave it out.")
     licences = ", ".join(f"{model.repository}: {model.licence}" for model in entry.models)
     _say(f"{entry.about}. Licences: {licences}")
     try:
@@ -94,13 +104,15 @@ def pull(
         _say(f"Interrupted. What was downloaded is kept: `outrider models pull {name}` resumes it.")
         raise typer.Exit(130) from None
     try:
-        examine(path, Console(), again=False)
+        examine(path, Console(), load=LoadOptions(device, draft_device))
     except OutriderError as error:
         raise type(error)(
             f"{name} was pulled to {path}, but does not run here. {error} "
             f"`outrider models remove {name}` frees the space."
         ) from error
-    typer.echo(f"Try it: outrider chat --pair {name}")
+    chosen = {"--device": device, "--draft-device": draft_device}
+    on = "".join(f" {option} {value}" for option, value in chosen.items() if value != "CPU")
+    typer.echo(f"Try it: outrider chat --pair {name}{on}")
 
 
 @app.command()

@@ -15,6 +15,8 @@ import pytest
 
 from outrider.app.load_options import LoadOptions
 from outrider.pipelines import InvalidOption
+from tests.on_gpu import gpu_present
+from tests.on_npu import STAND_IN
 
 from ..commands import OUTRIDER, run
 
@@ -79,6 +81,18 @@ def test_the_seed_decides_what_is_sampled_and_the_mode_does_not() -> None:
 
 def test_the_prompt_can_come_from_standard_input(plain: str) -> None:
     assert run("generate", "-", "--mode", "off", *BRIEF, typed=PROMPT).stdout == plain
+
+
+def test_devices_properties_and_a_fallback_are_taken_from_the_command_line(npu_pair: Path) -> None:
+    properties = [f"--property={name}={value}" for name, value in {**STAND_IN, "MAX_PROMPT_LEN": 256}.items()]
+    options = ("--device", "NPU", "--draft-device", "GPU.1", "--fallback", "cpu", *properties)
+    with gpu_present():
+        done = run("generate", PROMPT, "--pair", npu_pair, *options, "--mode", "draft", *BRIEF[1:], "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["stats"]["drafted_by"]["draft_model"] > 0
+        refused = run("generate", PROMPT * 20, "--pair", npu_pair, *options)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "prepared for 256" in refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from outrider.app.cli import models as commands
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.model.tuning import CANDIDATES
 from tests.hub import SHA, Hub, serving
+from tests.on_gpu import gpu_present
 
 from ..commands import OUTRIDER, run
 
@@ -108,6 +109,22 @@ def pulled(models: dict[str, Mapping[str, bytes]], tmp_path_factory: pytest.Temp
         assert f"outrider chat --pair {NAME}" in done.stdout
         assert "apache-2.0" in done.stderr
         yield machine
+
+
+def test_a_pair_is_measured_on_the_devices_that_it_is_pulled_for(machine: Machine) -> None:
+    with gpu_present():
+        done = machine.run("models", "pull", NAME, "--draft-device", "GPU.1")
+    assert done.returncode == 0, done.stderr
+    assert "on GPU.1" in done.stdout
+    assert f"Try it: outrider chat --pair {NAME} --draft-device GPU.1\n" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--device", "--draft-device"])
+def test_nothing_is_downloaded_for_a_device_that_is_not_there(machine: Machine, option: str) -> None:
+    done = machine.run("models", "pull", NAME, option, "GPU.7")
+    assert done.returncode == 2
+    assert "no device 'GPU.7'" in done.stderr
+    assert machine.hub.fetched == []
 
 
 def test_a_pulled_pair_says_where_it_came_from_and_holds_what_the_hub_lists(
