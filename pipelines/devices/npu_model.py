@@ -12,7 +12,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ..errors import UnsupportedDevice, UnsupportedModel, reason_of
+from ..errors import InvalidOption, UnsupportedDevice, UnsupportedModel, reason_of
 from ..model.paged_model import read_model
 from ..model.target import Rows, Window
 from .devices import NPU, failing, whole_number
@@ -20,7 +20,8 @@ from .devices import NPU, failing, whole_number
 MAX_PROMPT_LEN, MIN_RESPONSE_LEN = "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN"  # as OpenVINO GenAI names them
 DEFAULTS = {MAX_PROMPT_LEN: 1024, MIN_RESPONSE_LEN: 128}  # GenAI's
 DECODING_ROWS = "NPUW_LLM_MAX_GENERATION_TOKEN_LEN"
-NUM_DECODING_ROWS = 8  # rows come in multiples of eight
+NUM_DECODING_ROWS = 8
+TILE_ROWS = 8  # OpenVINO rounds more than one row up to a multiple
 COMPILED = {"NPU_USE_NPUW": "YES", "NPUW_LLM": "YES", "NPUW_LLM_BATCH_DIM": 0, "NPUW_LLM_SEQ_LEN_DIM": 2}
 CHECKED_TOKENS, SEED = 96, 0  # of the text that exactness is tried with
 CACHE_BYTES = 2  # of a number in the cache, which is kept in f16
@@ -30,9 +31,10 @@ class NpuModel:
     """Compiles `folder`/openvino_model.xml for an NPU. Not safe for concurrent calls.
 
     A prompt is read whole, in one pass; a pass that decodes has `rows.most` rows, however many are wanted, and takes as
-    long for each number of them. The cache holds one sequence. A pass begins behind the tokens that are kept: what
-    the last pass computed from that position on is overwritten, so rejected tokens need no more (OpenVINO's pull
-    request 31578), and position 0 begins another sequence.
+    long for each number of them. That is NPUW_LLM_MAX_GENERATION_TOKEN_LEN, rounded up as OpenVINO does. The cache
+    holds one sequence. A pass begins behind the tokens that are kept: what the last pass computed from that position on
+    is overwritten, so rejected tokens need no more (OpenVINO's pull request 31578), and position 0 begins another
+    sequence.
 
     properties: those of OpenVINO, and MAX_PROMPT_LEN and MIN_RESPONSE_LEN, the most tokens of a prompt and those of an
         answer that have room behind it. With NPUW_DEVICES="CPU", OpenVINO's code for NPUs computes on the CPU.
@@ -44,10 +46,10 @@ class NpuModel:
 
     def __init__(self, folder: Path, properties: Mapping[str, Any]) -> None:
         lengths = {name: whole_number(properties, name, default) for name, default in DEFAULTS.items()}
-        num_rows = whole_number(properties, DECODING_ROWS, NUM_DECODING_ROWS)
+        num_rows = _rounded(whole_number(properties, DECODING_ROWS, NUM_DECODING_ROWS))
         model = read_model(ov.Core(), folder)
         require_symmetric_int4(model, folder)
-        given = {name: value for name, value in properties.items() if name not in lengths}
+        given = {name: value for name, value in properties.items() if name not in (*lengths, DECODING_ROWS)}
         response = lengths[MIN_RESPONSE_LEN] + num_rows  # the cache is read before the rows of a pass are added to it
         sizes = {"NPUW_LLM_MAX_PROMPT_LEN": lengths[MAX_PROMPT_LEN], "NPUW_LLM_MIN_RESPONSE_LEN": response}
         try:
@@ -71,7 +73,8 @@ class NpuModel:
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         """Run one window; logits float32 [num_rows, vocabulary], in memory that the next pass overwrites.
 
-        Raises ValueError for several windows, for tokens that are not behind the cached ones, and for too many rows.
+        Raises ValueError for several windows, for tokens that are not behind the cached ones, and for too many rows,
+        and InvalidOption for a prompt of one token where a pass has a single row.
         """
         if len(windows) != 1:
             raise ValueError(f"An NPU computes one sequence at a time, not {len(windows)}.")
@@ -87,6 +90,11 @@ class NpuModel:
             )
         if window.num_rows > self.rows.most:
             raise ValueError(f"A pass has logits for {self.rows.most} rows at most, not {window.num_rows}.")
+        if end == 1 and self.rows.most == 1:
+            raise InvalidOption(
+                f"A prompt of one token cannot be read with {DECODING_ROWS}=1: give a longer one, or load the pair "
+                f"with {DECODING_ROWS}={NUM_DECODING_ROWS}."
+            )
         self._num_cached = self._last_start = start  # if the pass fails, the rest is lost
         tokens = np.array([window.tokens], np.int64)
         if end == 1:  # one row alone does not begin another sequence, but is put behind the one before
@@ -141,6 +149,10 @@ class NpuModel:
             tokens = [0] * min(most, context - self._num_cached)
             self.forward([Window(tokens, self._num_cached, blocks)])
         return self.forward([Window([0] * rows, context, blocks, rows)])
+
+
+def _rounded(num_rows: int) -> int:
+    return num_rows if num_rows == 1 else -(-num_rows // TILE_ROWS) * TILE_ROWS
 
 
 def require_symmetric_int4(model: ov.Model, folder: Path) -> None:

@@ -75,7 +75,7 @@ def test_drafts_save_passes(pipeline, mode):
     assert answer.stats.passes <= 24
 
 
-@pytest.mark.parametrize("mode", ["off", "lookup", "auto"])
+@pytest.mark.parametrize("mode", MODES)
 def test_an_answer_ends_at_any_token_that_is_to_end_it(pipeline, mode):
     whole = pipeline.generate(RENAME, max_new_tokens=16, ignore_eos=True, mode="off").generations[0].token_ids
     for token in set(whole):
@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_text_in_a_mode(pipeline, mode):
 
 
 @pytest.mark.parametrize("end", ["cancelled", "dropped", "failed"])
-@pytest.mark.parametrize("mode", ["off", "auto"])
+@pytest.mark.parametrize("mode", MODES)
 def test_an_answer_that_is_given_up_makes_room_for_the_next(pipeline, monkeypatch, mode, end):
     whole = pipeline.generate(RENAME, max_new_tokens=30, mode=mode)
     stream = pipeline.stream(RENAME, max_new_tokens=30, mode=mode)
@@ -167,6 +167,47 @@ def test_a_prompt_is_read_whole_however_long(pipeline, reference, mode):
     assert answer.stats.passes <= 6
 
 
+@pytest.mark.parametrize("mode", ["off", "auto"])
+def test_a_prompt_may_be_longer_than_usual_where_that_is_asked_for(npu_pair, pipeline, reference, mode):
+    tokens = (pipeline.tokenizer.encode(CODE, False) * 99)[:1500]
+    with pytest.raises(PromptTooLong, match=r"prepared for 1024: .*MAX_PROMPT_LEN"):
+        pipeline.generate([tokens], max_new_tokens=6)
+    long = LLMPipeline(npu_pair, "NPU", MAX_PROMPT_LEN=2048, **STAND_IN)
+    answer = long.generate([tokens], max_new_tokens=6, ignore_eos=True, mode=mode).generations[0]
+    assert len(answer.token_ids) == 6
+    assert reference.shortfall(tokens, answer.token_ids) < ROUNDING
+
+
+@pytest.mark.parametrize("rows", [2, 8, 12])
+def test_the_window_has_room_for_as_many_rows_as_openvino_makes_of_them(npu_pair, pipeline, rows):
+    """At the last slot a pass with drafts still writes all of its rows."""
+    response = 64 - rows  # the rest of what OpenVINO rounds up to, by the number that was asked for
+    properties = {"NPUW_LLM_MAX_GENERATION_TOKEN_LEN": rows, "MAX_PROMPT_LEN": 64, "MIN_RESPONSE_LEN": response}
+    narrow = LLMPipeline(npu_pair, "NPU", **properties, **STAND_IN)
+    assert narrow.speculation.compilation.rows.most == -(-rows // 8) * 8
+    tokens = (pipeline.tokenizer.encode(CODE, False) * 9)[:64]
+    for mode in ("off", "lookup"):
+        answer = narrow.generate([tokens], ignore_eos=True, mode=mode, num_assistant_tokens=11).generations[0]
+        assert (len(answer.token_ids), answer.finish_reason) == (response, "length")
+        roomy = pipeline.generate([tokens], max_new_tokens=response, ignore_eos=True, mode="off").generations[0]
+        assert answer.token_ids == roomy.token_ids
+
+
+def test_a_prompt_of_one_token_begins_another_sequence_or_is_refused(npu_pair, pipeline, reference):
+    for rows in (1, 2, 8):
+        model = NpuModel(npu_pair / "target", {**STAND_IN, "NPUW_LLM_MAX_GENERATION_TOKEN_LEN": rows})
+        model.forward([Window([5, 6, 7], 0, [0])])
+        if rows == 1:
+            with pytest.raises(InvalidOption, match=r"one token cannot be read with .*=1: give a longer one.*_LEN=8"):
+                model.forward([Window([300], 0, [0])])
+            (logits,) = model.forward([Window([8], 3, [0])])
+            expected = reference.logits([5, 6, 7, 8])[-1]
+        else:
+            (logits,) = model.forward([Window([300], 0, [0])])
+            expected = reference.logits([300])[-1]
+        assert np.abs(logits[-1] - expected).max() < 0.05
+
+
 class Fake(NpuModel):
     """Its logits are those of the text before each row, unless it `breaks` in some way."""
 
@@ -201,6 +242,19 @@ def test_exactness_is_what_the_check_finds_and_is_remembered(npu_pair, monkeypat
         monkeypatch.setattr(NpuModel, "is_exact", lambda model, found=found: found)
         for exact, expected in ((None, True), (False, False)):
             assert LLMPipeline(npu_pair, "NPU", exact=exact, **STAND_IN).exact == expected
+
+
+def test_a_device_that_fails_while_exactness_is_tried_is_refused_with_what_to_do(npu_pair, monkeypatch, tmp_path):
+    monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
+
+    def is_exact(model: NpuModel) -> bool:
+        with devices.failing("NPU"):
+            raise RuntimeError("Exception from src/plugin.cpp:7:\nThe device was unplugged.\n")
+
+    monkeypatch.setattr(NpuModel, "is_exact", is_exact)
+    with pytest.raises(UnsupportedDevice, match=r"NPU failed .*\(The device was unplugged\): update .*exact=False"):
+        LLMPipeline(npu_pair, "NPU", **STAND_IN)
+    assert not LLMPipeline(npu_pair, "NPU", exact=False, **STAND_IN).exact
 
 
 def test_passes_behind_any_context_can_be_timed_in_any_order(small):
