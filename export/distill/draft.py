@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from .divergence import divergence
 from .samples import Sample, collate
-from .settings import Distillation
+from .settings import STANDARD, Distillation
 from .training import OnStep, Outcome, train
 
 
@@ -18,7 +18,7 @@ def distil(
     target: PreTrainedModel,
     draft: PreTrainedModel,
     samples: Sequence[Sample],
-    how: Distillation = Distillation(),
+    how: Distillation = STANDARD,
     on_step: OnStep | None = None,
     state: Path | None = None,
 ) -> Outcome:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from .divergence import row_divergence
 from .eagle3 import draft_ids
 from .samples import Sample, collate
-from .settings import Distillation, Unrolling
+from .settings import FOUR_STEPS, STANDARD, Distillation, Unrolling
 from .taps import tapped
 from .training import OnStep, Outcome, train
 from .unrolled import unroll
@@ -22,8 +22,8 @@ def distil_head(
     target: PreTrainedModel,
     head: LlamaEagle3ForCausalLM,
     samples: Sequence[Sample],
-    how: Distillation = Distillation(),
-    unrolling: Unrolling = Unrolling(),
+    how: Distillation = STANDARD,
+    unrolling: Unrolling = FOUR_STEPS,
     on_step: OnStep | None = None,
     state: Path | None = None,
 ) -> Outcome:
@@ -33,9 +33,11 @@ def distil_head(
     """
     target.eval()
     usable = [sample for sample in samples if len(sample.ids) - sample.start >= 2]
-    return train(
-        head, usable, lambda batch: unrolled_divergence(target, head, batch, how.variation, unrolling), how, on_step, state
-    )
+
+    def loss_of(batch: Sequence[Sample]) -> torch.Tensor:
+        return unrolled_divergence(target, head, batch, how.variation, unrolling)
+
+    return train(head, usable, loss_of, how, on_step, state)
 
 
 def unrolled_divergence(
@@ -43,7 +45,7 @@ def unrolled_divergence(
     head: LlamaEagle3ForCausalLM,
     batch: Sequence[Sample],
     variation: float,
-    unrolling: Unrolling = Unrolling(),
+    unrolling: Unrolling = FOUR_STEPS,
 ) -> torch.Tensor:
     """The weighted mean over steps of the divergence from the target, with a gradient for the head only.
 

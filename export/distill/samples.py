@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from .settings import Distillation
+from .settings import STANDARD, Distillation
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Sample:
 
 
 def write_samples(
-    target: PreTrainedModel, prompts: Iterable[Sequence[int]], how: Distillation = Distillation()
+    target: PreTrainedModel, prompts: Iterable[Sequence[int]], how: Distillation = STANDARD
 ) -> Iterator[Sample]:
     """The target's answers to `prompts` (token ids, none empty), generated in batches; empty answers are dropped."""
     torch.manual_seed(how.seed)

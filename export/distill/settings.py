@@ -47,3 +47,7 @@ class Unrolling:
             raise ValueError(f"steps must be at least 1, not {self.steps}")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
+
+
+STANDARD = Distillation()
+FOUR_STEPS = Unrolling()

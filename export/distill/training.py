@@ -38,7 +38,7 @@ def train(
     on_step: OnStep | None = None,
     state: Path | None = None,
 ) -> Outcome:
-    """Train the weights of `model` that require a gradient, in place. After every step, `on_step(step, loss)` is called.
+    """Train the weights of `model` that require a gradient, in place. `on_step(step, loss)` is called after each step.
 
     loss_of: the loss of a batch, a scalar.
     state: a file that is written every few minutes and at the end. Where it is there already, the same call goes on

@@ -10,16 +10,16 @@ import platform
 import random
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from outrider.export import export_pair
-from outrider.export.distill import Sample, distil, write_samples
+from outrider.export.distill import distil
+from outrider.export.distill.answers import STRETCH, read_answers, write_answers
 from outrider.export.quiet import quiet
 from outrider.pipelines.errors import InvalidOption
 
@@ -68,7 +68,7 @@ def run_all(run: Run) -> None:
     make_tokenizer(run)
     train_model(run, "target", run.config.target_tokens, run.minutes)
     train_model(run, "draft-start", run.config.draft_tokens, run.draft_minutes)
-    write_answers(run)
+    answer_prompts(run)
     distil_draft(run)
     measure(run)
     publish(run)
@@ -107,24 +107,12 @@ def train_model(run: Run, name: str, tokens: int, minutes: float) -> None:
     train(model, functions, _tokenizer(run), Budget(tokens, minutes), run.config.batch_tokens, run.work / name)
 
 
-def write_answers(run: Run) -> None:
+def answer_prompts(run: Run) -> None:
     """Prompts from training functions, answered by the target, stretch by stretch."""
-    path = run.work / "answers.jsonl"
-    if path.exists():
-        return
-    folder = run.work / "answers"
-    folder.mkdir(exist_ok=True)
-    target = _model(run, "target")
     count = run.config.distillation_prompts if run.prompts is None else run.prompts
-    parts = []
-    with tqdm(desc="target writes", total=count, unit="answer") as bar:
-        for number, prompts in enumerate(draft_prompts(run, count)):
-            parts.append(folder / f"{number}.jsonl")
-            if not parts[-1].exists():
-                samples = write_samples(target, prompts, replace(run.config.distillation, seed=number))
-                _write(parts[-1], "".join(json.dumps([sample.ids, sample.start]) + "\n" for sample in samples))
-            bar.update(len(prompts))
-    _write(path, "".join(part.read_text() for part in parts))
+    path = run.work / "answers.jsonl"
+    if not path.exists():
+        write_answers(_model(run, "target"), draft_prompts(run, count), run.config.distillation, path, count)
 
 
 def draft_prompts(run: Run, count: int) -> Iterator[list[list[int]]]:
@@ -151,8 +139,7 @@ def distil_draft(run: Run) -> None:
     folder = run.work / "draft"
     if (folder / "checkpoint").exists():
         return
-    lines = (run.work / "answers.jsonl").read_text().splitlines()
-    samples = [Sample(*json.loads(line)) for line in lines]
+    samples = read_answers(run.work / "answers.jsonl")
     draft = _model(run, "draft-start")
     folder.mkdir(exist_ok=True)
     outcome = distil(_model(run, "target"), draft, samples, run.config.distillation, state=folder / "state.pt")
@@ -199,7 +186,6 @@ def publish(run: Run) -> None:
     _write(run.out / "README.md", card.write(_read(run.out / "evaluation.json"), _read(run.out / "packages.json")))
 
 
-STRETCH = 4  # batches of prompts that are sorted, answered and saved together
 DISTILLATION_MIX = {**MIX, "complete": 30, "plain": 20}
 
 

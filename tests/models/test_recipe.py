@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.export.distill import Distillation, Sample
+from outrider.export.distill import Distillation, Sample, answers
 from outrider.models.pyscout import __main__ as command
 from outrider.models.pyscout import corpus, recipe, sizes, tokenizer, train
 from outrider.pipelines.errors import InvalidOption
@@ -50,13 +50,13 @@ def test_answers_are_written_once_each_whatever_interrupts(run: recipe.Run, monk
             if how.seed == interrupted_at:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(recipe, "write_samples", write_samples)
+    monkeypatch.setattr(answers, "write_samples", write_samples)
     with pytest.raises(KeyboardInterrupt):
-        recipe.write_answers(run)
+        recipe.answer_prompts(run)
     assert not (run.work / "answers.jsonl").exists()
     interrupted_at = None
-    recipe.write_answers(run)
-    recipe.write_answers(run)
+    recipe.answer_prompts(run)
+    recipe.answer_prompts(run)
     assert asked == [0, 1, 1, 2]
     expected = [
         [[*prompt, number], len(prompt)]
