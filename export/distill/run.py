@@ -17,7 +17,7 @@ from outrider.models.digest import sha256
 from outrider.models.errors import OutputExists
 from outrider.models.room import blaming_full_disk
 from outrider.models.staging import Staging
-from outrider.pipelines.errors import InvalidOption
+from outrider.pipelines.errors import InvalidOption, VocabularyMismatch
 from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
 from ..checkpoint import Checkpoint, find_checkpoint
@@ -30,7 +30,6 @@ from .head import distil_head
 from .prompts import read_prompts
 from .samples import Sample
 from .settings import FOUR_STEPS, Distillation, Unrolling
-from .training import Outcome
 
 Kind = Literal["draft", "eagle3"]
 WORK = "work"  # in the folder that is being made
@@ -66,81 +65,81 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     """
     if os.path.lexists(out):
         raise OutputExists(f"{out} exists: choose another output folder, or move it away.")
+    announce("Reading the checkpoints")
+    checkpoint = find_checkpoint(plan.target, plan.remote_code, announce)
+    start = None if plan.draft is None else find_checkpoint(plan.draft, plan.remote_code, announce)
+    tokenizer = load_tokenizer(checkpoint)
+    if start is not None:
+        words = [vocabulary(tokenizer), vocabulary(load_tokenizer(start))]
+        check_same_vocabulary(words[0], words[1], f"{plan.target} and {plan.draft}")
+    record = _record(plan, checkpoint, start)
+    target = _load(checkpoint)
+    prompts = read_prompts(plan.prompts, tokenizer, _room(plan, target))
+    student = _student(plan, target, start)
     with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
         work = staging.path / WORK
-        work.mkdir(exist_ok=True)
-        announce("Reading the checkpoints")
-        checkpoint = find_checkpoint(plan.target, plan.remote_code, announce)
-        tokenizer = load_tokenizer(checkpoint)
-        start = None if plan.draft is None else find_checkpoint(plan.draft, plan.remote_code, announce)
-        if start is not None:
-            words = [vocabulary(tokenizer), vocabulary(load_tokenizer(start))]
-            check_same_vocabulary(words[0], words[1], f"{plan.target} and {plan.draft}")
-        _claim(work, plan, checkpoint, start)
-        target = _load(checkpoint)
-        room = target.config.get_text_config().max_position_embeddings - plan.how.max_new_tokens
-        prompts = read_prompts(plan.prompts, tokenizer, room)
-        student = _student(plan, target, start)
+        _claim(work, record)
         announce(f"Answering {len(prompts):,} prompts")
-        answers = work / "answers.jsonl"
-        write_answers(target, stretches_of(prompts, plan.how.batch_size), plan.how, answers, len(prompts))
-        samples = read_answers(answers)
-        announce(f"Training on {_tokens(samples):,} tokens, {plan.how.epochs} times")
-        outcome = _train(plan, target, student, samples, work / "state.pt", staging.path)
+        stretches = stretches_of(prompts, plan.how.batch_size)
+        write_answers(target, stretches, plan.how, work / "answers.jsonl", len(prompts))
+        samples = read_answers(work / "answers.jsonl")
+        if all(len(sample.ids) - sample.start < 2 for sample in samples):
+            raise InvalidOption(f"{plan.target} ended all its answers at once: give other prompts.")
+        tokens = sum(len(sample.ids) - sample.start for sample in samples)
+        announce(f"Training on {tokens:,} tokens, {plan.how.epochs} times")
         if start is not None:
+            outcome = distil(target, student, samples, plan.how, state=work / "state.pt")
+            student.half().save_pretrained(staging.path)
             tokenizer.save_pretrained(staging.path)
-        record = {**_record(plan, checkpoint, start), "answers": len(samples), "tokens": _tokens(samples)}
-        record |= {"seconds": outcome.seconds, "losses": outcome.losses}
+        else:
+            head = _cut(plan, target, student, samples)
+            outcome = distil_head(target, head, samples, plan.how, plan.unrolling, state=work / "state.pt")
+            save_head(head, staging.path)
+        record |= {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
         (staging.path / "distillation.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         staging.publish()
     shutil.rmtree(staging.out / WORK)
     return staging.out
 
 
-def _student(plan: Plan, target: PreTrainedModel, start: Checkpoint | None) -> PreTrainedModel | None:
-    """What is to learn. None for a head whose vocabulary is yet to be found in the answers.
-
-    Made before the target answers anything, so that what cannot be made is found out soon.
-    """
-    if start is not None:
-        return _load(start).float()
-    try:
-        head = new_head(target, plan.taps, seed=plan.how.seed)
-    except ValueError as error:
-        raise InvalidOption(f"No head can be made for {plan.target}: {error}.") from error
+def _student(plan: Plan, target: PreTrainedModel, start: Checkpoint | None) -> PreTrainedModel:
+    """What is to learn, made before the target answers anything, so that what cannot be made is found out soon."""
     size = target.config.get_text_config().vocab_size
+    if start is not None:
+        draft = _load(start).float()
+        if draft.config.get_text_config().vocab_size != size:
+            raise VocabularyMismatch(
+                f"{plan.target} has logits for {size} ids and {plan.draft} for "
+                f"{draft.config.get_text_config().vocab_size}: take a draft model with as many."
+            )
+        return draft
     if plan.draft_vocabulary is not None and plan.draft_vocabulary > size:
         raise InvalidOption(
             f"--draft-vocabulary {plan.draft_vocabulary} is more than the {size} ids of {plan.target}: lower it, or "
             "leave it out for all."
         )
-    return head if plan.draft_vocabulary is None else None
-
-
-def _train(
-    plan: Plan,
-    target: PreTrainedModel,
-    student: PreTrainedModel | None,
-    samples: Sequence[Sample],
-    state: Path,
-    folder: Path,
-) -> Outcome:
-    """Train the student, and save it to `folder` in float16."""
     try:
-        if plan.kind == "draft":
-            assert student is not None
-            outcome = distil(target, student, samples, plan.how, state=state)
-            student.half().save_pretrained(folder)
-            return outcome
-        if student is None:
-            assert plan.draft_vocabulary is not None
-            ids = commonest_ids(samples, plan.draft_vocabulary)
-            student = new_head(target, plan.taps, ids, seed=plan.how.seed)
-        outcome = distil_head(target, student, samples, plan.how, plan.unrolling, state=state)
+        return new_head(target, plan.taps, seed=plan.how.seed)
     except ValueError as error:
-        raise InvalidOption(f"{plan.target} answered nothing to learn from ({error}): give other prompts.") from error
-    save_head(student, folder)
-    return outcome
+        raise InvalidOption(f"No head can be made for {plan.target}: {error}.") from error
+
+
+def _cut(plan: Plan, target: PreTrainedModel, head: PreTrainedModel, samples: Sequence[Sample]) -> PreTrainedModel:
+    """The head with the vocabulary that the plan asks for."""
+    if plan.draft_vocabulary is None:
+        return head
+    return new_head(target, plan.taps, commonest_ids(samples, plan.draft_vocabulary), seed=plan.how.seed)
+
+
+def _room(plan: Plan, target: PreTrainedModel) -> int:
+    """The most tokens that a prompt may have."""
+    context = target.config.get_text_config().max_position_embeddings
+    if plan.how.max_new_tokens >= context:
+        raise InvalidOption(
+            f"--max-new-tokens {plan.how.max_new_tokens} leaves no room for a prompt in the {context} tokens that "
+            f"{plan.target} can hold: lower it."
+        )
+    return int(context - plan.how.max_new_tokens)
 
 
 def _load(checkpoint: Checkpoint) -> PreTrainedModel:
@@ -153,9 +152,10 @@ def _load(checkpoint: Checkpoint) -> PreTrainedModel:
     return model.to(device)
 
 
-def _claim(work: Path, plan: Plan, target: Checkpoint, start: Checkpoint | None) -> None:
-    """Mark the work folder as this plan's, so that no outcome of another one is taken for one of this."""
-    mark, mine = work / "plan.json", _record(plan, target, start)
+def _claim(work: Path, mine: dict[str, Any]) -> None:
+    """Mark the work folder as this record's, so that no outcome of another plan is taken for one of this."""
+    work.mkdir(exist_ok=True)
+    mark = work / "plan.json"
     if not mark.exists():
         mark.write_text(json.dumps(mine), encoding="utf-8")
         return
@@ -186,7 +186,3 @@ def _record(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[st
         "unrolling": None if plan.kind == "draft" else asdict(plan.unrolling),
     }
     return dict(json.loads(json.dumps(record)))  # with lists in place of tuples, as it is read again
-
-
-def _tokens(samples: Sequence[Sample]) -> int:
-    return sum(len(sample.ids) - sample.start for sample in samples)

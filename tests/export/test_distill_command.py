@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from outrider.export.distill import Distillation, training
+from outrider.export.distill import Distillation, Sample, training
 from outrider.export.distill import run as distillation
 from outrider.export.distill.eagle3 import draft_ids, load_head
 from outrider.export.distill.prompts import read_prompts
@@ -100,7 +100,10 @@ def test_an_interrupted_distillation_ends_with_the_weights_of_an_uninterrupted_o
 def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
     deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(distillation, "_load", lambda checkpoint: (_ for _ in ()).throw(KeyboardInterrupt))
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distillation, "write_answers", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path / "head")
     other = Plan(str(deep), "eagle3", prompts, Distillation(batch_size=3, max_new_tokens=8), taps=(0, 1, 2))
@@ -126,6 +129,10 @@ def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
         (["--kind", "eagle3", "--unrolled-steps", "0"], "steps must be at least 1, not 0"),
         (["--kind", "eagle3", "--temperature", "-1"], "temperatures must be one or more numbers from 0 up"),
         (["--kind", "eagle3", "--learning-rate", "0"], "learning_rate must be above 0"),
+        (
+            ["--kind", "eagle3", "--max-new-tokens", "512"],
+            "--max-new-tokens 512 leaves no room for a prompt in the 512",
+        ),
     ],
 )
 def test_options_that_cannot_work_are_refused(
@@ -133,7 +140,23 @@ def test_options_that_cannot_work_are_refused(
 ) -> None:
     with pytest.raises(InvalidOption, match=said):
         main(["--target", str(deep), "--prompts", str(prompts), "--out", str(tmp_path / "out"), *options])
-    assert not (tmp_path / "out").exists()
+    assert list(tmp_path.iterdir()) == [prompts]
+
+
+def test_answers_that_end_at_once_are_nothing_to_learn_from(
+    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distillation, "read_answers", lambda path: [Sample([3, 4, 0], 2)])
+    with pytest.raises(InvalidOption, match="ended all its answers at once: give other prompts"):
+        run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path / "head")
+
+
+def test_a_draft_with_logits_for_other_ids_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+    wider = make_llama(64, 1, seed=2)
+    wider.resize_token_embeddings(320)
+    save(tmp_path / "wider", wider, make_tokenizer())
+    with pytest.raises(VocabularyMismatch, match=r"has logits for 300 ids and .* for 320"):
+        run_plan(Plan(str(deep), "draft", prompts, HOW, draft=str(tmp_path / "wider")), tmp_path / "draft")
 
 
 def test_a_target_with_too_few_layers_for_a_head_is_refused(target: Path, prompts: Path, tmp_path: Path) -> None:
