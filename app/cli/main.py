@@ -243,6 +243,14 @@ def export(context: typer.Context) -> None:
     run_export(context.args)
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True}, add_help_option=False)
+def distill(context: typer.Context) -> None:
+    """Train a draft model or a head for a target on the target's own answers."""
+    from outrider.export.distill_command import main as run_distill
+
+    run_distill(context.args)
+
+
 def _load_options(
     device: str,
     draft_device: str,

@@ -20,8 +20,8 @@ TASKS = {
 AIMS = {"small": {"rename": 0.5, "undoc": 0.7, "repeat": 0.8}, "base": {"rename": 0.85, "undoc": 0.85, "repeat": 0.95}}
 
 
-def write(evaluation: dict[str, Any], packages: Sequence[dict[str, Any]]) -> str:
-    """The text of `README.md` from the contents of `evaluation.json` and `packages.json`."""
+def write(evaluation: dict[str, Any], head: dict[str, Any], packages: Sequence[dict[str, Any]]) -> str:
+    """The text of `README.md` from the contents of `evaluation.json`, `head.json` and `packages.json`."""
     parameters, training = evaluation["parameters"], evaluation["training"]
     return _TEXT.format(
         size=evaluation["size"],
@@ -40,6 +40,11 @@ def write(evaluation: dict[str, Any], packages: Sequence[dict[str, Any]]) -> str
         perplexity=_perplexity(evaluation["perplexity"]),
         acceptance=_acceptance(evaluation["acceptance"]),
         cut_off=_cut_off(evaluation["acceptance"]),
+        head_size=_millions(head["parameters"]),
+        taps="{}, {} and {}".format(*head["taps"]),
+        head_training=_head_training(head["training"]),
+        depths=_depths(head["acceptance"]),
+        head_cases=max(f["cases"] for by_temperature in head["acceptance"].values() for f in by_temperature.values()),
         trained=_package_table(p for p in packages if p["licence"] and not p["held_out"]),
         held_out=_package_table(p for p in packages if p["licence"] and p["held_out"]),
         left_out=", ".join(p["name"] for p in packages if not p["licence"]),
@@ -60,6 +65,26 @@ def _distillation(state: dict[str, Any]) -> str:
         f"greedy, half sampled at temperature 1), seen {state['epochs']} times, {state['seconds'] / 60:.0f} minutes; "
         f"the loss fell from {state['first_loss']:.3f} to {state['last_loss']:.3f}"
     )
+
+
+def _head_training(state: dict[str, Any]) -> str:
+    return (
+        f"{_thousands(state['answers'])} answers of the target ({_thousands(state['tokens'])} tokens, half of them "
+        f"greedy, half sampled at temperature 1), seen {state['epochs']} times; the loss fell from "
+        f"{state['first_loss']:.3f} to {state['last_loss']:.3f}"
+    )
+
+
+def _depths(acceptance: dict[str, Any]) -> str:
+    rows = []
+    for task, by_temperature in acceptance.items():
+        for temperature, found in by_temperature.items():
+            head, draft = found["head"], found["draft"]
+            cells = [f"{_share(a)} / {_share(b)}" for a, b in zip(head["by_depth"], draft["by_depth"], strict=True)]
+            passes = f"{head['tokens_per_pass']:.2f} / {draft['tokens_per_pass']:.2f}"
+            rows.append((TASKS[task], temperature.removeprefix("temperature "), *cells, passes))
+    depths = (f"draft {depth}" for depth in range(1, len(rows[0]) - 2))
+    return _table(("task", "temperature", *depths, "tokens a pass"), rows)
 
 
 def _exact(evaluation: dict[str, Any]) -> str:
@@ -161,6 +186,19 @@ would have proposed:
 
 Where it has little to copy, a greedy answer of a model this small often runs in circles, which is easy to draft and \
 flatters the figures at temperature 0: {cut_off} had not ended after 256 tokens.
+
+## The head
+`checkpoints/head` is an EAGLE-3 head of the target (arXiv 2503.01840) in the layout that optimum-intel exports, \
+{head_size} parameters beside the target's embedding. It reads the outputs of layers {taps}, counted from 0, and can \
+propose all 4,096 tokens.
+
+How often its drafts are accepted, each with all those before it, of all places in the answers, for {head_cases} \
+functions a task; behind the slash the draft model on the same answers. Tokens a pass at draft length 5:
+
+{depths}
+
+It starts from weights that can copy (`head_copying.py`) and learns, four drafts in a row from every place, from \
+{head_training}.
 
 ## What it learnt from
 {train_functions} functions of 50 to {longest} characters from {train_packages} sources: the standard library and \

@@ -72,7 +72,7 @@ def exact_match(
     `alike` also counts answers that differ in white space only.
     """
     equal = alike = short = short_equal = 0
-    for group in _groups(cases, model.device):
+    for group in groups(cases, model.device):
         room = 24 + max(len(tokenizer.encode(case.answer)) for case in group)
         answers, _ = generate(model, [batches.prompt_ids(tokenizer, case) for case in group], room, 0.0, 0)
         for case, ids in zip(group, answers, strict=True):
@@ -96,7 +96,7 @@ def perplexity(
     """Perplexity per token of bare held-out functions (their first token is given), and bits per character."""
     model.eval()
     loss = tokens = characters = 0.0
-    for group in _groups(cases, model.device):
+    for group in groups(cases, model.device):
         batch = batches.collate([batches.encode(tokenizer, case) for case in group], tokenizer.pad_token_id)
         with torch.no_grad():
             logits = model(input_ids=batch.ids.to(model.device), use_cache=False).logits
@@ -127,8 +127,8 @@ def acceptance(
     run in circles.
     """
     accepted = drafted = passes = agreed = tokens = unfinished = 0
-    for number, group in enumerate(_groups(cases, target.device)):
-        prompts = [_prompt(tokenizer, case) for case in group]
+    for number, group in enumerate(groups(cases, target.device)):
+        prompts = [prompt_of(tokenizer, case) for case in group]
         answers, noise = generate(target, prompts, ACCEPTANCE_TOKENS, temperature, seed=number)
         for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
             with torch.no_grad():
@@ -202,7 +202,7 @@ class _Noise(LogitsProcessor):
         return (scores / self.temperature).log_softmax(-1) + self.drawn[-1].to(scores.device)
 
 
-def _prompt(tokenizer: PreTrainedTokenizerFast, case: Conversation) -> list[int]:
+def prompt_of(tokenizer: PreTrainedTokenizerFast, case: Conversation) -> list[int]:
     """The prompt of a case; for bare code its first third."""
     if case.prompt:
         return batches.prompt_ids(tokenizer, case)
@@ -210,7 +210,7 @@ def _prompt(tokenizer: PreTrainedTokenizerFast, case: Conversation) -> list[int]
     return ids[: max(8, len(ids) // 3)]
 
 
-def _groups(cases: Sequence[Conversation], device: torch.device) -> Iterator[list[Conversation]]:
+def groups(cases: Sequence[Conversation], device: torch.device) -> Iterator[list[Conversation]]:
     """Batches of cases of similar length, with a progress bar."""
     size = 256 if device.type == "cuda" else 32
     ordered = sorted(cases, key=lambda case: sum(len(message["content"]) for message in case.messages))

@@ -9,21 +9,24 @@ import json
 import platform
 import random
 import shutil
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from outrider.export import export_pair
-from outrider.export.distill import Sample, distil, write_samples
+from outrider.export.distill import Outcome, Sample, distil
+from outrider.export.distill.answers import STRETCH, read_answers, write_answers
+from outrider.export.distill.eagle3 import load_head, new_head, save_head
+from outrider.export.distill.head import distil_head
 from outrider.export.quiet import quiet
 from outrider.pipelines.errors import InvalidOption
 
-from . import batches, card, copying, corpus, tokenizer, wording
+from . import batches, card, copying, corpus, head_copying, tokenizer, wording
+from .depth import evaluate_head
 from .evaluate import evaluate
 from .sizes import SIZES, Size
 from .tasks import MIX, TaskMaker
@@ -59,7 +62,7 @@ class Run:
 
 
 def run_all(run: Run) -> None:
-    """Data, tokenizer, target, draft, evaluation, in this order, then the pair and its card.
+    """Data, tokenizer, target, draft, head, evaluation, in this order, then the pair and its card.
 
     Raises InvalidOption for a work folder of another size.
     """
@@ -68,9 +71,11 @@ def run_all(run: Run) -> None:
     make_tokenizer(run)
     train_model(run, "target", run.config.target_tokens, run.minutes)
     train_model(run, "draft-start", run.config.draft_tokens, run.draft_minutes)
-    write_answers(run)
+    answer_prompts(run)
     distil_draft(run)
+    train_head(run)
     measure(run)
+    measure_head(run)
     publish(run)
 
 
@@ -107,24 +112,12 @@ def train_model(run: Run, name: str, tokens: int, minutes: float) -> None:
     train(model, functions, _tokenizer(run), Budget(tokens, minutes), run.config.batch_tokens, run.work / name)
 
 
-def write_answers(run: Run) -> None:
+def answer_prompts(run: Run) -> None:
     """Prompts from training functions, answered by the target, stretch by stretch."""
-    path = run.work / "answers.jsonl"
-    if path.exists():
-        return
-    folder = run.work / "answers"
-    folder.mkdir(exist_ok=True)
-    target = _model(run, "target")
     count = run.config.distillation_prompts if run.prompts is None else run.prompts
-    parts = []
-    with tqdm(desc="target writes", total=count, unit="answer") as bar:
-        for number, prompts in enumerate(draft_prompts(run, count)):
-            parts.append(folder / f"{number}.jsonl")
-            if not parts[-1].exists():
-                samples = write_samples(target, prompts, replace(run.config.distillation, seed=number))
-                _write(parts[-1], "".join(json.dumps([sample.ids, sample.start]) + "\n" for sample in samples))
-            bar.update(len(prompts))
-    _write(path, "".join(part.read_text() for part in parts))
+    path = run.work / "answers.jsonl"
+    if not path.exists():
+        write_answers(_model(run, "target"), draft_prompts(run, count), run.config.distillation, path, count)
 
 
 def draft_prompts(run: Run, count: int) -> Iterator[list[list[int]]]:
@@ -151,21 +144,28 @@ def distil_draft(run: Run) -> None:
     folder = run.work / "draft"
     if (folder / "checkpoint").exists():
         return
-    lines = (run.work / "answers.jsonl").read_text().splitlines()
-    samples = [Sample(*json.loads(line)) for line in lines]
+    samples = read_answers(run.work / "answers.jsonl")
     draft = _model(run, "draft-start")
     folder.mkdir(exist_ok=True)
     outcome = distil(_model(run, "target"), draft, samples, run.config.distillation, state=folder / "state.pt")
-    summary = {
-        "answers": len(samples),
-        "tokens": sum(len(sample.ids) - sample.start for sample in samples),
-        "epochs": run.config.distillation.epochs,
-        "first_loss": outcome.losses[0],
-        "last_loss": sum(outcome.losses[-50:]) / len(outcome.losses[-50:]),
-        "seconds": outcome.seconds,
-    }
-    (folder / "budget.json").write_text(json.dumps(summary))
+    _write(folder / "budget.json", json.dumps(_summary(samples, run.config.distillation.epochs, outcome)))
     save_checkpoint(draft, _tokenizer(run), folder / "checkpoint")
+
+
+def train_head(run: Run) -> None:
+    """An EAGLE-3 head of the target, which begins with weights that copy and learns from the same answers."""
+    folder = run.work / "head"
+    if (folder / "checkpoint").exists():
+        return
+    samples = read_answers(run.work / "answers.jsonl")
+    target = _model(run, "target")
+    head = new_head(target, run.config.taps)
+    head_copying.initialize(head, target, samples[:: max(1, len(samples) // FITTED)])
+    folder.mkdir(exist_ok=True)
+    outcome = distil_head(target, head, samples, run.config.head, state=folder / "state.pt")
+    _write(folder / "budget.json", json.dumps(_summary(samples, run.config.head.epochs, outcome)))
+    save_head(head, folder / "partial")
+    (folder / "partial").rename(folder / "checkpoint")
 
 
 def measure(run: Run) -> None:
@@ -187,19 +187,39 @@ def measure(run: Run) -> None:
     _write(path, json.dumps({**about, **found}, indent=1))
 
 
+def measure_head(run: Run) -> None:
+    """Evaluate the head, and the draft beside it, on the held-out packages and write `head.json`."""
+    path = run.work / "head.json"
+    if path.exists():
+        return
+    maker = TaskMaker(_functions(run, "train"))
+    target, draft = _model(run, "target"), _model(run, "draft")
+    head = load_head(run.work / "head" / "checkpoint", target)
+    functions = _functions(run, "held_out")
+    about = {
+        "taps": list(head.config.eagle_taps),
+        "parameters": sum(weight.numel() for weight in head.parameters() if weight.requires_grad),
+        "training": _read(run.work / "head" / "budget.json"),
+        "machine": _machine(),
+    }
+    found = evaluate_head(target, draft, head, _tokenizer(run), functions, maker, run.acceptance_cases)
+    _write(path, json.dumps({**about, "acceptance": found}, indent=1))
+
+
 def publish(run: Run) -> None:
     """Copy the checkpoints, export them, and write the card from what was measured."""
-    checkpoints = {name: run.out / "checkpoints" / name for name in ("target", "draft")}
+    checkpoints = {name: run.out / "checkpoints" / name for name in ("target", "draft", "head")}
     for name, folder in checkpoints.items():
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(run.work / name / "checkpoint", folder)
     export_pair(checkpoints["target"], checkpoints["draft"], run.out / "pair", force=True, announce=print)
-    for name in ("evaluation.json", "data/packages.json"):
+    for name in ("evaluation.json", "head.json", "data/packages.json"):
         shutil.copy(run.work / name, run.out)
-    _write(run.out / "README.md", card.write(_read(run.out / "evaluation.json"), _read(run.out / "packages.json")))
+    figures = (_read(run.out / name) for name in ("evaluation.json", "head.json", "packages.json"))
+    _write(run.out / "README.md", card.write(*figures))
 
 
-STRETCH = 4  # batches of prompts that are sorted, answered and saved together
+FITTED = 64  # answers from which the head's first weights are fitted
 DISTILLATION_MIX = {**MIX, "complete": 30, "plain": 20}
 
 
@@ -226,6 +246,18 @@ def _model(run: Run, name: str) -> LlamaForCausalLM:
     with quiet():
         model = LlamaForCausalLM.from_pretrained(run.work / name / "checkpoint", dtype=torch.float32)
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _summary(samples: Sequence[Sample], epochs: int, outcome: Outcome) -> dict[str, Any]:
+    """What the card says of a distillation."""
+    return {
+        "answers": len(samples),
+        "tokens": sum(len(sample.ids) - sample.start for sample in samples),
+        "epochs": epochs,
+        "first_loss": outcome.losses[0],
+        "last_loss": sum(outcome.losses[-50:]) / len(outcome.losses[-50:]),
+        "seconds": outcome.seconds,
+    }
 
 
 def _write(path: Path, text: str) -> None:

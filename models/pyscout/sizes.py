@@ -45,7 +45,8 @@ class Shape:
 class Size:
     """A target and its draft. `*_tokens` are training budgets in tokens (padding included).
 
-    distillation_prompts: how many prompts the target answers for the draft to learn from.
+    distillation_prompts: how many prompts the target answers for the draft and the head to learn from.
+    taps: the layers of the target that the head reads.
     """
 
     target: Shape
@@ -55,6 +56,8 @@ class Size:
     batch_tokens: int
     distillation_prompts: int
     distillation: Distillation
+    taps: tuple[int, int, int]
+    head: Distillation
 
 
 SIZES = {
@@ -66,6 +69,8 @@ SIZES = {
         batch_tokens=8_192,
         distillation_prompts=6_000,
         distillation=Distillation(epochs=3, batch_size=32, max_new_tokens=200, learning_rate=2e-3),
+        taps=(0, 3, 5),
+        head=Distillation(epochs=4, batch_size=16, learning_rate=1e-3),
     ),
     "base": Size(
         target=Shape(width=512, layers=8, heads=8, key_value_heads=4, head=64, feed_forward=1408),
@@ -75,5 +80,7 @@ SIZES = {
         batch_tokens=65_536,
         distillation_prompts=100_000,
         distillation=Distillation(epochs=3, batch_size=512, max_new_tokens=300, learning_rate=2e-3),
+        taps=(0, 4, 7),
+        head=Distillation(epochs=4, batch_size=128, learning_rate=1e-3),
     ),
 }

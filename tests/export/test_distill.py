@@ -9,8 +9,15 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from outrider.export import distill
-from outrider.export.distill import Distillation, Sample, batch_divergence, distil, divergence, write_samples
+from outrider.export.distill import (
+    Distillation,
+    Sample,
+    batch_divergence,
+    distil,
+    divergence,
+    training,
+    write_samples,
+)
 
 END = 0
 
@@ -98,7 +105,7 @@ def test_a_draft_comes_closer_to_its_target() -> None:
 
 
 def test_an_interrupted_distillation_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distill, "SAVE_EVERY", 0.0)
+    monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
     target, how = _model(32, 0), Distillation(epochs=2, batch_size=8, max_new_tokens=8)
     samples = list(write_samples(target, PROMPTS, how))
 

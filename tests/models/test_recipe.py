@@ -6,6 +6,7 @@ import inspect
 import json
 import math
 import random
+import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.export.distill import Distillation, Sample
+from outrider.export.distill import Distillation, Sample, answers
 from outrider.models.pyscout import __main__ as command
 from outrider.models.pyscout import corpus, recipe, sizes, tokenizer, train
 from outrider.pipelines.errors import InvalidOption
@@ -50,13 +51,13 @@ def test_answers_are_written_once_each_whatever_interrupts(run: recipe.Run, monk
             if how.seed == interrupted_at:
                 raise KeyboardInterrupt
 
-    monkeypatch.setattr(recipe, "write_samples", write_samples)
+    monkeypatch.setattr(answers, "write_samples", write_samples)
     with pytest.raises(KeyboardInterrupt):
-        recipe.write_answers(run)
+        recipe.answer_prompts(run)
     assert not (run.work / "answers.jsonl").exists()
     interrupted_at = None
-    recipe.write_answers(run)
-    recipe.write_answers(run)
+    recipe.answer_prompts(run)
+    recipe.answer_prompts(run)
     assert asked == [0, 1, 1, 2]
     expected = [
         [[*prompt, number], len(prompt)]
@@ -81,6 +82,35 @@ def test_a_checkpoint_gets_its_name_when_it_is_complete(run: recipe.Run, monkeyp
     assert not folder.exists()
     train.save_checkpoint(TINY.build(), words, folder)
     assert {"model.safetensors", "tokenizer.json"} <= {file.name for file in folder.iterdir()}
+
+
+def test_the_head_learns_from_the_answers_and_goes_on_where_it_was(
+    run: recipe.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.rmtree(run.work / "target")
+    train.save_checkpoint(
+        replace(TINY, layers=3).build(), tokenizer.load(run.work / "tokenizer"), run.work / "target/checkpoint"
+    )
+    how = Distillation(epochs=1, batch_size=2)
+    monkeypatch.setitem(sizes.SIZES, "small", replace(sizes.SIZES["small"], taps=(0, 1, 2), head=how))
+    monkeypatch.setattr(recipe.head_copying, "initialize", lambda head, target, samples: None)  # for wider ones
+    lines = [json.dumps([list(range(5, 12 + n)), 4]) for n in range(6)]
+    (run.work / "answers.jsonl").write_text("\n".join(lines))
+
+    def interrupt(head: object, folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recipe, "save_head", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            recipe.train_head(run)
+    assert not (run.work / "head" / "checkpoint").exists()
+    recipe.train_head(run)
+    recipe.train_head(run)
+    budget = json.loads((run.work / "head" / "budget.json").read_text())
+    assert (budget["answers"], budget["tokens"], budget["epochs"]) == (6, 33, 1)
+    config = json.loads((run.work / "head" / "checkpoint" / "config.json").read_text())
+    assert config["eagle_taps"] == [0, 1, 2]
 
 
 def test_a_work_folder_of_another_size_is_refused(run: recipe.Run, monkeypatch: pytest.MonkeyPatch) -> None:

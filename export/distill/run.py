@@ -1,0 +1,188 @@
+"""A distillation from checkpoint to checkpoint: the target answers prompts, and what drafts for it learns from that."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from outrider.models.digest import sha256
+from outrider.models.errors import OutputExists
+from outrider.models.room import blaming_full_disk
+from outrider.models.staging import Staging
+from outrider.pipelines.errors import InvalidOption, VocabularyMismatch
+from outrider.pipelines.model.vocabulary import check_same_vocabulary
+
+from ..checkpoint import Checkpoint, find_checkpoint
+from ..quiet import quiet
+from ..vocabulary import load_tokenizer, vocabulary
+from .answers import read_answers, stretches_of, write_answers
+from .draft import distil
+from .eagle3 import commonest_ids, new_head, save_head
+from .head import distil_head
+from .prompts import read_prompts
+from .samples import Sample
+from .settings import FOUR_STEPS, Distillation, Unrolling
+
+Kind = Literal["draft", "eagle3"]
+WORK = "work"  # in the folder that is being made
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be trained, and how.
+
+    draft: the checkpoint that a draft model begins with; None for a head.
+    taps: the layers that a head reads; None for the usual ones.
+    draft_vocabulary: how many ids a head can propose; None for all.
+    """
+
+    target: str
+    kind: Kind
+    prompts: Path
+    how: Distillation
+    draft: str | None = None
+    taps: tuple[int, ...] | None = None
+    draft_vocabulary: int | None = None
+    unrolling: Unrolling = FOUR_STEPS
+    remote_code: bool = False
+
+
+def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: None) -> Path:
+    """Make the checkpoint folder `out`, with `distillation.json` in it, and return its path.
+
+    Interrupted, the same call goes on where it was. announce: called with each step before it begins.
+
+    Raises InvalidOption for a plan that cannot be carried out, OutputExists, the errors of `find_checkpoint`,
+    `load_tokenizer` and `read_prompts`, and VocabularyMismatch.
+    """
+    if os.path.lexists(out):
+        raise OutputExists(f"{out} exists: choose another output folder, or move it away.")
+    announce("Reading the checkpoints")
+    checkpoint = find_checkpoint(plan.target, plan.remote_code, announce)
+    start = None if plan.draft is None else find_checkpoint(plan.draft, plan.remote_code, announce)
+    tokenizer = load_tokenizer(checkpoint)
+    if start is not None:
+        words = [vocabulary(tokenizer), vocabulary(load_tokenizer(start))]
+        check_same_vocabulary(words[0], words[1], f"{plan.target} and {plan.draft}")
+    record = _record(plan, checkpoint, start)
+    target = _load(checkpoint)
+    prompts = read_prompts(plan.prompts, tokenizer, _room(plan, target))
+    student = _student(plan, target, start)
+    with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
+        work = staging.path / WORK
+        _claim(work, record)
+        announce(f"Answering {len(prompts):,} prompts")
+        stretches = stretches_of(prompts, plan.how.batch_size)
+        write_answers(target, stretches, plan.how, work / "answers.jsonl", len(prompts))
+        samples = read_answers(work / "answers.jsonl")
+        if all(len(sample.ids) - sample.start < 2 for sample in samples):
+            raise InvalidOption(f"{plan.target} ended all its answers at once: give other prompts.")
+        tokens = sum(len(sample.ids) - sample.start for sample in samples)
+        announce(f"Training on {tokens:,} tokens, {plan.how.epochs} times")
+        if start is not None:
+            outcome = distil(target, student, samples, plan.how, state=work / "state.pt")
+            student.half().save_pretrained(staging.path)
+            tokenizer.save_pretrained(staging.path)
+        else:
+            head = _cut(plan, target, student, samples)
+            outcome = distil_head(target, head, samples, plan.how, plan.unrolling, state=work / "state.pt")
+            save_head(head, staging.path)
+        record |= {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
+        (staging.path / "distillation.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
+        staging.publish()
+    shutil.rmtree(staging.out / WORK)
+    return staging.out
+
+
+def _student(plan: Plan, target: PreTrainedModel, start: Checkpoint | None) -> PreTrainedModel:
+    """What is to learn, made before the target answers anything, so that what cannot be made is found out soon."""
+    size = target.config.get_text_config().vocab_size
+    if start is not None:
+        draft = _load(start).float()
+        if draft.config.get_text_config().vocab_size != size:
+            raise VocabularyMismatch(
+                f"{plan.target} has logits for {size} ids and {plan.draft} for "
+                f"{draft.config.get_text_config().vocab_size}: take a draft model with as many."
+            )
+        return draft
+    if plan.draft_vocabulary is not None and plan.draft_vocabulary > size:
+        raise InvalidOption(
+            f"--draft-vocabulary {plan.draft_vocabulary} is more than the {size} ids of {plan.target}: lower it, or "
+            "leave it out for all."
+        )
+    try:
+        return new_head(target, plan.taps, seed=plan.how.seed)
+    except ValueError as error:
+        raise InvalidOption(f"No head can be made for {plan.target}: {error}.") from error
+
+
+def _cut(plan: Plan, target: PreTrainedModel, head: PreTrainedModel, samples: Sequence[Sample]) -> PreTrainedModel:
+    """The head with the vocabulary that the plan asks for."""
+    if plan.draft_vocabulary is None:
+        return head
+    return new_head(target, plan.taps, commonest_ids(samples, plan.draft_vocabulary), seed=plan.how.seed)
+
+
+def _room(plan: Plan, target: PreTrainedModel) -> int:
+    """The most tokens that a prompt may have."""
+    context = target.config.get_text_config().max_position_embeddings
+    if plan.how.max_new_tokens >= context:
+        raise InvalidOption(
+            f"--max-new-tokens {plan.how.max_new_tokens} leaves no room for a prompt in the {context} tokens that "
+            f"{plan.target} can hold: lower it."
+        )
+    return int(context - plan.how.max_new_tokens)
+
+
+def _load(checkpoint: Checkpoint) -> PreTrainedModel:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = "auto" if device == "cuda" else torch.float32  # half precision is slow on most CPUs
+    with quiet():
+        model = AutoModelForCausalLM.from_pretrained(
+            checkpoint.folder, dtype=dtype, trust_remote_code=checkpoint.remote_code, local_files_only=True
+        )
+    return model.to(device)
+
+
+def _claim(work: Path, mine: dict[str, Any]) -> None:
+    """Mark the work folder as this record's, so that no outcome of another plan is taken for one of this."""
+    work.mkdir(exist_ok=True)
+    mark = work / "plan.json"
+    if not mark.exists():
+        mark.write_text(json.dumps(mine), encoding="utf-8")
+        return
+    theirs = json.loads(mark.read_text(encoding="utf-8"))
+    changed = [name for name in mine if mine[name] != theirs.get(name)]
+    if changed:
+        shown = ", ".join(f"{name} was {theirs.get(name)} and is {mine[name]}" for name in changed)
+        raise InvalidOption(
+            f"{work.parent} holds an unfinished distillation with other settings ({shown}): repeat those to go on, or "
+            "remove that folder to begin anew."
+        )
+
+
+def _record(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:
+    """The plan as JSON takes it, with what identifies its files."""
+    if not plan.prompts.is_file():
+        raise InvalidOption(f"--prompts {plan.prompts} is not a file: give a file of JSON lines.")
+    record = {
+        "kind": plan.kind,
+        "target": target.source,
+        "target_revision": target.revision,
+        "draft": start and start.source,
+        "draft_revision": start and start.revision,
+        "prompts_sha256": sha256(plan.prompts),
+        "taps": plan.taps,
+        "draft_vocabulary": plan.draft_vocabulary,
+        **asdict(plan.how),
+        "unrolling": None if plan.kind == "draft" else asdict(plan.unrolling),
+    }
+    return dict(json.loads(json.dumps(record)))  # with lists in place of tuples, as it is read again

@@ -1,0 +1,85 @@
+"""Text that the target generates, for a draft to learn from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from .settings import STANDARD, Distillation
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Token ids of a prompt and the target's answer, which begins at index `start` (the end token included)."""
+
+    ids: list[int] = field(repr=False)
+    start: int
+
+
+def write_samples(
+    target: PreTrainedModel, prompts: Iterable[Sequence[int]], how: Distillation = STANDARD
+) -> Iterator[Sample]:
+    """The target's answers to `prompts` (token ids, none empty), generated in batches; empty answers are dropped."""
+    torch.manual_seed(how.seed)
+    for number, batch in enumerate(_chunks(prompts, how.batch_size)):
+        temperature = how.temperatures[number % len(how.temperatures)]
+        yield from _generate(target, batch, temperature, how.max_new_tokens)
+
+
+def shuffled_batches(samples: Sequence[Sample], size: int, rng: random.Random) -> list[list[Sample]]:
+    """Batches of similar length in random order, so that little is padded."""
+    by_length = sorted(samples, key=lambda sample: (len(sample.ids), rng.random()))
+    batches = [by_length[i : i + size] for i in range(0, len(by_length), size)]
+    rng.shuffle(batches)
+    return batches
+
+
+def collate(batch: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids padded on the right with 0, and the attention mask; both int64, (samples, longest)."""
+    longest = max(len(sample.ids) for sample in batch)
+    ids = torch.zeros(len(batch), longest, dtype=torch.int64)
+    mask = torch.zeros_like(ids)
+    for row, sample in enumerate(batch):
+        ids[row, : len(sample.ids)] = torch.tensor(sample.ids)
+        mask[row, : len(sample.ids)] = 1
+    return ids, mask
+
+
+def _generate(
+    target: PreTrainedModel, prompts: Sequence[Sequence[int]], temperature: float, max_new_tokens: int
+) -> Iterator[Sample]:
+    longest = max(map(len, prompts))
+    ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+    mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    sampling: dict[str, Any] = {"do_sample": temperature > 0}
+    if temperature > 0:
+        sampling |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+    with torch.no_grad():
+        output = target.eval().generate(
+            input_ids=ids.to(target.device),
+            attention_mask=mask.to(target.device),
+            max_new_tokens=max_new_tokens,
+            **sampling,
+        )
+    ends = target.generation_config.eos_token_id
+    ends = set(ends if isinstance(ends, list) else [ends])
+    for prompt, row in zip(prompts, output[:, longest:].tolist(), strict=True):
+        stop = next((t + 1 for t, token in enumerate(row) if token in ends), len(row))
+        if stop:
+            yield Sample([*prompt, *row[:stop]], len(prompt))
+
+
+def _chunks(items: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
+    chunk: list[Sequence[int]] = []
+    for item in items:
+        chunk.append(item)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk

@@ -1,0 +1,100 @@
+"""The training that draft models and heads share: batches of samples, schedule, progress, and going on from a state."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+from transformers import PreTrainedModel
+
+from .samples import Sample, shuffled_batches
+from .settings import Distillation
+
+SAVE_EVERY = 240.0  # seconds
+
+OnStep = Callable[[int, float], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The loss of every step, and the seconds of training without interruptions."""
+
+    losses: list[float] = field(repr=False)
+    seconds: float
+
+
+def train(
+    model: PreTrainedModel,
+    samples: Sequence[Sample],
+    loss_of: Callable[[Sequence[Sample]], torch.Tensor],
+    how: Distillation,
+    on_step: OnStep | None = None,
+    state: Path | None = None,
+) -> Outcome:
+    """Train the weights of `model` that require a gradient, in place. `on_step(step, loss)` is called after each step.
+
+    loss_of: the loss of a batch, a scalar.
+    state: a file that is written every few minutes and at the end. Where it is there already, the same call goes on
+        from it, and ends with the weights that an uninterrupted one ends with.
+    Raises ValueError if there is no sample.
+    """
+    if not samples:
+        raise ValueError("there are no samples to train on")
+    model.train()
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=how.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    steps = how.epochs * -(-len(samples) // how.batch_size)
+    losses: list[float] = []
+    before = 0.0  # seconds, of an earlier call
+    if state and state.exists():
+        saved = torch.load(state, map_location=model.device, weights_only=True)
+        model.load_state_dict(saved["model"], strict=False)
+        optimizer.load_state_dict(saved["optimizer"])
+        losses, before = saved["losses"], saved["seconds"]
+    done, start = len(losses), time.monotonic()
+    last_save = start
+    rng = random.Random(how.seed)
+    with tqdm(total=steps, initial=done, desc="distilling", unit="step") as bar:
+        for epoch in range(how.epochs):
+            for number, batch in enumerate(shuffled_batches(samples, how.batch_size, rng)):
+                if epoch * steps // how.epochs + number < done:
+                    continue
+                for group in optimizer.param_groups:
+                    group["lr"] = how.learning_rate * schedule(len(losses) / steps, 1 / steps, how.warm_up)
+                loss = loss_of(batch)
+                loss.backward()
+                nn.utils.clip_grad_norm_(trained.values(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                losses.append(loss.item())
+                bar.set_postfix(loss=f"{losses[-1]:.3f}")
+                bar.update()
+                if on_step:
+                    on_step(len(losses), losses[-1])
+                if state and (len(losses) == steps or time.monotonic() - last_save > SAVE_EVERY):
+                    _save(state, trained, optimizer, Outcome(losses, before + time.monotonic() - start))
+                    last_save = time.monotonic()
+    model.eval()
+    return Outcome(losses, before + time.monotonic() - start)
+
+
+def schedule(progress: float, step: float, warm_up: float) -> float:
+    """Share of the peak learning rate: a rise over the share `warm_up` of the training, then falling to zero.
+
+    progress: the share of the training before this step. step: the share that one step is.
+    """
+    return min(1.0, (progress + step) / warm_up if warm_up else 1.0, 1 - progress)
+
+
+def _save(path: Path, trained: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, outcome: Outcome) -> None:
+    partial = path.with_suffix(".partial")
+    weights = {name: weight.detach() for name, weight in trained.items()}
+    torch.save({"model": weights, "optimizer": optimizer.state_dict(), **asdict(outcome)}, partial)
+    partial.replace(path)

@@ -1,0 +1,115 @@
+"""The command `outrider distill`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from outrider.pipelines.errors import InvalidOption
+from outrider.pipelines.privacy import keep_private
+
+from .command import clocked, stop_cleanly
+from .extra import require_extra
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command()
+def distill_command(
+    target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
+    kind: Annotated[Literal["draft", "eagle3"], typer.Option(help="What to train: a draft model, or an EAGLE-3 head.")],
+    prompts: Annotated[
+        Path,
+        typer.Option(help='File with one {"prompt": "..."} or {"messages": [...]} a line.'),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the checkpoint.")],
+    draft: Annotated[
+        str | None, typer.Option(help="Folder or hub id of the draft model to begin with, for --kind draft.")
+    ] = None,
+    taps: Annotated[
+        str | None,
+        typer.Option(
+            help="The three layers that a head reads, counted from 0, such as 1,17,32.",
+            show_default="early, middle and late ones",
+        ),
+    ] = None,
+    draft_vocabulary: Annotated[
+        int | None, typer.Option(help="Let a head propose only this many of the commonest tokens.", show_default="all")
+    ] = None,
+    unrolled_steps: Annotated[
+        int | None, typer.Option(help="Drafts in a row that a head learns from each place.", show_default="4")
+    ] = None,
+    temperature: Annotated[
+        list[float] | None,
+        typer.Option(help="Temperature at which the target answers; can be repeated.", show_default="0 and 1"),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 256,
+    epochs: Annotated[int, typer.Option(help="How often each answer is used.")] = 2,
+    batch_size: Annotated[int, typer.Option(help="Answers a step.")] = 16,
+    learning_rate: Annotated[float, typer.Option(help="Peak learning rate.")] = 1e-3,
+    variation: Annotated[
+        float, typer.Option(help="Weight of total variation in the loss, 0..1; the rest is KL divergence.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(help="Seed of the answers and the training.")] = 0,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code of the checkpoints. Read it first.")
+    ] = False,
+) -> None:
+    """Train a draft model or a head for a target, on the target's own answers to your prompts.
+
+    Interrupted, the same command goes on where it was.
+    """
+    keep_private(network=True)
+    stop_cleanly()
+    only_for_heads = {"--taps": taps, "--draft-vocabulary": draft_vocabulary, "--unrolled-steps": unrolled_steps}
+    given = [name for name, value in only_for_heads.items() if value is not None]
+    if kind == "draft" and given:
+        raise InvalidOption(f"{given[0]} is for heads, and --kind is draft: leave it out.")
+    if kind == "draft" and draft is None:
+        raise InvalidOption("--kind draft requires --draft, the checkpoint of the draft model to begin with.")
+    if kind != "draft" and draft is not None:
+        raise InvalidOption(f"--draft {draft} is for --kind draft: leave it out.")
+    if draft_vocabulary is not None and draft_vocabulary < 1:
+        raise InvalidOption(f"--draft-vocabulary must be at least 1, not {draft_vocabulary}.")
+    layers = None if taps is None else _layers(taps)
+    require_extra()
+    from .distill.run import Plan, run
+    from .distill.settings import FOUR_STEPS, Distillation, Unrolling
+
+    settings: dict[str, Any] = {
+        "variation": variation,
+        "epochs": epochs,
+        "batch_size": batch_size,
+        "max_new_tokens": max_new_tokens,
+        "learning_rate": learning_rate,
+        "seed": seed,
+    }
+    if temperature:
+        settings["temperatures"] = tuple(temperature)
+    try:
+        how = Distillation(**settings)
+        unrolling = FOUR_STEPS if unrolled_steps is None else Unrolling(unrolled_steps)
+    except ValueError as error:
+        raise InvalidOption(f"{error}.") from error
+    plan = Plan(target, kind, prompts, how, draft, layers, draft_vocabulary, unrolling, trust_remote_code)
+    folder = run(plan, out, clocked())
+    typer.echo(f"Made {folder}. Make a pair of it: outrider export --target {target} --draft {folder} --out PAIR")
+
+
+def main(arguments: list[str]) -> None:
+    """Run the command with the arguments after `outrider distill`."""
+    app(arguments, prog_name="outrider distill")
+
+
+def _layers(taps: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(layer) for layer in taps.split(","))
+    except ValueError as error:
+        raise InvalidOption(f"--taps {taps} is not a list of layers: give three, such as 1,17,32.") from error

@@ -1,0 +1,223 @@
+"""`outrider distill`: makes a checkpoint, goes on where it was interrupted, and says what is wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from outrider.export.distill import Distillation, Sample, training
+from outrider.export.distill import run as distillation
+from outrider.export.distill.eagle3 import draft_ids, load_head
+from outrider.export.distill.prompts import read_prompts
+from outrider.export.distill.run import Plan
+from outrider.export.distill.run import run as run_plan
+from outrider.export.distill_command import main
+from outrider.models.errors import NoSuchModel, OutputExists
+from outrider.models.staging import staging_path
+from outrider.pipelines.errors import EmptyPrompt, InvalidOption, OutriderError, PromptTooLong, VocabularyMismatch
+
+from .conftest import make_llama, make_tokenizer, save
+
+HOW = Distillation(batch_size=2, max_new_tokens=8)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target with three layers, so that a head has something to read."""
+    return save(tmp_path_factory.mktemp("deep") / "target", make_llama(64, 3, seed=1), make_tokenizer())
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    path = tmp_path / "prompts.jsonl"
+    lines: list[object] = [{"prompt": f"def area{n}(width"} for n in range(5)]
+    lines.append({"messages": [{"role": "user", "content": "Repeat this function."}]})
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    return path
+
+
+def distill(*arguments: object) -> None:
+    """Run the command to its end; errors are raised."""
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments), "--batch-size", "2", "--max-new-tokens", "8"])
+    assert ended.value.code == 0
+
+
+def test_a_head_is_made_for_a_target(
+    deep: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "head"
+    distill("--target", deep, "--kind", "eagle3", "--prompts", prompts, "--out", out, "--draft-vocabulary", 30)
+    assert capsys.readouterr().out.startswith(f"Made {out}. ")
+    assert sorted(file.name for file in out.iterdir()) == ["config.json", "distillation.json", "model.safetensors"]
+    assert not staging_path(out).exists()
+    record = json.loads((out / "distillation.json").read_text())
+    assert (record["kind"], record["answers"], record["target"]) == ("eagle3", 6, str(deep))
+    assert len(record["losses"]) == 2 * 3
+    head = load_head(out, AutoModelForCausalLM.from_pretrained(deep, dtype=torch.float32))
+    assert len(draft_ids(head)) <= 30
+
+
+def test_a_draft_model_is_made_for_a_target(target: Path, draft: Path, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "draft"
+    distill("--target", target, "--kind", "draft", "--draft", draft, "--prompts", prompts, "--out", out)
+    before, after = (AutoModelForCausalLM.from_pretrained(folder) for folder in (draft, out))
+    assert after.dtype == torch.float16
+    assert any(not torch.equal(one, other) for one, other in zip(before.parameters(), after.parameters(), strict=True))
+    assert (out / "tokenizer.json").read_bytes() == (draft / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize("where", ["answers", "training"])
+def test_an_interrupted_distillation_ends_with_the_weights_of_an_uninterrupted_one(
+    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
+    plan = Plan(str(deep), "eagle3", prompts, HOW)
+    run_plan(plan, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+
+        def interrupt(*arguments: object, **options: object) -> None:
+            raise KeyboardInterrupt
+
+        if where == "answers":
+            patch.setattr(distillation, "read_answers", interrupt)
+        else:
+            patch.setattr(distillation, "save_head", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_plan(plan, tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+    monkeypatch.setattr("outrider.export.distill.answers.write_samples", None)  # nothing is answered again
+    run_plan(plan, tmp_path / "cut")
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
+    assert one == other
+
+
+def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
+    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distillation, "write_answers", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path / "head")
+    other = Plan(str(deep), "eagle3", prompts, Distillation(batch_size=3, max_new_tokens=8), taps=(0, 1, 2))
+    with pytest.raises(InvalidOption, match=r"taps was None and is \[0, 1, 2\], batch_size was 2 and is 3"):
+        run_plan(other, tmp_path / "head")
+    shutil.rmtree(staging_path(tmp_path / "head"))
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(other, tmp_path / "head")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--kind", "draft"], "--kind draft requires --draft"),
+        (["--kind", "draft", "--draft", "x", "--taps", "0,1,2"], "--taps is for heads"),
+        (["--kind", "draft", "--draft", "x", "--unrolled-steps", "2"], "--unrolled-steps is for heads"),
+        (["--kind", "eagle3", "--draft", "x"], "--draft x is for --kind draft"),
+        (["--kind", "eagle3", "--taps", "0,one"], "--taps 0,one is not a list of layers"),
+        (["--kind", "eagle3", "--taps", "0,1"], r"three ascending layers of 0\.\.2, not \(0, 1\)"),
+        (["--kind", "eagle3", "--taps", "0,1,9"], r"three ascending layers of 0\.\.2"),
+        (["--kind", "eagle3", "--draft-vocabulary", "0"], "--draft-vocabulary must be at least 1"),
+        (["--kind", "eagle3", "--draft-vocabulary", "301"], "--draft-vocabulary 301 is more than the 300 ids"),
+        (["--kind", "eagle3", "--unrolled-steps", "0"], "steps must be at least 1, not 0"),
+        (["--kind", "eagle3", "--temperature", "-1"], "temperatures must be one or more numbers from 0 up"),
+        (["--kind", "eagle3", "--learning-rate", "0"], "learning_rate must be above 0"),
+        (
+            ["--kind", "eagle3", "--max-new-tokens", "512"],
+            "--max-new-tokens 512 leaves no room for a prompt in the 512",
+        ),
+    ],
+)
+def test_options_that_cannot_work_are_refused(
+    deep: Path, prompts: Path, tmp_path: Path, options: list[str], said: str
+) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        main(["--target", str(deep), "--prompts", str(prompts), "--out", str(tmp_path / "out"), *options])
+    assert list(tmp_path.iterdir()) == [prompts]
+
+
+def test_answers_that_end_at_once_are_nothing_to_learn_from(
+    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distillation, "read_answers", lambda path: [Sample([3, 4, 0], 2)])
+    with pytest.raises(InvalidOption, match="ended all its answers at once: give other prompts"):
+        run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path / "head")
+
+
+def test_a_draft_with_logits_for_other_ids_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+    wider = make_llama(64, 1, seed=2)
+    wider.resize_token_embeddings(320)
+    save(tmp_path / "wider", wider, make_tokenizer())
+    with pytest.raises(VocabularyMismatch, match=r"has logits for 300 ids and .* for 320"):
+        run_plan(Plan(str(deep), "draft", prompts, HOW, draft=str(tmp_path / "wider")), tmp_path / "draft")
+
+
+def test_a_target_with_too_few_layers_for_a_head_is_refused(target: Path, prompts: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="a head reads three layers, and the target has 2"):
+        run_plan(Plan(str(target), "eagle3", prompts, HOW), tmp_path / "head")
+
+
+def test_a_draft_of_another_vocabulary_is_refused(target: Path, stranger: Path, prompts: Path, tmp_path: Path) -> None:
+    with pytest.raises(VocabularyMismatch):
+        run_plan(Plan(str(target), "draft", prompts, HOW, draft=str(stranger)), tmp_path / "draft")
+
+
+def test_a_folder_that_exists_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+    with pytest.raises(OutputExists, match="exists: choose another"):
+        run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path)
+
+
+def test_a_target_or_prompts_that_are_not_there_are_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchModel):
+        run_plan(Plan(str(tmp_path / "none"), "eagle3", prompts, HOW), tmp_path / "head")
+    with pytest.raises(InvalidOption, match=r"none\.jsonl is not a file"):
+        run_plan(Plan(str(deep), "eagle3", tmp_path / "none.jsonl", HOW), tmp_path / "head")
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "said"),
+    [
+        ("{", InvalidOption, "line 2 is not valid JSON"),
+        ('"text"', InvalidOption, "line 2 needs either a prompt or messages"),
+        ('{"prompt": "a", "messages": []}', InvalidOption, "line 2 needs either a prompt or messages"),
+        ('{"text": "a"}', InvalidOption, "line 2 needs either a prompt or messages"),
+        ('{"prompt": 3}', InvalidOption, "line 2: the prompt is 3, not text"),
+        ('{"prompt": ""}', EmptyPrompt, "line 2: the prompt is empty"),
+        ('{"messages": 3}', InvalidOption, "line 2: the chat template refuses the messages"),
+        ('{"prompt": "def area(width, height): return width * height"}', PromptTooLong, "leave no room for the answer"),
+    ],
+)
+def test_lines_that_are_no_prompts_are_refused(
+    tmp_path: Path, line: str, error: type[OutriderError], said: str
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text(f'{{"prompt": "a"}}\n{line}\n')
+    with pytest.raises(error, match=said):
+        read_prompts(path, make_tokenizer(), longest=8)
+
+
+def test_a_file_without_prompts_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("\n \n")
+    with pytest.raises(InvalidOption, match="has no line"):
+        read_prompts(path, make_tokenizer(), longest=8)
+    path.write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(InvalidOption, match="cannot be read"):
+        read_prompts(path, make_tokenizer(), longest=8)
+
+
+def test_messages_need_a_chat_template(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"messages": [{"role": "user", "content": "a"}]}')
+    tokenizer = make_tokenizer()
+    assert tokenizer.decode(read_prompts(path, tokenizer, longest=50)[0]) == "<|user|>a<|end|><|assistant|>"
+    tokenizer.chat_template = None
+    with pytest.raises(InvalidOption, match="has no chat template"):
+        read_prompts(path, tokenizer, longest=50)
