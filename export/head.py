@@ -58,6 +58,8 @@ def convert_head(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
                 f"optimum-intel cannot convert the head {head.source} ({type(error).__name__}: {error}): choose "
                 "another one, or a newer optimum-intel."
             ) from error
+    for file in folder.glob("*tok*"):  # a head has no tokenizer, and optimum-intel makes one up
+        file.unlink()
     _rewrite(folder, without_embedding)
 
 
