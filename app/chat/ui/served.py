@@ -37,10 +37,11 @@ _launching = threading.Lock()
 @contextmanager
 def bounded_connections(limits: Limits) -> Iterator[None]:
     """Within the block, Gradio launches its server with these limits. It has no option for that."""
+    gradio: Any = http_server
     with _launching:
-        kept: Any = http_server.uvicorn
-        http_server.uvicorn = SimpleNamespace(Config=lambda app, **options: config_of(app, limits, **options))
+        kept = gradio.uvicorn
+        gradio.uvicorn = SimpleNamespace(Config=lambda app, **options: config_of(app, limits, **options))
         try:
             yield
         finally:
-            http_server.uvicorn = kept
+            gradio.uvicorn = kept
