@@ -7,10 +7,12 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from outrider.pipelines import OutriderError
+
+from .guesses import Guesses
 
 SHORTEST_KEY = 16  # characters
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -38,6 +40,7 @@ class Access:
     names: further host names of this machine. Requests to other names are refused, which stops DNS rebinding: a web
         page whose own name resolves to this machine.
     scheme: "http", or "https" with TLS.
+    guesses: the wrong keys that came.
 
     Raises UnsafeServer if anybody on the network would have access, or if an origin or a name is malformed.
     """
@@ -47,6 +50,7 @@ class Access:
     origins: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     scheme: str = "http"
+    guesses: Guesses = field(default_factory=Guesses, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not self.keys and not self.is_local:
@@ -84,15 +88,19 @@ class Access:
         if origin is not None and not {origin, "*"}.intersection(self.origins) and origin != f"{self.scheme}://{host}":
             raise Denied("Web pages of this origin may not use the server: allow it with --cors-origin.", "origin")
 
-    def admits(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request with these headers has a valid key, or needs none."""
+    def admits(self, headers: Mapping[str, str], peer: str) -> bool:
+        """Whether a request with these headers has a valid key, or needs none. Raises TooManyGuesses."""
         if not self.keys:
             return True
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        return scheme.lower() == "bearer" and self.has_key(given.strip().encode("latin-1", "replace"))
+        return scheme.lower() == "bearer" and self.has_key(given.strip().encode("latin-1", "replace"), peer)
 
-    def has_key(self, sent: bytes) -> bool:
+    def has_key(self, sent: bytes, peer: str) -> bool:
+        """Whether it is a key. Raises TooManyGuesses if too many wrong ones came from `peer`."""
+        self.guesses.check(peer)
         matches = [hmac.compare_digest(sent, key.encode()) for key in self.keys]  # with all of them, in constant time
+        if not any(matches):
+            self.guesses.note_wrong(peer)
         return any(matches)
 
     def _is_ours(self, name: str) -> bool:

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .access import Access, Denied, UnsafeServer, read_keys
 from .errors import ApiError
+from .guesses import TooManyGuesses, peer_of
 from .limits import MIB, Limits
 from .metrics import REFUSED, Metrics
 
@@ -35,7 +36,7 @@ class Gate:
             return
         headers = Headers(scope=scope)
         try:
-            self._check_access(headers, scope["path"])
+            self._check_access(headers, scope["path"], peer_of(scope.get("client")))
             length = headers.get("content-length", "0")
             self._check_size(int(length) if length.isdecimal() else 0)
         except ApiError as error:
@@ -60,12 +61,16 @@ class Gate:
 
         await self._app(scope, receive_some, send)
 
-    def _check_access(self, headers: Headers, path: str) -> None:
+    def _check_access(self, headers: Headers, path: str, peer: str) -> None:
         try:
             self._access.check(headers)
         except Denied as denied:
             raise ApiError(403, str(denied), code=denied.code) from denied
-        if path not in OPEN and not self._access.admits(headers):
+        try:
+            is_admitted = path in OPEN or self._access.admits(headers, peer)
+        except TooManyGuesses as error:
+            raise ApiError(429, str(error), code="too_many_wrong_keys", headers=error.headers) from error
+        if not is_admitted:
             raise ApiError(
                 401,
                 "The API key is missing or wrong: send the header `Authorization: Bearer KEY`.",

@@ -10,6 +10,7 @@ MOST_LEVELS = 100  # of nested objects and lists
 MOST_MEMBERS = 2000  # of all nested objects together: chat templates take long for many
 MOST_BIASES = 1024  # each is applied at every generated token
 MOST_PROMPTS = 128
+MOST_MESSAGES = 2_000
 MOST_TOOLS = 128
 MOST_STOPS = 64  # each is searched for after every generated token
 

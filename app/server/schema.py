@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from .fields import MOST_TOOLS, Biases, JsonObject, Prompts, Stops, Strict, Text, modest
+from .fields import MOST_MESSAGES, MOST_TOOLS, Biases, JsonObject, Prompts, Stops, Strict, Text, modest
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
 Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "head", "chained", "auto"]
@@ -178,7 +178,7 @@ RequestedFormat: TypeAlias = Annotated[TextFormat | ObjectFormat | SchemaFormat,
 class ChatRequest(GenerationRequest):
     """The body of /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
     max_completion_tokens: int | None = Field(None, ge=1)
     tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None

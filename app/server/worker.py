@@ -18,10 +18,11 @@ from outrider.pipelines.text.prompt import Inputs
 from .errors import ApiError, as_api_error
 from .limits import Limits
 from .metrics import CANCELLED, COMPLETED, FAILED, TIMED_OUT, Metrics
-from .preprocessor import Preprocessor
+from .preprocessor import Preprocessor, Stalled
 
 log = logging.getLogger(__name__)
 
+HANG_S = 60.0  # for one pass
 TRIAL_S = 30.0  # for one token
 TRIAL_EVERY_S = 5.0
 TRIAL: dict[str, Any] = {"max_new_tokens": 1, "apply_chat_template": False, "do_sample": False}
@@ -87,6 +88,7 @@ class Worker:
         self._ending = False
         self._died = False
         self._is_in_doubt = False  # whether the latest answer failed through no fault of its request
+        self._is_stalled = False  # whether preprocessing was, the last time that it was needed
         self._next_trial = 0.0
         self._pass_began: float | None = None
         self._preprocessor = Preprocessor(limits)
@@ -132,12 +134,14 @@ class Worker:
         answers = Answers(self, num_answers, prompt_field)
         self.num_open += num_answers
         try:
-            begin = partial(self._begin, answers, inputs, options)
-            await self._preprocessor.run(begin, "structured_output_config" in options, num_bytes)
+            begin, is_structured = partial(self._begin, answers, inputs, options), "structured_output_config" in options
+            await self._preprocessor.run(begin, is_structured, num_bytes)
+            self._is_stalled &= self._preprocessor.is_heavy(is_structured, num_bytes)
         except BaseException as error:
             answers.close()
             if not isinstance(error, Exception):
                 raise
+            self._is_stalled |= isinstance(error, Stalled)
             told = self._told(error, prompt_field)
             if told.status_code >= 500:
                 self._metrics.requests.labels(FAILED).inc()
@@ -157,11 +161,14 @@ class Worker:
             return "The engine has stopped; the server's log has the details. Restart the server."
         if self._ending:
             return "The server is shutting down."
-        if (began := self._pass_began) is not None and time.monotonic() - began > self.limits.request_s:
-            return f"A pass of the model has taken longer than {self.limits.request_s:g} s. Restart the server."
-        if self._is_in_doubt and time.monotonic() >= self._next_trial:
+        longest = min(HANG_S, self.limits.request_s)
+        if (began := self._pass_began) is not None and time.monotonic() - began > longest:
+            return f"A pass of the model has taken longer than {longest:g} s. Restart the server."
+        if (self._is_in_doubt or self._is_stalled) and time.monotonic() >= self._next_trial:
             self._next_trial = time.monotonic() + TRIAL_EVERY_S
             await self._try()
+        if self._is_stalled:
+            return "Prompts are not preprocessed in time. Restart the server if that does not end."
         return "Answers fail; the server's log has the details." if self._is_in_doubt else None
 
     async def _try(self) -> None:

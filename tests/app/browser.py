@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect, sync_playwright
 
 from .chat.scripted import ScriptedPipeline
@@ -202,3 +203,23 @@ def eventually(page: Page, holds: Callable[[], bool]) -> None:
             return
         page.wait_for_timeout(100)
     pytest.fail("It has not come about in a minute.")
+
+
+def serious(page: Page) -> list[str]:
+    """What axe finds as the page is, and of contrasts in the other colour scheme."""
+    found = _violations(page)
+    page.evaluate("document.body.classList.toggle('dark')")
+    found += _violations(page, runOnly=["color-contrast"])
+    page.evaluate("document.body.classList.toggle('dark')")
+    return found
+
+
+def _violations(page: Page, **options: Any) -> list[str]:
+    rests(page)  # what fades in has another contrast
+    found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
+    return [
+        f"{each['id']}: {node['html'][:150]} {node['any'][:1] and node['any'][0]['message']}"
+        for each in found
+        if each["impact"] in ("serious", "critical")
+        for node in each["nodes"]
+    ]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 
-# An absolute path. Parts may contain spaces if another part follows. The lookbehind excludes URLs, rates such as
-# tokens/s, and HTML end tags.
+from outrider.pipelines import OutriderError
+
+UNFORESEEN = "Unforeseen"  # the kind of what is not an OutriderError
+
+# An absolute path. Parts may contain spaces, brackets, commas and semicolons if another part follows. The lookbehind
+# excludes URLs, rates such as tokens/s, and HTML end tags.
 PATH = re.compile(
-    r"""(?<![\w:/\\.<])(?:~|[A-Za-z]:|\\)?(?:[\\/](?:[^\\/\n'"“”<>|:;,()]*[^\\/\s'"“”<>|:;,()](?=[\\/])|[^\\/\s'"“”<>|:;,()]+))+"""
+    r"""(?<![\w:/\\.<])(?:~|[A-Za-z]:|\\)?(?:[\\/](?:[^\\/\n'"“”<>|:]*[^\\/\s'"“”<>|:;,(](?=[\\/])|(?:\([^\\/\s'"“”<>|:()]*\)|[^\\/\s'"“”<>|:;,()])+))+"""
 )
 
 
@@ -23,6 +27,9 @@ class UserMessage(str):
 
     @classmethod
     def of(cls, error: BaseException) -> UserMessage:
+        """That of an OutriderError. Other errors were not written for users, and may hold paths or prompts."""
+        if not isinstance(error, OutriderError):
+            return cls("", UNFORESEEN)
         return cls(str(error), type(error).__name__)
 
 

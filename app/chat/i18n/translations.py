@@ -9,7 +9,7 @@ from typing import Any
 
 import gradio as gr
 
-from ..core.user_message import UserMessage, without_paths
+from ..core.user_message import UNFORESEEN, UserMessage, without_paths
 
 LANGUAGES = ("en", "zh")
 _FILES = {
@@ -37,6 +37,8 @@ class Words:
 
     def error(self, message: UserMessage) -> str:
         """The message without paths, after a translation where there is one for its kind."""
+        if message.kind == UNFORESEEN:
+            return self("failed")
         translation, original = self._errors.get(message.kind), without_paths(message)
         return original if translation is None else f"{translation}（{original}）"
 

@@ -63,6 +63,7 @@ def open_or_replace(path: Path) -> tuple[sqlite3.Connection, UserMessage | None]
         notice, replacement = UserMessage(message, "HistoryNotKept"), ":memory:"
     except (sqlite3.DatabaseError, ValueError) as error:
         aside = _set_aside(path)
+        _make_private(path)
         message = f"The history file was damaged ({error}). It is kept as {aside}, and a new one was created."
         notice, replacement = UserMessage(message, "HistoryDamaged"), str(path)
     log.warning("%s", notice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,8 +20,9 @@ from .record import turn_record, validated
 
 FORMAT = "outrider-chat"
 VERSION = 1
-LARGEST_IMPORT = 64_000_000  # bytes
-MOST_TURNS = 10_000
+LARGEST_IMPORT = 32 << 20  # bytes, which is also what can be uploaded at once
+LARGEST_TEXT = 4_000_000  # characters of all prompts, files and answers, which the page renders together
+MOST_TURNS = 1_000
 MOST_FILES = 1_000  # of one prompt
 
 _Index = Annotated[int, Field(ge=0)]
@@ -80,7 +81,7 @@ def exchange_of(title: str, tree: Sequence[Node], tip: int | None) -> Exchange:
 def to_json(exchange: Exchange) -> str:
     turns = [{"parent": parent, **turn_record(turn)} for parent, turn in exchange.turns]
     whole = {"format": FORMAT, "version": VERSION, "title": exchange.title, "tip": exchange.tip, "turns": turns}
-    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(whole, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def to_markdown(title: str, path: Sequence[Turn]) -> str:
@@ -108,7 +109,9 @@ def read_exchange(content: bytes) -> Exchange:
         raise BadImport(
             f"This is not a text file in UTF-8 ({error.reason}): choose one that Outrider exported."
         ) from error
-    return _from_json(text) if text.lstrip().startswith("{") else _from_markdown(text)
+    exchange = _from_json(text) if text.lstrip().startswith("{") else _from_markdown(text)
+    _check_text(turn for _, turn in exchange.turns)
+    return exchange
 
 
 def _from_json(text: str) -> Exchange:
@@ -129,6 +132,12 @@ def _from_json(text: str) -> Exchange:
 def _check_count(count: int) -> None:
     if count > MOST_TURNS:
         raise BadImport(f"The conversation has {count:,} turns, but at most {MOST_TURNS:,} can be imported.")
+
+
+def _check_text(turns: Iterable[Turn]) -> None:
+    length = sum(len(turn.prompt) + len(turn.text) + sum(len(file.text) for file in turn.files) for turn in turns)
+    if length > LARGEST_TEXT:
+        raise BadImport(f"The conversation has {length:,} characters, but at most {LARGEST_TEXT:,} can be imported.")
 
 
 def _from_markdown(text: str) -> Exchange:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
 from ...server.access import Access, Denied
+from ...server.guesses import TooManyGuesses
 from .login import PATH as LOGIN
 from .login import Login
 from .uploads import MIB, TooMuch, Uploads
@@ -94,8 +95,8 @@ class PageGate:
             receive = _in_time(receive)
         request = Request(scope, receive)
         refusal = self._refusal(request)
-        if refusal is None and scope["path"] not in OPEN and not self._login.admits(request):
-            refusal = await self._login.answer(request)
+        if refusal is None and scope["path"] not in OPEN:
+            refusal = await self._refusal_of_strangers(request)
         if refusal is None and scope["method"] in READING and not _is_of_the_page(scope["path"]):
             refusal = PlainTextResponse("There is nothing at this address.", 404)
         if refusal is not None:
@@ -123,6 +124,12 @@ class PageGate:
         if path != UPLOAD and int(length) > LARGEST_EVENT:
             return PlainTextResponse(f"The body is larger than {LARGEST_EVENT / MIB:g} MiB.", 413)
         return None
+
+    async def _refusal_of_strangers(self, request: Request) -> Response | None:
+        try:
+            return None if self._login.admits(request) else await self._login.answer(request)
+        except TooManyGuesses as error:
+            return PlainTextResponse(str(error), 429, error.headers)
 
     async def _take_files(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import gradio as gr
-from gradio_client.utils import is_file_obj, is_http_url_like, traverse
+
+ADDRESSES = ("http:", "https:")
 
 
 class LocalBlocks(gr.Blocks):
@@ -13,13 +14,16 @@ class LocalBlocks(gr.Blocks):
 
     async def preprocess_data(self, block_fn: Any, inputs: Any, state: Any, explicit_call: bool = False) -> Any:
         """Raises gr.Error for a file that is an address."""
-        traverse(inputs, _refuse_address, is_file_obj)
+        _refuse_addresses(inputs)
         return await super().preprocess_data(block_fn, inputs, state, explicit_call)
 
 
-def _refuse_address(file: dict[str, Any]) -> dict[str, Any]:
-    if is_http_url_like(file["path"]):
-        raise gr.Error("Files are not fetched from other hosts.", print_exception=False)
-    for value in file.values():  # `traverse` goes no further down
-        traverse(value, _refuse_address, is_file_obj)
-    return file
+def _refuse_addresses(value: Any) -> None:
+    if isinstance(value, dict):
+        if str(value.get("path", "")).lower().startswith(ADDRESSES):
+            raise gr.Error("Files are not fetched from other hosts.", print_exception=False)
+        for part in value.values():
+            _refuse_addresses(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            _refuse_addresses(part)

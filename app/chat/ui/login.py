@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
+from collections.abc import Mapping
 from html import escape
+from types import MappingProxyType
 from urllib.parse import parse_qs
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from ...server.access import Access
+from ...server.guesses import TooManyGuesses, peer_of
 from ..i18n.translations import Words, language_of
 
 PATH = "/login"
@@ -31,7 +34,8 @@ class Login:
         self._tokens: deque[str] = deque(maxlen=MOST_BROWSERS)
 
     def admits(self, request: Request) -> bool:
-        if self._access.admits(request.headers):
+        """Whether a request has a valid key or cookie, or needs none. Raises TooManyGuesses."""
+        if self._access.admits(request.headers, _peer(request)):
             return True
         sent = request.cookies.get(_cookie(request), "").encode()
         # All of them are compared, so that the time reveals nothing.
@@ -54,8 +58,11 @@ class Login:
         except ClientDisconnect:
             return PlainTextResponse("The form did not arrive.", 408)
         given = parse_qs(body.decode("latin-1")).get("key", [""])[0]
-        if not self._access.has_key(given.strip().encode("utf-8", "replace")):
-            return _form(request, is_wrong=True)
+        try:
+            if not self._access.has_key(given.strip().encode("utf-8", "replace"), _peer(request)):
+                return _form(request, "login_wrong")
+        except TooManyGuesses as error:
+            return _form(request, "login_wait", 429, error.headers)
         token = secrets.token_urlsafe(32)
         self._tokens.append(token)
         answer = RedirectResponse("/", 303)
@@ -70,10 +77,17 @@ def _cookie(request: Request) -> str:
     return f"outrider-{server[1] if server else ''}"
 
 
-def _form(request: Request, is_wrong: bool = False) -> Response:
+def _peer(request: Request) -> str:
+    return peer_of(request.scope.get("client"))
+
+
+def _form(
+    request: Request, fault: str = "", status: int = 401, headers: Mapping[str, str] = MappingProxyType({})
+) -> Response:
+    """The form. `fault` is the key of a phrase that says what was wrong."""
     language = language_of(request.headers.get("accept-language", ""))
     words = Words(language)
-    wrong = f'<p role="alert">{escape(words("login_wrong"))}</p>' if is_wrong else ""
+    wrong = f'<p role="alert">{escape(words(fault))}</p>' if fault else ""
     page = f"""<!doctype html>
 <html lang="{language}">
 <head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Outrider</title>
@@ -86,4 +100,4 @@ def _form(request: Request, is_wrong: bool = False) -> Response:
 </form></main></body></html>
 """
     # With "no-referrer", browsers send the form with the Origin "null", as if it came from another page.
-    return HTMLResponse(page, 401, {"Cache-Control": "no-store", "Referrer-Policy": "same-origin"})
+    return HTMLResponse(page, status, {**headers, "Cache-Control": "no-store", "Referrer-Policy": "same-origin"})

@@ -55,7 +55,9 @@ const hand_on = () => {
   if ((active !== document.body && !active.disabled) || !focused || usable(focused)) return;
   const here = (selector) => all(selector).find(usable);
   const classes = [...focused.classList].filter((name) => /^(action|turn)-/.test(name)).map((name) => "." + name).join("");
-  const next = focused.closest("#chats") || focused.dataset.side === "chats"
+  const next = focused.closest("#settings") || focused.dataset.side === "settings"
+    ? here("#settings.open #preset-keep") ?? here("#settings.open #preset-delete") ?? here("#settings .toggle-button")
+    : focused.closest("#chats") || focused.dataset.side === "chats"
     ? here("#chats.open #keep") ?? here("#chats.open #delete") ?? here("#chats.open #new")
     : focused.dataset.side && ((classes ? here("#chat button" + classes) : null) ?? here("#prompt textarea") ?? here("#race-prompt textarea"));
   focused = null;
@@ -63,7 +65,7 @@ const hand_on = () => {
 };
 document.addEventListener("focusin", (event) => {
   focused = event.target;
-  const side = focused.closest("#chats, #chat, #composer, #race");
+  const side = focused.closest("#chats, #chat, #composer, #race, #settings");
   if (side) focused.dataset.side = side.id;
 });
 document.addEventListener("pointerdown", (event) => {

@@ -37,11 +37,11 @@ _launching = threading.Lock()
 @contextmanager
 def bounded_connections(limits: Limits) -> Iterator[None]:
     """Within the block, Gradio launches its server with these limits. It has no option for that."""
+    gradio: Any = http_server
     with _launching:
-        module: Any = http_server
-        kept = module.uvicorn
-        module.uvicorn = SimpleNamespace(Config=lambda app, **options: config_of(app, limits, **options))
+        kept = gradio.uvicorn
+        gradio.uvicorn = SimpleNamespace(Config=lambda app, **options: config_of(app, limits, **options))
         try:
             yield
         finally:
-            module.uvicorn = kept
+            gradio.uvicorn = kept

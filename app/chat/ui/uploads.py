@@ -16,6 +16,8 @@ from pathlib import Path
 
 from outrider.pipelines import OutriderError
 
+from ..store.transfer import LARGEST_IMPORT
+
 MIB = 1 << 20
 
 
@@ -31,7 +33,7 @@ class TooMuch(OutriderError):
 class UploadLimits:
     """one: bytes of one upload. together, files: bytes and number of all stored files. kept_s: seconds to keep one."""
 
-    one: int = 32 * MIB
+    one: int = LARGEST_IMPORT + MIB  # a form is a little larger than the file in it
     together: int = 256 * MIB
     files: int = 500
     kept_s: float = 3600.0

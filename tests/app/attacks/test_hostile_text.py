@@ -133,6 +133,9 @@ def test_a_link_opens_apart_and_says_where_it_leads(open_page, history) -> None:
     page.locator("#coloured input").uncheck()
     page.locator("#listing label").click()
     link = page.locator("#chat .bot-row a").first
+    for part in (link, page.locator("#chat .bot-row .address").first):  # characters that turn the text around end there
+        styles = "each => [getComputedStyle(each).unicodeBidi, getComputedStyle(each).direction]"
+        assert part.evaluate(styles) == ["isolate", "ltr"]
     expect(link).to_have_attribute("href", f"{ELSEWHERE}/docs?a=1&b=2")
     expect(link).to_have_attribute("target", "_blank")
     for word in ("noopener", "noreferrer"):
@@ -173,6 +176,8 @@ def test_a_hostile_file_name_is_text_beside_the_prompt(open_page, requests, tmp_
     page = open_page()
     page.locator("#entry input[type=file]").set_input_files(tmp_path / name)
     expect(page.locator("#entry-notes .files")).to_be_visible()
+    bidi = page.locator("#entry-notes .files span").evaluate("each => getComputedStyle(each).unicodeBidi")
+    assert bidi == "isolate"
     assert page.locator("#entry-notes").locator(TAGS).count() == 0
     assert page.evaluate("document.documentElement.dataset.run") is None
     assert requests == []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from outrider.app.chat.store.history import LONGEST_TITLE, History
 from outrider.app.chat.store.record import BadRecord
 from outrider.app.chat.store.transfer import (
+    LARGEST_TEXT,
     MOST_FILES,
     MOST_TURNS,
     BadImport,
@@ -88,6 +89,9 @@ POISON = {
     "deep where nobody looks": f'{{"format": "outrider-chat", "version": 1, "x": {deep(500)}}}'.encode(),
     "too many turns": whole(*[{"prompt": ""}] * (MOST_TURNS + 1)),
     "too many files": whole({**TURN, "files": [{"name": "", "text": ""}] * (MOST_FILES + 1)}),
+    "too much text": whole(*[{"prompt": "x" * 10_000}] * (LARGEST_TEXT // 10_000), {"prompt": "x"}),
+    "too much text in files": whole(*[{**TURN, "files": [{"name": "", "text": "x" * LARGEST_TEXT}]}]),
+    "too much text in Markdown": b"## Prompt <!-- prompt -->\n\n" + b"x\n" * (LARGEST_TEXT // 2 + 1),
     "too many prompts": b"## Prompt <!-- prompt -->\n\n\n\n## Answer <!-- answer -->\n\n\n\n" * (MOST_TURNS + 1),
 }
 

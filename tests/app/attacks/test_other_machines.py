@@ -13,6 +13,7 @@ from playwright.sync_api import BrowserContext, expect
 
 from outrider.app.chat.ui.uploads import upload_folder
 from outrider.app.cli import main as cli
+from outrider.app.server import guesses
 from outrider.app.server.access import Access, UnsafeServer
 from outrider.app.server.admission import Access as AccessOfServer
 from outrider.app.server.tls import BadCertificate, Certificate, certificate_of
@@ -30,6 +31,12 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """A page for every machine that reaches this one."""
     with targeted(tmp_path_factory.mktemp("locked"), "0.0.0.0", keys=(KEY, OTHER), names=("box.example.org",)) as there:
         yield there
+
+
+@pytest.fixture(autouse=True)
+def _guesses_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tests come from one address."""
+    monkeypatch.setattr(guesses, "MOST_WRONG", 1_000_000)
 
 
 def log_in(target: Target, key: str = KEY) -> httpx.Response:
@@ -84,6 +91,25 @@ def test_another_key_gives_none(locked: Target, key: str) -> None:
     answer = log_in(locked, key)
     assert answer.status_code == 401
     assert "set-cookie" not in answer.headers
+
+
+def test_keys_cannot_be_guessed_quickly_and_who_is_logged_in_stays_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guesses, "MOST_WRONG", 10)
+    monkeypatch.setattr(guesses, "EVERY_S", 50.0)
+    with targeted(tmp_path, keys=(KEY,)) as there:
+        cookie = {"Cookie": log_in(there).headers["set-cookie"].partition(";")[0]}
+        for number in range(10):
+            answers = (log_in(there, "wrong"), there.get("/config", headers={"Authorization": "Bearer wrong"}))
+            assert answers[number % 2].status_code == (401 if number < 5 else 429)
+        for refused in (log_in(there), there.get("/config", headers={"Authorization": f"Bearer {KEY}"})):
+            assert refused.status_code == 429
+            assert 0 < int(refused.headers["retry-after"]) <= 50
+            assert "set-cookie" not in refused.headers
+        assert "Too many wrong keys" in log_in(there).text
+        assert there.get("/config", headers=cookie).status_code == 200
+        assert there.get("/config").status_code == 401
 
 
 def test_no_other_page_can_log_a_browser_in(locked: Target) -> None:

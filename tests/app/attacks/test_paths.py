@@ -29,6 +29,11 @@ from ..chat.scripted import Refused, ScriptedPipeline
         (r"\\server\share\pair cannot be read", "pair cannot be read"),
         ('"/srv/pairs/a/config.json" is no JSON', '"config.json" is no JSON'),
         ("(/tmp/x/y)", "(y)"),
+        ("/home/ada/(x)/pair has no model", "pair has no model"),
+        ("/home/ada/a, b; c/pair has no model", "pair has no model"),
+        ("/home/ada/(x) has no model", "(x) has no model"),
+        ("(/home/ada/a (1)/b.xml)", "(b.xml)"),
+        ("/srv/a,/srv/b", "a,b"),
     ],
 )
 def test_of_a_path_its_name_is_left(said: str, shown: str) -> None:
@@ -49,6 +54,7 @@ def test_what_is_no_path_stays(said: str) -> None:
 @pytest.mark.parametrize("words", [IN_ENGLISH, Words("zh")])
 def test_what_nobody_foresaw_says_nothing_of_itself(words: Words) -> None:
     assert error_html(PermissionError(13, "denied", "/home/ada/x"), words) == words("failed")
+    assert words.error(UserMessage.of(RuntimeError("ada's prompt"))) == words("failed")
     assert "ada" not in words.error(UserMessage.of(BrokenPair("/home/ada/pair has no model.")))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import openai
 import pytest
 
 from outrider.app.server.admission import Access, UnsafeServer, read_keys
+from outrider.app.server.guesses import Guesses
 from outrider.pipelines import LLMPipeline
 
 from .serving import LOCAL, MODEL, Served, running
@@ -20,7 +22,8 @@ PAGE = "http://localhost:3000"
 
 @pytest.fixture(scope="module")
 def locked(pipeline: LLMPipeline) -> Iterator[Served]:
-    with running(pipeline, access=Access(LOCAL, (KEY, OTHER), (PAGE,))) as served:
+    forgetful = Guesses(itertools.count(0, 60).__next__)
+    with running(pipeline, access=Access(LOCAL, (KEY, OTHER), (PAGE,), guesses=forgetful)) as served:
         yield served
 
 

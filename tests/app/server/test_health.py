@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import openai
 import pytest
@@ -13,7 +15,7 @@ from outrider.app.server.limits import Limits
 from outrider.pipelines import LLMPipeline
 from tests.pipelines.devices.elsewhere import Elsewhere
 
-from .serving import MODEL, Served, running
+from .serving import MODEL, Served, running, wait_until
 
 ASKED = {"model": MODEL, "prompt": "x", "max_tokens": 2}
 
@@ -121,6 +123,31 @@ def test_a_pass_that_does_not_end_is_told(pipeline: LLMPipeline, monkeypatch: py
         assert "longer than 2 s" in reason_of(served)
         monkeypatch.setattr(served.server.worker, "_pass_began", time.monotonic())
         assert is_ok(served)
+
+
+def test_no_pass_may_take_longer_than_a_minute(own: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own.server.worker, "_pass_began", time.monotonic() - 61)
+    assert "longer than 60 s" in reason_of(own)
+
+
+def test_preprocessing_that_hangs_is_told_until_it_goes_on(
+    pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "TRIAL_EVERY_S", 0.0)
+    goes_on, streams = threading.Event(), pipeline.streams
+
+    def waiting(*arguments: Any, **options: Any) -> Any:
+        goes_on.wait(60)
+        return streams(*arguments, **options)
+
+    monkeypatch.setattr(pipeline, "streams", waiting)
+    with running(pipeline, Limits(read_s=0.2)) as served:
+        for _ in range(2):  # the first has begun, the second waits for it
+            refused = served.post("/v1/completions", ASKED)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "preprocessing_busy")
+            assert "not preprocessed in time" in reason_of(served)
+        goes_on.set()
+        wait_until(lambda: is_ok(served))
 
 
 def test_answers_end_with_an_error_when_what_runs_the_model_ends(own: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from outrider.app.server.fields import MOST_MESSAGES
 from outrider.app.server.schema import ChatRequest, CompletionRequest
 
 MANY = 20_000
 UNKNOWN = {str(i): 1 for i in range(MANY)}
 TEXT = {"type": "text", "text": "x"}
+
+
+def test_a_conversation_has_a_bounded_number_of_messages() -> None:
+    messages = [{"role": "user", "content": "x"}] * MOST_MESSAGES
+    assert len(ChatRequest.model_validate({"model": "m", "messages": messages}).messages) == MOST_MESSAGES
+    with pytest.raises(ValidationError, match="at most 2000"):
+        ChatRequest.model_validate({"model": "m", "messages": messages * 2})
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,16 @@ def test_a_damaged_file_is_set_aside_and_a_new_one_begun(tmp_path: Path, damage)
     history.close()
     damage(path)
     content = path.read_bytes()
-    fresh = History(path)
+    umask = os.umask(0)
+    try:
+        fresh = History(path)
+        fresh.add_chat("Private")
+        files = [part for part in tmp_path.iterdir() if "damaged" not in part.name]
+        assert {part.name for part in files} == {"history.sqlite", "history.sqlite-wal", "history.sqlite-shm"}
+        assert {stat.S_IMODE(part.stat().st_mode) for part in files} == {0o600}
+        fresh.delete(fresh.chats()[0].id)
+    finally:
+        os.umask(umask)
     (aside,) = tmp_path.glob("history.damaged-*.sqlite")
     assert aside.read_bytes() == content
     assert str(aside) in fresh.notice

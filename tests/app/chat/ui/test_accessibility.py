@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
 from outrider.app.chat.core.conversation import Turn
@@ -15,7 +14,7 @@ from outrider.app.chat.core.time_saved import TimeSaved
 from outrider.app.chat.store.history import History
 from outrider.pipelines import Span
 
-from ...browser import WIDE, answered, ask, opened, rests
+from ...browser import WIDE, answered, ask, opened, rests, serious
 from ..scripted import STATS, ScriptedPipeline
 
 expect.set_options(timeout=30_000)
@@ -60,26 +59,6 @@ def open_page(
         return opened(serve(pipeline), open_context(**options), size, scheme)
 
     return open_page
-
-
-def serious(page: Page) -> list[str]:
-    """What axe finds as the page is, and of contrasts in the other colour scheme."""
-    found = _violations(page)
-    page.evaluate("document.body.classList.toggle('dark')")
-    found += _violations(page, runOnly=["color-contrast"])
-    page.evaluate("document.body.classList.toggle('dark')")
-    return found
-
-
-def _violations(page: Page, **options: Any) -> list[str]:
-    rests(page)  # what fades in has another contrast
-    found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
-    return [
-        f"{each['id']}: {node['html'][:150]} {node['any'][:1] and node['any'][0]['message']}"
-        for each in found
-        if each["impact"] in ("serious", "critical")
-        for node in each["nodes"]
-    ]
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
@@ -176,6 +155,16 @@ def test_what_vanishes_hands_the_focus_on(open_page, pipeline) -> None:
     page.keyboard.press("Enter")
     expect(page.locator("#chat .user-row")).to_have_count(0)
     lands("#new")
+    page.get_by_role("button", name="Settings", exact=True).click()
+    page.locator("#preset input").fill("brief")
+    page.locator("#preset input").press("Enter")
+    page.get_by_role("button", name="Save preset").click()
+    expect(page.get_by_text("Saved as “brief”.")).to_be_visible()
+    page.locator("#preset-delete").focus()
+    page.keyboard.press("Enter")
+    lands("#preset-keep")
+    page.keyboard.press("Enter")
+    lands("#preset-delete")
 
 
 def test_messages_are_named_and_not_by_their_markup(open_page) -> None:

@@ -32,10 +32,16 @@ def test_the_page_shows_that_the_model_warms_up_and_when_it_is_ready(serve, pipe
 
 def test_a_model_that_fails_to_start_is_said_on_the_page(serve, pipeline, open_context, monkeypatch) -> None:
     def fail() -> None:
-        raise RuntimeError("no <memory>")
+        raise Refused("no <memory>")
 
     monkeypatch.setattr(pipeline, "warm_up", fail)
     opened(serve(pipeline), open_context(), said="failed to start: no <memory>")
+
+
+def test_of_a_failure_that_nobody_foresaw_the_page_says_only_that(serve, pipeline, open_context, monkeypatch) -> None:
+    monkeypatch.setattr(pipeline, "warm_up", lambda: {}["a prompt"])
+    page = opened(serve(pipeline), open_context(), said="failed to start: Something went wrong")
+    expect(page.locator("#status")).not_to_contain_text("a prompt")
 
 
 def test_a_device_without_exact_results_is_said_on_the_page(serve, pipeline, open_context) -> None:

@@ -57,7 +57,7 @@ def window(history: History, pipeline: ScriptedPipeline) -> Window:
 
 def pressed(window: Window, act: str, entry: Entry, text: str = TYPED) -> tuple[Any, ...]:
     """What a button of the first message makes."""
-    event: Any = SimpleNamespace(_data={"act": act, "turn": window.view.nodes[0].id})
+    event: Any = SimpleNamespace(_data={"action": act, "turn": window.view.nodes[0].id})
     return window.events.message_button(event, window.view, True, text, entry, window.request)
 
 
