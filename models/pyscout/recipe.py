@@ -212,7 +212,14 @@ def publish(run: Run) -> None:
     for name, folder in checkpoints.items():
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(run.work / name / "checkpoint", folder)
-    export_pair(checkpoints["target"], checkpoints["draft"], run.out / "pair", force=True, announce=print)
+    export_pair(
+        checkpoints["target"],
+        checkpoints["draft"],
+        run.out / "pair",
+        head=checkpoints["head"],
+        force=True,
+        announce=print,
+    )
     for name in ("evaluation.json", "head.json", "data/packages.json"):
         shutil.copy(run.work / name, run.out)
     figures = (_read(run.out / name) for name in ("evaluation.json", "head.json", "packages.json"))

@@ -20,7 +20,7 @@ def test_every_file_of_the_shipped_pair_is_the_one_that_was_checked(embedded_pai
     }
 
 
-@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("role", ["target", "draft", "head"])
 def test_the_shipped_pair_was_made_of_the_shipped_checkpoints(embedded_pair: Path, role: str) -> None:
     made_of = json.loads((embedded_pair / "pair.json").read_text(encoding="utf-8"))["models"][role]
     checkpoint = find_checkpoint(str(embedded_pair.parent / "checkpoints" / role), False, announce=lambda text: None)
