@@ -65,8 +65,8 @@ class LLMPipeline:
     passes cost there (see `GpuPagedModel`); `exact` has the same meaning as on the CPU.
 
     The draft model runs on `draft_device`, the CPU or a GPU, wherever the target is. A request on which a device fails
-    ends with DeviceFailed, and the next one is tried there; with fallback="CPU" it goes on on the CPU, as do all later
-    ones. If only the draft model's device fails, an answer goes on without it.
+    ends with DeviceFailed, and the next one is tried there; with fallback="CPU" it continues on the CPU, as do all
+    later ones. If only the draft model's device fails, an answer continues without it.
 
     Raises BrokenPair, UnsupportedModel, UnsupportedDevice, VocabularyMismatch, InvalidOption.
     """

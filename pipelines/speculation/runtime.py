@@ -50,7 +50,7 @@ from .reference import Reference
 from .speedup import CONTEXT, speedup_of
 
 CACHE_TOKENS = 16384  # by default
-COMPILATION = ".compilation-2.json"  # numbered, so that a better search is made where an earlier one was remembered
+COMPILATION = ".compilation-3.json"  # numbered, so that a better search is made where an earlier one was remembered
 # Properties of the target that the draft model shares.
 PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]

@@ -71,7 +71,7 @@ def answered(vocabulary: int, mode: str, length: int | None) -> list[tuple[Reque
 
 
 @pytest.mark.parametrize("length", [None, 5])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "head"])  # the fake has no hidden states
 @pytest.mark.parametrize("vocabulary", [12, 200])
 def test_a_seed_gives_the_tokens_that_were_recorded(vocabulary: int, mode: str, length: int | None) -> None:
     answers = answered(vocabulary, mode, length)
@@ -79,4 +79,5 @@ def test_a_seed_gives_the_tokens_that_were_recorded(vocabulary: int, mode: str, 
     for request, tokens in answers:
         assert request.new_tokens == tokens, request.config
     accepted = sum(request.statistics.accepted for request, _ in answers)
-    assert (accepted > 0) == (mode != "off")
+    if length is not None:  # else the planner may find that nothing pays
+        assert (accepted > 0) == (mode != "off")

@@ -42,7 +42,13 @@ class Clock:
             longest_inner = 8192
 
             def __init__(
-                self, folder: Path, num_blocks: int, properties: dict, exact: bool, longest: int | None
+                self,
+                folder: Path,
+                num_blocks: int,
+                properties: dict,
+                exact: bool,
+                longest: int | None,
+                taps: tuple[int, ...],
             ) -> None:
                 self.num_blocks = num_blocks
                 self.precision = properties[PRECISION]
@@ -267,7 +273,7 @@ def test_the_embedded_target_can_be_tuned(embedded_pair: Path) -> None:
 @pytest.fixture
 def tuned(embedded_pair: Path, tmp_path: Path) -> Path:
     """The embedded pair with properties in its pair.json."""
-    for folder in ("target", "draft"):
+    for folder in ("target", "draft", "head"):
         (tmp_path / folder).symlink_to(embedded_pair / folder)
     metadata = json.loads((embedded_pair / "pair.json").read_text())
     metadata["models"]["target"]["properties"] = {GROUP_SIZE: 64}
