@@ -112,7 +112,11 @@ def widened_head(
     taps = torch.cat([tap * shape.hidden_size + stream for tap in range(NUM_TAPS)])
     places |= {name: (places[name][0], both) for name in ("q_proj", "k_proj", "v_proj")}
     places |= {"fc": (stream, taps), "lm_head": (torch.arange(len(weights["lm_head.weight"])), stream)}
-    widths = {"hidden_size": shape.hidden_size, "intermediate_size": shape.intermediate_size}
+    widths = {
+        "hidden_size": shape.hidden_size,
+        "target_hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+    }
     heads = {"num_attention_heads": shape.num_heads, "num_key_value_heads": shape.num_kv_heads}
     eps = {"rms_norm_eps": config.rms_norm_eps * padding, "head_dim": config.head_dim}
     wide: dict[str, torch.Tensor] = {}

@@ -102,6 +102,7 @@ def test_a_widened_head_has_the_logits_and_states_of_the_original() -> None:
     shape = Shape(96, 5, 12, 3, 128)
     wide_weights, wide_config = widened_head(weights, config, shape)
     assert Shape.of(wide_config) == Shape(96, 1, 12, 3, 128)
+    assert wide_config.target_hidden_size == 96
     wide = LlamaEagle3ForCausalLM(wide_config).eval()
     wide.model.load_state_dict(wide_weights, strict=False)
     stream = torch.arange(48) * 2
