@@ -136,10 +136,13 @@ def tapped_layers(folder: Path, num_layers: int) -> tuple[int, ...]:
 
 
 def without_embedding(model: ov.Model) -> None:
-    """Make the head's own embedding, which is not used (see `Eagle3Model`), a single row."""
+    """Make the head's own embedding, which is not used (see `Eagle3Model`), a single row. OpenVINO GenAI puts the
+    target's in the place of one of this name."""
     node = _embedding(model)
     width = node.get_output_partial_shape(0)[-1].get_length()
-    node.input(0).replace_source_output(ops.constant(np.zeros((1, width), np.float32)).output(0))
+    row = ops.constant(np.zeros((1, width), np.float32))
+    row.set_friendly_name("self.model.embed_tokens.weight")
+    node.input(0).replace_source_output(row.output(0))
     model.validate_nodes_and_infer_types()
 
 

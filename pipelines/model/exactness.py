@@ -21,6 +21,7 @@ MOST_FILLED = 8  # largest `Rows.fewest` to accept
 FILLED = (2, 5, 8)  # values of `Rows.fewest` to try next if the full check refutes the first
 PROBED = 16  # tokens whose logits are compared
 READING = 16  # least `Rows.most` to accept, so that prompts are read at a fair speed
+SHORTER = (80, 64, 32, READING)  # values of `Rows.most` to try next if the full check refutes the first
 FAST_READING = 64  # larger passes read prompts little faster
 PATIENCE_S = 10.0  # how long to go on trying larger passes once FAST_READING is reached
 
@@ -54,11 +55,12 @@ def exact_rows(
     if found is None:
         return None
     for fewest in (found.fewest, *(more for more in FILLED if more > found.fewest)):
-        model.rows = Rows(fewest, found.most, max(fewest, found.fewest_projected))
         if not is_affordable(fewest):
             break
-        if is_exact(model, max_context):
-            return model.rows
+        for most in (found.most, *(less for less in SHORTER if less < found.most)):
+            model.rows = Rows(fewest, most, max(fewest, found.fewest_projected))
+            if is_exact(model, max_context):
+                return model.rows
     model.rows = ANY_ROWS
     return None
 

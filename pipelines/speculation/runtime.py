@@ -242,7 +242,8 @@ class Runtime:
     def _give_up(self, failure: DraftingFailed) -> None:
         """A model whose device failed is only tried again when the pair is loaded again, so what is measured without it
         is kept apart."""
-        log.warning("Nothing is drafted with %s until the pair is loaded again: %s", failure.failed.name, failure)
+        name = failure.failed.name.replace("_", " ")
+        log.warning("Nothing is drafted with the %s until the pair is loaded again: %s", name, failure)
         self._drafters.give_up(failure.failed.drafter)
         self._drafting.remove(failure.failed)
         self._profile = self._profile.with_suffix(f".without-{failure.failed.name}.json")

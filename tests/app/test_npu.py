@@ -30,7 +30,7 @@ def test_the_doctor_tells_that_eight_rows_cost_as_much_as_one(npu_pair: Path) ->
     console = Console(file=StringIO(), width=100)
     assert doctor.examine(npu_pair, console, load=LoadOptions("NPU", properties=STAND_IN))
     shown = console.file.getvalue()
-    for finding in ("NPU, f16", "1,152 tokens", "7 drafted", "draft model, one"):
+    for finding in ("NPU (its code computes on CPU), f16", "1,152 tokens", "7 drafted", "draft model, one"):
         assert finding in shown, finding
     assert "8 drafted" not in shown
 

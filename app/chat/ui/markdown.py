@@ -81,7 +81,7 @@ def markdown_html(text: str) -> str:
 def code_html(code: str, language: str = "") -> str:
     """A block of code, highlighted if its language and length are in LARGEST_COLOURED."""
     code = code.rstrip("\n")
-    if len(code) <= LARGEST_COLOURED.get(language, 0):
+    if language in LARGEST_COLOURED and len(code) <= LARGEST_COLOURED[language]:
         return f'<pre class="block"><code class="language-{language}">{_highlighted(code, language)}</code></pre>'
     return f'<pre class="block"><code>{verbatim(code)}</code></pre>'
 

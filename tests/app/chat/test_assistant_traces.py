@@ -129,7 +129,7 @@ class Trace:
             self.read(1)
         assert self.assistant._of() == []
         for pipeline in self.pipelines:
-            for pool in (pipeline.speculation._pool, pipeline.speculation._draft_pool):
+            for pool in pipeline.speculation._pools:
                 assert pool.num_free == pool.num_blocks
 
     def _open(self, path: Path, device: str) -> LLMPipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from io import StringIO
 
 import pytest
@@ -24,7 +25,8 @@ def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) 
     assert doctor.examine(embedded_pair, console, again=True, load=load)
     shown = console.file.getvalue()
     found = load.load(embedded_pair).speculation.compilation
-    assert f"{found.price:.2f} plain passes a token, passes of {found.rows.fewest} to {found.rows.most} rows" in shown
+    rows = f"passes of {found.rows.fewest} to {found.rows.most} rows"
+    assert re.search(rf"[0-9]\.[0-9]{{2}} plain passes a token, {rows}", shown)
     for finding in (
         "exactness", "the same text in every mode", "id for id", "4,096 tokens", "of weights", "CPU", "33",
         "Time of a pass", "draft model, one", "95%", "times",

@@ -377,7 +377,7 @@ def test_what_cannot_be_pulled_is_refused_in_one_line_with_the_reason(machine: M
 def test_a_pull_that_succeeded_says_so_though_the_machine_was_too_busy_to_measure(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setattr(commands, "keep_private", lambda network: None)
     monkeypatch.setattr("outrider.models.pull.pull", lambda *args, **options: tmp_path)
-    monkeypatch.setattr("outrider.app.cli.doctor.examine", lambda pair, console, again: pair != tmp_path)
+    monkeypatch.setattr("outrider.app.cli.doctor.examine", lambda pair, console, **options: pair != tmp_path)
     done = CliRunner().invoke(commands.app, ["pull", NAME])
     assert done.exit_code == 0, done.output
     assert f"outrider chat --pair {NAME}" in done.output

@@ -246,7 +246,7 @@ def test_the_cpu_has_the_cache_and_the_reference_that_were_asked_for(embedded_pa
 def test_memory_is_free_when_nobody_uses_the_pipeline_any_more(embedded_pair, npu_pair, device):
     opened = OPENED[device](npu_pair if device == "an NPU" else embedded_pair, fallback="CPU").pipeline
     opened.warm_up()
-    targets = [weakref.ref(opened.speculation._target), weakref.ref(opened.speculation._draft)]
+    targets = [weakref.ref(opened.speculation._target), weakref.ref(opened.speculation._drafting[0].model)]
     gc.collect()
     gc.disable()
     try:

@@ -85,7 +85,7 @@ def test_the_promise_is_kept_where_it_is_asked_for_and_the_device_can(embedded_p
 def test_with_the_draft_model_on_a_gpu_the_text_stays_the_same(embedded_pair):
     with gpu_present():
         pipeline = LLMPipeline(embedded_pair, draft_device="GPU", exact=True, cache_tokens=2048)
-    assert isinstance(pipeline.speculation._draft, GpuPagedModel)
+    assert isinstance(pipeline.speculation._drafting[0].model, GpuPagedModel)
     for options in ({}, SAMPLED):
         plain = pipeline.generate(RENAME, max_new_tokens=40, mode="off", **options)
         drafted = pipeline.generate(RENAME, max_new_tokens=40, mode="draft", num_assistant_tokens=4, **options)
@@ -132,7 +132,7 @@ def failed(device: str) -> None:
 
 
 def test_where_drafting_measures_slower_nothing_is_drafted(pipeline, monkeypatch):
-    steep = CostModel((1, 2, 8, 33), (1.0, 9.0, 60.0, 300.0), (0.0,) * 4, draft_ms=5.0)
+    steep = CostModel((1, 2, 8, 33), (1.0, 9.0, 60.0, 300.0), (0.0,) * 4, {"draft_model": DraftCost(5.0)})
     monkeypatch.setattr(pipeline.speculation._planner, "cost", steep)
     for prompt in (RENAME, CODE * 12):
         stats = pipeline.generate(prompt, max_new_tokens=40, ignore_eos=True, mode="auto").stats[0]
@@ -165,7 +165,7 @@ def test_without_its_draft_model_a_pair_goes_on_if_that_fails_while_it_is_tried(
     with_draft_elsewhere, caplog, begun, passes
 ):
     pipeline = with_draft_elsewhere
-    draft = pipeline.speculation._draft
+    draft = pipeline.speculation._drafting[0].model
     draft._request = Unplugged(draft._request, passes)
     if begun == "prepare":
         pipeline.warm_up()
@@ -177,11 +177,12 @@ def test_without_its_draft_model_a_pair_goes_on_if_that_fails_while_it_is_tried(
     assert "GPU failed" in caplog.text
     cost = pipeline.speculation.cost
     assert cost is not None
-    assert cost.draft_ms == 0
+    assert "draft_model" not in cost.drafts
     with gpu_present():
         again = LLMPipeline(pipeline.pair.path, draft_device="GPU", exact=True, cache_tokens=2048)
     again.speculation.measure()
-    assert again.speculation.cost.draft_ms > 0, "what was measured without it is not taken for the whole"
+    measured = again.speculation.cost.drafts
+    assert measured["draft_model"].token_ms > 0, "what was measured without it is not taken for the whole"
 
 
 def test_without_its_draft_model_an_answer_goes_on_if_that_fails_on_the_way(with_draft_elsewhere, caplog):
@@ -189,7 +190,7 @@ def test_without_its_draft_model_an_answer_goes_on_if_that_fails_on_the_way(with
     pipeline.warm_up()
     plain = pipeline.generate(RENAME, max_new_tokens=40, mode="off")
     options = {"max_new_tokens": 40, "mode": "draft", "num_assistant_tokens": 4}
-    draft = pipeline.speculation._draft
+    draft = pipeline.speculation._drafting[0].model
     request, draft._request = draft._request, Unplugged(draft._request, 6)
     answer = pipeline.generate(RENAME, **options)
     assert answer == plain

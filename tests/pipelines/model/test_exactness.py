@@ -98,12 +98,12 @@ def test_prompts_of_one_token(models: Models):
 @pytest.mark.parametrize("rows", [2, 3, 5, 31, 32, 33, 50, 64, 127])
 def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows):
     asking = Asking(models.tokenizer, rows)
-    asked = [asking.question(max_new_tokens=8) for _ in range(6)]
+    asked = [asking.question(max_new_tokens=8) for _ in MODES]
     whole = (asking.prompt("code") * 200)[: 600 if rows > 30 else 150]
     asked.append(Asked(whole, asking.config(), 8))
     plain = [models.served().one(question) for question in asked]
     monkeypatch.setattr(scheduler_module, "PREFILL_ROWS", rows)
-    for modes in (["off"] * 7, [*MODES, "draft"]):
+    for modes in (["off"] * len(asked), [*MODES, "draft"]):
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
 
 

@@ -81,8 +81,8 @@ def test_the_race_runs_both_one_after_the_other_and_compares_them(page, pipeline
     pipeline.gate.set()
     verdict = "Identical 2 tokens. 500 ms with drafting, 500 ms without (no faster)."
     expect(page.locator("#lanes .verdict")).to_have_text(verdict)
-    # by the plain lane's 86.4 tokens a second, three tokens are 35 ms, and with the draft they took 100
-    expect(page.locator("#lanes .saved")).to_have_text("65 ms lost")
+    # what one drafted pass took longer than usual tells nothing of drafting
+    expect(page.locator("#lanes .saved")).to_have_count(0)
     assert page.locator("#lanes pre").all_inner_texts() == [BEGINNING + END] * 2
     assert [options["mode"] for _, options in pipeline.requests] == ["off", "auto"]
     assert [messages for messages, _ in pipeline.requests] == [[{"role": "user", "content": "Write area."}]] * 2

@@ -137,4 +137,4 @@ def test_words_are_found_for_the_kind_of_a_reason_and_its_own_message_stands_beh
     status = status_html("b", State("refused", "state_refused", values), Words("zh"))
     assert "缺少文件或已损坏：请重新下载或导出。（No &lt;x&gt;.）" in status
     unknown = UserMessage.of(ValueError("Nobody foresaw this."))
-    assert Words("zh").error(unknown) == "Nobody foresaw this."
+    assert Words("zh").error(unknown) == CATALOGUES["zh"]["failed"]
