@@ -77,6 +77,14 @@ class ModelDrafter(Drafter, Protocol):
         ...
 
 
+def one_by_one(drafter: ModelDrafter, request: Request, ahead: Sequence[int]) -> Iterator[Proposal]:
+    """What a model proposes behind a request and the tokens ahead, a pass for each."""
+    ahead = list(ahead)
+    while (proposal := drafter.generate([(request, ahead)])[0]) is not None:
+        yield proposal
+        ahead.append(proposal.token)
+
+
 @runtime_checkable
 class StatesReader(Protocol):
     """A drafter that drafts from the target's hidden states."""

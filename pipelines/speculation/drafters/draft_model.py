@@ -9,7 +9,7 @@ from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
 from ...engine.sampling import Logits
 from ...model.target import PREFILL_ROWS, Target, Window, prefill
-from .base import Proposal, Score, Wanted
+from .base import Proposal, Score, Wanted, one_by_one
 from .scoring import score, scores
 
 REACH = 256  # tokens of a text that the model is fed to begin with, at most
@@ -49,10 +49,7 @@ class DraftModel:
         self._progress: dict[Request, _Progress] = {}
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
-        ahead = list(ahead)
-        while (proposal := self.generate([(request, ahead)])[0]) is not None:
-            yield proposal
-            ahead.append(proposal.token)
+        return one_by_one(self, request, ahead)
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
         rows = zip(wanted, self._run(wanted, 1), strict=True)

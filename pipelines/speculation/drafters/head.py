@@ -12,7 +12,7 @@ from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
 from ...engine.sampling import Logits
 from ...model.eagle3_model import Eagle3Model, HeadWindow, States
-from .base import Proposal, Score, Wanted
+from .base import Proposal, Score, Wanted, one_by_one
 from .scoring import score, scores
 
 REACH = 128  # tokens of a text that the head reads to begin with, at most; with 512 it was right as often
@@ -101,10 +101,7 @@ class Head:
             progress.forget_before(progress.end - self._reach)
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
-        ahead = list(ahead)
-        while (proposal := self.generate([(request, ahead)])[0]) is not None:
-            yield proposal
-            ahead.append(proposal.token)
+        return one_by_one(self, request, ahead)
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
         rows = zip(wanted, self._run(wanted, only_last=True), strict=True)

@@ -162,3 +162,11 @@ def speed_of(fewest_rows: int, estimates: Callable[[Random], list[float]], num_a
             left -= num_kept + 1
         planner.release(draft.request)
     return 64 * num_answers / time_ms
+
+
+def answer(planner, draft) -> None:
+    """One pass of an answer that goes as the drafts foresaw."""
+    draft.cut(0)
+    draft.draft_ms = 0.0
+    planner.draft([draft])
+    planner.observe([draft], [[*draft.tokens, 3]], None)

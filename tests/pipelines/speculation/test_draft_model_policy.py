@@ -6,14 +6,13 @@ import math
 
 import pytest
 
-from outrider.pipelines.speculation import draft_model_policy
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.loss_budget import TOLERANCE
 
 from ..fakes import new_request
-from .planning import Behind, Odds, OddsDrafter, OddsModel, cost_of, draft_of, planner_of
+from .planning import Behind, Odds, OddsDrafter, OddsModel, answer, cost_of, draft_of, planner_of
 
 
 class Scoring(OddsModel):
@@ -313,14 +312,6 @@ def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_
     assert planner._policies[0]._backoffs == {}
 
 
-def answer(planner, draft) -> None:
-    """One pass of an answer that goes as the drafts foresaw."""
-    draft.cut(0)
-    draft.draft_ms = 0.0
-    planner.draft([draft])
-    planner.observe([draft], [[*draft.tokens, 3]], None)
-
-
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, estimate):
     draft = draft_of()
@@ -359,54 +350,3 @@ def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, dr
         plain_ms += draft.rows * cost.pass_ms([(1, 0)])
         lost_ms += cost.pass_ms([(draft.rows, 0)]) - draft.rows * cost.pass_ms([(1, 0)])
     assert lost_ms + 1e3 * model.clock_s < TOLERANCE * plain_ms
-
-
-def two_models(draft_ms: float, head_ms: float, draft_odds: float, head_odds: float):
-    """A draft model and a head with nothing beside them, and a request for both."""
-    draft = draft_of()
-    model = OddsModel("draft_model", {draft.request: [draft_odds] * 32})
-    head = OddsModel("head", {draft.request: [head_odds] * 32})
-    cost = cost_of([10, 10.5, 11, 11.5, 12, 20])
-    cost.drafts = {"draft_model": DraftCost(draft_ms), "head": DraftCost(head_ms)}
-    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: []}), model, head)
-    return planner, draft, model, head
-
-
-@pytest.mark.parametrize(
-    ("draft_ms", "head_ms", "draft_odds", "head_odds", "better"),
-    [
-        (2.0, 0.5, 0.7, 0.7, "head"),
-        (0.5, 2.0, 0.7, 0.7, "draft_model"),
-        (1.0, 1.0, 0.3, 0.9, "head"),
-        (0.5, 1.0, 0.9, 0.3, "draft_model"),
-    ],
-)
-def test_of_two_models_the_one_that_pays_more_drafts_and_the_other_is_tried_now_and_then(
-    draft_ms, head_ms, draft_odds, head_odds, better
-):
-    planner, draft, *models = two_models(draft_ms, head_ms, draft_odds, head_odds)
-    for _ in range(60):
-        answer(planner, draft)
-    asked = {model.name: model.num_passes for model in models}
-    for _ in range(200):
-        answer(planner, draft)
-    asked = {model.name: model.num_passes - asked[model.name] for model in models}
-    other = sum(asked.values()) - asked[better]
-    assert asked[better] >= 180
-    assert other <= 0.1 * asked[better]
-
-
-def test_a_model_that_gets_better_than_the_other_takes_its_place(monkeypatch):
-    monkeypatch.setattr(draft_model_policy, "RECOVER", 0.01)
-    planner, draft, model, head = two_models(1.0, 1.0, 0.6, 0.1)
-    for _ in range(60):
-        answer(planner, draft)
-    head.odds[draft.request] = [0.95] * 32
-    before = head.num_passes
-    for _ in range(250):
-        answer(planner, draft)
-    assert head.num_passes > before, "it was never tried again"
-    before = head.num_passes, model.num_passes
-    for _ in range(60):
-        answer(planner, draft)
-    assert head.num_passes - before[0] > 60 > model.num_passes - before[1]
