@@ -20,12 +20,18 @@ from .device import Device, default_weights
 from .device_check import NPU_ON_CPU, is_here
 from .pair_export import export_pair
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+
+def plain_app() -> typer.Typer:
+    """A command line without boxes, which would cut the names of long options, and with errors of one line."""
+    return typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+app = plain_app()
 
 
 @app.command()
@@ -33,9 +39,7 @@ def export_command(
     target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
     out: Annotated[Path, typer.Option(help="Folder for the pair.")],
     draft: Annotated[str | None, typer.Option(help="Folder or hub id of a draft model or an EAGLE-3 head.")] = None,
-    head: Annotated[
-        str | None, typer.Option(help="Folder or hub id of an EAGLE-3 head, beside a draft model.")
-    ] = None,
+    head: Annotated[str | None, typer.Option(help="Folder or hub id of an EAGLE-3 head, beside a draft model.")] = None,
     device: Annotated[
         Device, typer.Option("--for", help="Device that the target is to run on.", case_sensitive=False)
     ] = "CPU",

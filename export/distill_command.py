@@ -10,15 +10,10 @@ import typer
 from outrider.pipelines.errors import InvalidOption
 from outrider.pipelines.privacy import keep_private
 
-from .command import clocked, stop_cleanly
+from .command import clocked, plain_app, stop_cleanly
 from .extra import require_extra
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = plain_app()
 
 
 @app.command()

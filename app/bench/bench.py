@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
+from outrider.export.command import plain_app
 from outrider.models.pulled import find_pair
 from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
@@ -28,12 +29,7 @@ from .report import Report, cost_curve, entries, samples
 from .table import show
 from .task import Task, first_of_each, read_tasks
 
-app = typer.Typer(
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+app = plain_app()
 
 
 class MissingPlots(OutriderError):

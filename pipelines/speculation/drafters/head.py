@@ -95,7 +95,6 @@ class Head:
             progress = self._progress[request] = _Progress(start)
         if start < progress.end:
             progress.states = [progress.between(progress.begin, start)]
-            progress.back_to(start)
         progress.states.append(states.copy())
         if progress.end - progress.begin > 2 * self._reach:
             progress.forget_before(progress.end - self._reach)
