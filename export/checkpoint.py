@@ -16,7 +16,7 @@ from outrider.models.errors import NoSuchModel
 
 from .errors import NotADecoder
 
-HEADS = ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM")  # architectures of EAGLE-3
+HEADS = {"LlamaForCausalLMEagle3": "eagle3", "Eagle3LlamaForCausalLM": "eagle3"}  # kinds by architecture
 OTHER_HEADS = {
     "DFlashDraftModel": "a DFlash head, whose blocks cannot be drafted yet",
     "EagleLlamaForCausalLM": "a head of EAGLE's first version, which optimum-intel cannot convert",
@@ -46,9 +46,13 @@ class Checkpoint:
     remote_code: bool = False
 
     @property
+    def head_kind(self) -> str | None:
+        """The kind of a head, which drafts from the hidden states of another model; None for other models."""
+        return HEADS.get(self.architecture)
+
+    @property
     def is_head(self) -> bool:
-        """Whether it drafts from the hidden states of another model."""
-        return self.architecture in HEADS
+        return self.head_kind is not None
 
 
 def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], None]) -> Checkpoint:

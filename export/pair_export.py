@@ -22,7 +22,8 @@ from .device import Device, check_weights, default_weights, grouped
 from .device_check import check_on
 from .errors import NotADecoder
 from .extra import require_extra
-from .head import choose_taps, convert_head, tap_candidates
+from .heads.convert_head import convert_head
+from .heads.taps import choose_taps, tap_candidates
 from .round_trip import round_trip
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
 from .vocabulary import digest, load_tokenizer, vocabulary
@@ -167,7 +168,8 @@ def _make_head(
         announce(f"Compressing the head to {compression.weights}")
         compress(folder, compression, head.source)
     announce(f"The head takes {in_words(pair_folder.size(folder))}")
-    return {**_described(head, compression), "precisions": precisions(folder), "bytes": pair_folder.size(folder)}
+    measured = {"precisions": precisions(folder), "bytes": pair_folder.size(folder)}
+    return {"kind": head.head_kind, **_described(head, compression), **measured}
 
 
 def _with_taps(

@@ -17,8 +17,9 @@ ADDS = 2  # to the residual stream in each layer: of its attention, and of its f
 
 
 def add_taps(model: ov.Model, layers: Sequence[int], folder: Path) -> None:
-    """Add an output HIDDEN_STATES, float32 [rows, layers * width], to a paged model: the residual stream behind each of
-    `layers`, counted from 0, side by side.
+    """Add an output HIDDEN_STATES, float32 [rows, layers * width], to a paged model whose rows are selected (see
+    `gather_wanted_rows`): the residual stream behind each of `layers`, counted from 0, side by side. The number of
+    layers stands for what the projection to the vocabulary reads: the last layer's, normed.
 
     folder: of the model, for messages.
 
@@ -32,13 +33,14 @@ def add_taps(model: ov.Model, layers: Sequence[int], folder: Path) -> None:
             f"{folder} has {num_layers} layers and {len(streams)} sums in its residual stream, so a head cannot read "
             "its hidden states: leave the head out of the pair."
         )
-    beyond = [layer for layer in layers if not 0 <= layer < num_layers]
+    beyond = [layer for layer in layers if not 0 <= layer <= num_layers]
     if beyond:
         raise UnsupportedModel(
             f"The head wants hidden states of layer {beyond[0]}, and {folder} has {num_layers}: the head was made for "
             "another model."
         )
-    tapped = [streams[ADDS * layer + ADDS - 1] for layer in layers]
+    outputs = [*streams[ADDS - 1 :: ADDS], projected_states(model)]
+    tapped = [outputs[layer] for layer in layers]
     width = tapped[0].get_partial_shape()[-1].get_length()
     joined = ops.concat(tapped, -1) if len(tapped) > 1 else tapped[0]
     states = ops.reshape(joined, ops.constant(np.array([-1, len(layers) * width], np.int64)), False)
@@ -48,16 +50,28 @@ def add_taps(model: ov.Model, layers: Sequence[int], folder: Path) -> None:
     model.validate_nodes_and_infer_types()
 
 
+def projected_states(model: ov.Model) -> ov.Output:
+    """The hidden states that the projection to the vocabulary reads, of all rows: before they are selected."""
+    node = _logits(model).get_node()
+    while node.get_type_name() != "MatMul":
+        node = node.input_value(0).get_node()
+    return node.input_value(0).get_node().input_value(0)
+
+
 def residual_streams(model: ov.Model) -> list[ov.Output]:
     """The residual stream after each sum, from the embedding on, in a model with the output "logits"."""
-    (result,) = (r for r in model.get_results() if "logits" in r.input_value(0).get_names())
-    stream = _last_sum(result.input_value(0))
+    stream = _last_sum(_logits(model))
     streams = []
     while stream is not None and stream.get_node().get_type_name() == "Add":
         streams.append(stream)
         # A layer reads the stream, to compute what it adds, and adds it: no other summand has two readers.
         stream = next((each for each in stream.get_node().input_values() if len(each.get_target_inputs()) > 1), None)
     return streams[::-1]
+
+
+def _logits(model: ov.Model) -> ov.Output:
+    (output,) = (each.input_value(0) for each in model.get_results() if "logits" in each.input_value(0).get_names())
+    return output
 
 
 def _last_sum(output: ov.Output) -> ov.Output | None:

@@ -20,7 +20,7 @@ from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
 from ..engine.room import Room
 from ..errors import InvalidOption
-from ..model.eagle3_model import Eagle3Model, tapped_layers
+from ..model.heads.head_kind import open_head, tapped_layers
 from ..model.paged_model import PagedModel
 from ..model.paged_request import BLOCK_SIZE
 from ..model.pair import Pair, context_length, num_layers
@@ -345,7 +345,7 @@ def _draft_model(
 def _head(
     pair: Pair, folder: Path, num_blocks: int, vocabulary_size: int, properties: Mapping[str, Any]
 ) -> DraftingModel:
-    model, pool = Eagle3Model(folder, pair.target, num_blocks, properties), BlockPool(num_blocks, BLOCK_SIZE)
+    model, pool = open_head(folder, pair.target, num_blocks, properties), BlockPool(num_blocks, BLOCK_SIZE)
     return DraftingModel(Head(model, pool, vocabulary_size), model, pool)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from outrider.export import Compression, export_pair
 from outrider.export.errors import ConversionFailed, NotADecoder
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.errors import UnsupportedModel
-from outrider.pipelines.model.eagle3_model import Eagle3Model, HeadWindow, tapped_layers
+from outrider.pipelines.model.heads.eagle3_model import Eagle3Model
+from outrider.pipelines.model.heads.head_kind import tapped_layers
+from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.target import Window
 
@@ -104,7 +107,7 @@ def test_the_head_computes_what_its_checkpoint_does(pair: Path, deep: Any, head:
         assert np.allclose(logits[0], expected, atol=0.02)
         assert np.allclose(own[0], expected_own, atol=0.02)
         written.append(int(rng.integers(0, VOCABULARY)))
-        logits, own = compiled.forward([HeadWindow(written[-1:], place, [2, 0], own.copy())])
+        logits, own = compiled.forward([HeadWindow(written[-1:], place, [2, 0], own.copy(), is_own=True)])
 
 
 def slowly(head: Any, states: np.ndarray, tokens: list[int], written: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -133,12 +136,12 @@ def test_sequences_of_both_kinds_share_a_pass_of_the_head(pair: Path) -> None:
     own = rng.normal(size=(1, model.width)).astype(np.float32)
     windows = [
         HeadWindow(range(9), 0, [0], states),
-        HeadWindow([5], 0, [1], own),
+        HeadWindow([5], 0, [1], own, is_own=True),
         HeadWindow(range(4), 0, [2], states[:4]),
     ]
     together = [each.copy() for each in model.forward(windows)]
     for i, window in enumerate(windows):
-        alone = model.forward([HeadWindow(window.tokens, 0, [3 + i], window.states)])
+        alone = model.forward([replace(window, blocks=[3 + i])])
         for many, one in zip(together, alone, strict=True):
             assert np.allclose(many[i], one[0], atol=1e-4)
 
@@ -181,7 +184,7 @@ def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
 def test_of_layers_that_a_head_does_not_name_those_are_taken_that_serve_it_best(
     deep_target: Path, head: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from outrider.export import head as exporting
+    from outrider.export.heads import taps as exporting
 
     checkpoint = save_head(tmp_path / "head", head, eagle_config={"eagle_aux_hidden_state_layer_ids": [1, 3, 5]})
     tried: list[tuple[int, ...]] = []
@@ -204,7 +207,7 @@ def test_a_head_of_another_target_is_refused(target: Path, head_checkpoint: Path
     other = save(tmp_path / "other", wider, make_tokenizer())
     with pytest.raises(UnsupportedModel, match=r"head for a model with 128 numbers in a hidden state, and .* has 256"):
         export_pair(other, head_checkpoint, tmp_path / "pair")
-    with pytest.raises(UnsupportedModel, match=r"wants hidden states of layer 2, and .* has 2"):
+    with pytest.raises(UnsupportedModel, match=r"wants hidden states of layer 4, and .* has 2"):
         export_pair(target, head_checkpoint, tmp_path / "pair")
     assert not (tmp_path / "pair").exists()
 

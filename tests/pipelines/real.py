@@ -10,7 +10,8 @@ from pathlib import Path
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
 from outrider.pipelines.engine.request import Request
-from outrider.pipelines.model.eagle3_model import Eagle3Model, tapped_layers
+from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
+from outrider.pipelines.model.heads.head_model import HeadModel
 from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.model.pair import Pair, context_length, num_layers
@@ -38,7 +39,7 @@ NUM_BLOCKS = 320
 class Models:
     target: PagedModel
     draft: PagedModel
-    head: Eagle3Model
+    head: HeadModel
     draft_context: int
     tokenizer: Tokenizer
     grammars: Grammars
@@ -52,7 +53,7 @@ class Models:
         target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True, taps=taps)
         properties = _draft_properties(target.precision, {})
         draft = PagedModel(pair.draft, NUM_BLOCKS, properties, exact=False)
-        head = Eagle3Model(pair.head, pair.target, NUM_BLOCKS, properties)
+        head = open_head(pair.head, pair.target, NUM_BLOCKS, properties)
         tokenizer = Tokenizer(pair.target)
         return cls(target, draft, head, context_length(pair.draft), tokenizer, Grammars(tokenizer))
 

@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
 from ...engine.sampling import Logits
-from ...model.eagle3_model import Eagle3Model, HeadWindow, States
+from ...model.heads.head_model import HeadModel, HeadWindow, States
 from .base import Proposal, Score, Wanted, one_by_one
 from .scoring import score, scores
-
-REACH = 128  # tokens of a text that the head reads to begin with, at most; with 512 it was right as often
 
 # Initial weights, bias first; those of a draft model.
 PRIORS = {"head": (0.7, 1.8, 0.0), "head sampled": (0.4, 0.4, 0.0)}
@@ -73,19 +71,19 @@ class Head:
     again once the target's states are known. So each token of a draft takes a pass, whoever proposed it.
 
     It samples with the target's settings and noise, as a draft model does (see `DraftModel`). Of a long text it reads
-    the last `reach` tokens, and begins anew with them when it has read twice as many. It proposes nothing where the
-    states of the last tokens are missing, as behind a prompt whose blocks were all taken over, where its cache is full,
-    and where the answer's structure allows none of the tokens that it knows.
+    the last `model.reach` tokens, and begins anew with them when it has read twice as many. It proposes nothing where
+    the states of the last tokens are missing, as behind a prompt whose blocks were all taken over, where its cache is
+    full, and where the answer's structure allows none of the tokens that it knows.
     """
 
     name = "head"
     reads_ahead = False
 
-    def __init__(self, model: Eagle3Model, pool: BlockPool, vocabulary_size: int, reach: int = REACH) -> None:
+    def __init__(self, model: HeadModel, pool: BlockPool, vocabulary_size: int) -> None:
         self._model = model
         self._pool = pool
         self._vocabulary_size = vocabulary_size  # of the target
-        self._reach = reach
+        self._reach = model.reach
         self._progress: dict[Request, _Progress] = {}
 
     def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
@@ -206,7 +204,7 @@ def _next_window(request: Request, ahead: Sequence[int], progress: _Progress) ->
         tokens, states = request.tokens[progress.next + 1 :], progress.between(progress.next, last)
         return HeadWindow(tokens, progress.num_read, progress.table.blocks, states)
     place = progress.num_read + len(progress.ahead)
-    return HeadWindow([ahead[len(progress.ahead)]], place, progress.table.blocks, progress.own[-1])
+    return HeadWindow([ahead[len(progress.ahead)]], place, progress.table.blocks, progress.own[-1], is_own=True)
 
 
 def _num_same(left: Sequence[int], right: Sequence[int]) -> int:

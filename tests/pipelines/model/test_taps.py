@@ -16,7 +16,7 @@ from outrider.pipelines.model.taps import HIDDEN_STATES, add_taps, residual_stre
 from outrider.pipelines.model.target import Rows, Window
 
 NUM_LAYERS, WIDTH = 6, 256  # of the embedded target
-TAPS = (1, 2, 4)
+TAPS = (1, 2, 4, NUM_LAYERS)  # the last is what the projection reads
 ROWS = Rows(2, 64, 2)
 
 
@@ -81,9 +81,18 @@ def test_every_layer_adds_twice_to_the_residual_stream(embedded_pair):
     assert all(f"layers.{layer}/" in name for layer, name in enumerate(names))
 
 
+def test_what_the_projection_reads_is_the_last_layers_output_normed(embedded_pair):
+    model = loaded(embedded_pair, (NUM_LAYERS - 1, NUM_LAYERS), exact=False)
+    rng = random.Random(2)
+    model.forward([Window([rng.randrange(4096) for _ in range(20)], 0, [0])])
+    last, projected = np.split(model.hidden_states()[0].astype(np.float64), 2, axis=1)
+    scale = projected * np.sqrt((last**2).mean(1, keepdims=True)) / last  # the norm's weights, of each row
+    assert np.allclose(scale, np.median(scale, axis=0), rtol=1e-2, atol=1e-2)
+
+
 def test_layers_that_there_are_not_are_refused(embedded_pair):
-    with pytest.raises(UnsupportedModel, match=r"hidden states of layer 6, and .* has 6: the head was made for"):
-        loaded(embedded_pair, (1, 2, 6))
+    with pytest.raises(UnsupportedModel, match=r"hidden states of layer 7, and .* has 6: the head was made for"):
+        loaded(embedded_pair, (1, 2, 7))
 
 
 def test_a_model_without_a_residual_stream_of_two_sums_a_layer_is_refused():

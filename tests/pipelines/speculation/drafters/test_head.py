@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.sampling import choose_token
-from outrider.pipelines.model.eagle3_model import HeadWindow
+from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.speculation.drafters.head import Head
 
 from ...fakes import BLOCK_SIZE, VOCABULARY, new_request
@@ -39,11 +39,12 @@ def row_of(rows: Sequence[tuple[list[float], int]]) -> tuple[np.ndarray, list[fl
 
 
 class FakeHead:
-    """Takes the place of Eagle3Model. Rows are read back from the slots of the cache."""
+    """Takes the place of a head's model. Rows are read back from the slots of the cache."""
 
     vocabulary = KNOWN
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, reach: int = REACH) -> None:
+        self.reach = reach
         self.slots: dict[int, tuple[list[float], int]] = {}
         self.windows: list[HeadWindow] = []
         self._num_blocks = num_blocks
@@ -100,7 +101,7 @@ def test_a_head_proposes_what_it_would_with_an_empty_cache(data):
     """Through acceptances, rejections, passes without a draft, prompts taken over, requests that come and go."""
     token = st.integers(0, VOCABULARY - 1)
     pool = BlockPool(32, BLOCK_SIZE)
-    head = Head(FakeHead(32), pool, VOCABULARY, REACH)
+    head = Head(FakeHead(32), pool, VOCABULARY)
     live: list[Reader] = []
     for _ in range(data.draw(st.integers(1, 12))):
         if not live or data.draw(st.booleans()):
@@ -134,7 +135,7 @@ def test_a_head_proposes_what_it_would_with_an_empty_cache(data):
 
 
 def ready(num_tokens: int, num_blocks: int = 32, reach: int = REACH, **options):
-    head = Head(FakeHead(num_blocks), BlockPool(num_blocks, BLOCK_SIZE), VOCABULARY, reach)
+    head = Head(FakeHead(num_blocks, reach), BlockPool(num_blocks, BLOCK_SIZE), VOCABULARY)
     request = new_request([i % VOCABULARY for i in range(num_tokens)], 100, **options)
     reader = Reader(head, request, 0)
     reader.catch_up()

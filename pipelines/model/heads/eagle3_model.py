@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,35 +12,18 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
-from ..errors import InvalidOption, UnsupportedModel, reason_of
-from .paged_model import PROPERTIES, read_model
-from .paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
-from .processor import limited_properties
-from .row_selection import gather_wanted_rows, gathered, index_inputs
-from .taps import HIDDEN_STATES, residual_streams
-from .target import Window
+from ...errors import InvalidOption, UnsupportedModel, reason_of
+from ..paged_model import PROPERTIES, read_model
+from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
+from ..processor import limited_properties
+from ..row_selection import gather_wanted_rows, gathered, index_inputs
+from ..taps import HIDDEN_STATES, residual_streams
+from ..target import Window
+from .embedding import share_embedding
+from .head_model import HeadWindow, States
 
-EAGLE3 = "eagle3_mode"  # in the runtime information of such a model, as optimum-intel writes it
-LAYERS = "hidden_layers_list"  # there as well, as OpenVINO GenAI reads it
 OWN_STATES, ORDER = "own_states", "order"
-States = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadWindow:
-    """One sequence's new rows in a pass of a head. The row at a position knows the target's text up to the token behind
-    it, and predicts the one after that.
-
-    tokens: for each row, the token behind its position.
-    start: the place of the first row in the head's cache, whose blocks are `blocks`.
-    states: the target's hidden states at these positions, float32 [rows, taps * width]; or, for a single row, the
-        head's own of the row before, float32 [1, width].
-    """
-
-    tokens: Sequence[int]
-    start: int
-    blocks: Sequence[int]
-    states: States
+REACH = 128  # with 512 tokens it was right as often
 
 
 class Eagle3Model:
@@ -50,7 +32,6 @@ class Eagle3Model:
 
     The projection of the target's hidden states is computed for the rows that come from the target only.
 
-    vocabulary: the token ids that the head predicts, int64 [size]: it may know the commonest ones only.
     width: of its own hidden states; tap_width: of the target's.
 
     Raises BrokenPair if an IR cannot be read, UnsupportedModel if it is no such head or was made for a target of
@@ -62,13 +43,12 @@ class Eagle3Model:
     ) -> None:
         core = ov.Core()
         model = read_model(core, folder)
-        if not is_eagle3(model):
-            raise UnsupportedModel(f"{folder} is not an EAGLE-3 head: export it with `outrider export --draft`.")
+        self.reach = REACH
         self.vocabulary = _take_vocabulary(model)
         try:
             paged_attention_transformation(model)
             self.tap_width, self.width = _take_own_states(model)
-            _share_embedding(model, read_model(core, target), self.width, folder)
+            share_embedding(model, read_model(core, target), self.width, folder)
             _give_states(model, gather_wanted_rows(model, folder))
         except (RuntimeError, StopIteration) as error:
             raise UnsupportedModel(
@@ -88,19 +68,17 @@ class Eagle3Model:
         return self._request.cache_bytes
 
     def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
-        """Run all windows in one pass; logits float32 [windows, vocabulary] and hidden states float32 [windows, width]
-        behind the last row of each, in memory that the next pass overwrites."""
         plain = [Window(w.tokens, w.start, w.blocks) for w in windows]
         lengths = [len(w.tokens) for w in windows]
         paged, context = pass_inputs(plain, lengths, BLOCK_SIZE, self._request.spare_block)
-        theirs = [w.states for w in windows if w.states.shape[1] == self.tap_width]
-        own = [w.states for w in windows if w.states.shape[1] != self.tap_width]
+        theirs = [w.states for w in windows if not w.is_own]
+        own = [w.states for w in windows if w.is_own]
         places = {True: sum(map(len, theirs)), False: 0}  # of the own states behind the target's
         order: list[int] = []
         for window in windows:
-            is_own = window.states.shape[1] != self.tap_width
-            order += range(places[is_own], places[is_own] + len(window.states))
-            places[is_own] += len(window.states)
+            place = places[window.is_own]
+            order += range(place, place + len(window.states))
+            places[window.is_own] += len(window.states)
         inputs: dict[str, Any] = {
             **paged,
             "max_context_len": context,
@@ -112,38 +90,12 @@ class Eagle3Model:
         return logits.reshape(len(windows), -1), states.reshape(len(windows), -1)
 
     def occupy(self, blocks: Sequence[int]) -> None:
-        """Fill blocks with anything, so that passes over them take a realistic time."""
         self._request.occupy(blocks)
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it: of one row that
-        continues from the head's own states, or of several that come from the target."""
-        states = np.zeros((rows, self.width if rows == 1 else self.tap_width), np.float32)
-        return self.forward([HeadWindow([0] * rows, context, blocks, states)])
-
-
-def is_eagle3(model: ov.Model) -> bool:
-    return bool(model.has_rt_info([EAGLE3]) and model.get_rt_info([EAGLE3]).astype(str) == "True")
-
-
-def tapped_layers(folder: Path, num_layers: int) -> tuple[int, ...]:
-    """The layers of a target, counted from 0, whose outputs the head in `folder` reads. A head that does not say reads
-    those that OpenVINO GenAI takes by default. Raises BrokenPair."""
-    model = read_model(ov.Core(), folder)
-    if not model.has_rt_info([LAYERS]):
-        return 2, num_layers // 2, num_layers - 3
-    return tuple(int(layer) for layer in model.get_rt_info([LAYERS]).astype(str).replace(",", " ").split())
-
-
-def without_embedding(model: ov.Model) -> None:
-    """Make the head's own embedding, which is not used (see `Eagle3Model`), a single row. OpenVINO GenAI puts the
-    target's in the place of one of this name."""
-    node = _embedding(model)
-    width = node.get_output_partial_shape(0)[-1].get_length()
-    row = ops.constant(np.zeros((1, width), np.float32))
-    row.set_friendly_name("self.model.embed_tokens.weight")
-    node.input(0).replace_source_output(row.output(0))
-    model.validate_nodes_and_infer_types()
+        is_own = rows == 1
+        states = np.zeros((rows, self.width if is_own else self.tap_width), np.float32)
+        return self.forward([HeadWindow([0] * rows, context, blocks, states, is_own)])
 
 
 def _take_vocabulary(model: ov.Model) -> NDArray[np.int64]:
@@ -174,34 +126,6 @@ def _take_own_states(model: ov.Model) -> tuple[int, int]:
     theirs.set_partial_shape(ov.PartialShape([-1, tap_width]))
     model.validate_nodes_and_infer_types()
     return tap_width, width
-
-
-def _share_embedding(model: ov.Model, target: ov.Model, width: int, folder: Path) -> None:
-    """Look tokens up in the target's embedding in place of the head's, which is a copy of it or was never trained."""
-    own, theirs = _embedding(model), _embedding(target)
-    found = theirs.get_output_partial_shape(0)[-1].get_length()
-    if found != own.get_output_partial_shape(0)[-1].get_length():
-        raise UnsupportedModel(
-            f"{folder} is a head of a target whose hidden states have {width} numbers, and this target's have {found}: "
-            "the head was made for another model."
-        )
-    readers = list(own.output(0).get_target_inputs())
-    theirs.input(1).replace_source_output(own.input_value(1))
-    for reader in readers:
-        reader.replace_source_output(theirs.output(0))
-    model.validate_nodes_and_infer_types()
-
-
-def _embedding(model: ov.Model) -> ov.Node:
-    """The node that looks up the tokens' embeddings."""
-    return next(node for node in model.get_ordered_ops() if node.get_type_name() == "Gather" and _reads_tokens(node))
-
-
-def _reads_tokens(gather: ov.Node) -> bool:
-    node = gather.input_value(1).get_node()
-    while node.get_type_name() in ("Convert", "Unsqueeze"):
-        node = node.input_value(0).get_node()
-    return node.get_type_name() == "Parameter" and "input_ids" in node.output(0).get_names()
 
 
 def _give_states(model: ov.Model, rows: Any) -> None:

@@ -1,0 +1,1 @@
+"""Converts heads: models that draft from the hidden states of their target."""

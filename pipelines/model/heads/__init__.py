@@ -1,0 +1,1 @@
+"""Heads: models that draft from the hidden states of their target."""

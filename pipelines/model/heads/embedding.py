@@ -1,0 +1,50 @@
+"""The token embedding of a head, which is its target's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+from openvino import opset15 as ops
+
+from ...errors import UnsupportedModel
+
+
+def share_embedding(model: ov.Model, target: ov.Model, width: int, folder: Path) -> None:
+    """Look tokens up in the target's embedding in place of the head's, which is a copy of it or was never trained."""
+    own, theirs = embedding(model), embedding(target)
+    found = theirs.get_output_partial_shape(0)[-1].get_length()
+    if found != own.get_output_partial_shape(0)[-1].get_length():
+        raise UnsupportedModel(
+            f"{folder} is a head of a target whose hidden states have {width} numbers, and this target's have {found}: "
+            "the head was made for another model."
+        )
+    readers = list(own.output(0).get_target_inputs())
+    theirs.input(1).replace_source_output(own.input_value(1))
+    for reader in readers:
+        reader.replace_source_output(theirs.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+def without_embedding(model: ov.Model) -> None:
+    """Make the head's own embedding, which is not used (see `Eagle3Model`), a single row. OpenVINO GenAI puts the
+    target's in the place of one of this name."""
+    node = embedding(model)
+    width = node.get_output_partial_shape(0)[-1].get_length()
+    row = ops.constant(np.zeros((1, width), np.float32))
+    row.set_friendly_name("self.model.embed_tokens.weight")
+    node.input(0).replace_source_output(row.output(0))
+    model.validate_nodes_and_infer_types()
+
+
+def embedding(model: ov.Model) -> ov.Node:
+    """The node that looks up the tokens' embeddings."""
+    return next(node for node in model.get_ordered_ops() if node.get_type_name() == "Gather" and _reads_tokens(node))
+
+
+def _reads_tokens(gather: ov.Node) -> bool:
+    node = gather.input_value(1).get_node()
+    while node.get_type_name() in ("Convert", "Unsqueeze"):
+        node = node.input_value(0).get_node()
+    return node.get_type_name() == "Parameter" and "input_ids" in node.output(0).get_names()

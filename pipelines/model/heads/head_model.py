@@ -1,0 +1,62 @@
+"""HeadModel: what the drafter needs of a head's model, and what it feeds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+States: TypeAlias = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadWindow:
+    """One sequence's new rows in a pass of a head. The row at a position knows the target's text up to the token behind
+    it, and predicts the one after that.
+
+    tokens: for each row, the token behind its position.
+    start: the place of the first row in the head's cache, whose blocks are `blocks`.
+    states: the target's hidden states at these positions, float32 [rows, taps * width]; or, for a single row, the
+        head's own of the row before, float32 [1, width].
+    is_own: whether they are the head's own.
+    """
+
+    tokens: Sequence[int]
+    start: int
+    blocks: Sequence[int]
+    states: States
+    is_own: bool = False
+
+
+class HeadModel(Protocol):
+    """Drafts token by token: first from the target's hidden states, then from what it puts out itself.
+
+    vocabulary: the token ids that the head predicts, int64 [size]: it may know the commonest ones only.
+    reach: tokens of a text that are worth reading to begin with.
+    weight_bytes, cache_bytes: its size in memory.
+    """
+
+    vocabulary: NDArray[np.int64]
+    reach: int
+    weight_bytes: int
+
+    @property
+    def cache_bytes(self) -> int: ...
+
+    def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
+        """Run all windows in one pass; logits float32 [windows, vocabulary] and the head's own states float32 [windows,
+        width] behind the last row of each, in memory that the next pass overwrites. What own states hold is the head's
+        affair: they are fed back to it with the next token."""
+        ...
+
+    def occupy(self, blocks: Sequence[int]) -> None:
+        """Fill blocks with anything, so that passes over them take a realistic time."""
+        ...
+
+    def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
+        """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it: of one row that
+        continues from the head's own states, or of several that come from the target."""
+        ...
