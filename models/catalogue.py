@@ -1,4 +1,4 @@
-"""The catalogue: matching targets and drafts on the Hugging Face hub."""
+"""The catalogue: matching targets, drafts and heads on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -109,11 +109,35 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Head:
+    """A head on the hub, which drafts from the hidden states of its target. Both are checkpoints, to be exported.
+
+    kind: such as "eagle3".
+    confirmed: a page that names the repository and its licence.
+    """
+
+    __pydantic_config__ = _STRICT
+
+    repository: str
+    target: str
+    kind: str
+    licence: str
+    confirmed: str
+
+    @property
+    def command(self) -> str:
+        """How a pair is made of both."""
+        out = self.target.split("/")[-1].lower()
+        return f"outrider export --target {self.target} --head {self.repository} --out {out}"
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All entries, and a note about them."""
+    """All entries, a note about them, and heads to export."""
 
     note: str
     entries: tuple[Entry, ...]
+    heads: tuple[Head, ...]
 
     @classmethod
     def shipped(cls) -> Catalogue:
@@ -128,7 +152,7 @@ class Catalogue:
             entries = tuple(pair.entry(listed.models) for pair in listed.pairs)
         except (OSError, ValidationError, KeyError) as error:
             raise BadCatalogue(f"{path} cannot be read ({error!r}): reinstall Outrider.") from error
-        return cls(listed.note, entries)
+        return cls(listed.note, entries, listed.heads)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -171,3 +195,4 @@ class _Listed:
     note: str
     models: dict[str, Model]
     pairs: tuple[_ListedPair, ...]
+    heads: tuple[Head, ...]

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +36,7 @@ app = typer.Typer(
 def list_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """List the pairs of the catalogue and the pulled pairs."""
+    """List the pairs and heads of the catalogue, and the pulled pairs."""
     keep_private()
     from rich.console import Console
 
@@ -52,7 +53,10 @@ def list_command(
     for pair in pulled.values():
         if pair.problem:
             console.print(f"{pair.name} cannot be used: {pair.problem}", markup=False, highlight=False)
-    console.print(f"{catalogue.note}\nPulled pairs are in {folder}.", markup=False, highlight=False)
+    console.print(f"{catalogue.note}\nPulled pairs are in {folder}.\n", markup=False, highlight=False)
+    console.print("Heads, which draft from their target's hidden states. A pair is made of both:\n", highlight=False)
+    for head in catalogue.heads:
+        console.print(f"{head.command}\n    {head.kind}, {head.licence}", markup=False, highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -172,6 +176,7 @@ def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> di
             *({**entry.as_dict(), **state(entry.name)} for entry in catalogue.entries),
             *({"name": name, **state(name)} for name in others),
         ],
+        "heads": [{**asdict(head), "command": head.command} for head in catalogue.heads],
     }
 
 

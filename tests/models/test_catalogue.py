@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.models.catalogue import CACHE_TOKENS, SHIPPED, Catalogue, Model
+from outrider.models.catalogue import CACHE_TOKENS, SHIPPED, Catalogue, Head, Model
 from outrider.models.errors import BadCatalogue, UnknownName
 from outrider.pipelines.speculation import runtime
 
@@ -28,6 +28,30 @@ def test_every_entry_is_whole() -> None:
 def test_every_model_belongs_to_a_pair() -> None:
     used = {model.repository for entry in Catalogue.shipped().entries for model in entry.models}
     assert used == {model["repository"] for model in json.loads(SHIPPED.read_text())["models"].values()}
+
+
+def test_every_head_names_its_target_its_licence_and_the_page_where_both_were_read() -> None:
+    from outrider.export.checkpoint import HEADS
+
+    heads = Catalogue.shipped().heads
+    assert heads
+    for head in heads:
+        assert all(re.fullmatch(r"[\w-]+/[\w.-]+", name) for name in (head.repository, head.target))
+        assert head.kind in HEADS.values()
+        assert head.licence not in ("", "other", "unknown")
+        assert head.repository in head.confirmed
+        assert head.confirmed.startswith("https://")
+
+
+def test_the_command_of_a_head_is_one_of_export() -> None:
+    from typer.testing import CliRunner
+
+    from outrider.app.cli.main import app
+
+    command = Head("o/head", "o/Target", "eagle3", "mit", "https://a/page").command
+    assert command == "outrider export --target o/Target --head o/head --out target"
+    result = CliRunner().invoke(app, [*command.split()[1:], "--help"])
+    assert result.exit_code == 0, result.output
 
 
 def test_the_cache_is_the_one_that_the_pipeline_takes() -> None:
@@ -68,8 +92,9 @@ def test_an_entry_may_name_a_commit_and_nothing_that_moves(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "content",
-    ["", "[]", "{}", '{"note": "", "models": {"a": {"repository": 1}}, "pairs": []}',
-     '{"note": "", "models": {}, "pairs": [{"name": "a", "about": "", "target": "b", "draft": null, "devices": []}]}'],
+    ["", "[]", "{}", '{"note": "", "models": {"a": {"repository": 1}}, "pairs": [], "heads": []}',
+     '{"note": "", "models": {}, "pairs": [{"name": "a", "about": "", "target": "b", "draft": null, "devices": []}]}',
+     '{"note": "", "models": {}, "pairs": [], "heads": [{"repository": "a/b"}]}'],
 )  # fmt: skip
 def test_a_damaged_catalogue_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "catalogue.json"

@@ -121,12 +121,13 @@ def test_stops_inside_a_draft(models: Models, seed):
         asked.append(replace(question, config=question.config.updated({"stop_token_ids": {rng.choice(answer)}})))
     plain = [models.served().one(question) for question in asked]
     assert {request.finish_reason for request in plain} >= {"stop"}
+    written = [models.slowly(question).text for question in asked if question.config.stop_strings]
     for mode in MODES[1:]:
         served = models.served()
         stopped = served.all(asked, [mode] * len(asked))
         same(stopped, plain, asked, mode)
         texts = ["".join(span.text for span in s.text.take(final=True)) for s in stopped if s.text]
-        assert texts == [models.slowly(question).text for question in asked if question.config.stop_strings]
+        assert texts == written
         served.assert_nothing_leaked()
 
 
