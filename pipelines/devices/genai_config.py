@@ -34,6 +34,11 @@ def check_with_genai(config: GenerationConfig, device: str, modes: Sequence[str]
             f"mode={config.mode!r} is not possible on {device}, where OpenVINO GenAI decodes and the pair was loaded "
             f"for {modes[0]!r}: leave it out, or load the pair with {remedy}."
         )
+    if config.lossy:
+        raise InvalidOption(
+            f"acceptance={config.acceptance!r} is not possible on {device}, where OpenVINO GenAI decodes and decides "
+            f"what is accepted: leave it out, or load the pair with {own}."
+        )
     for name, reason in REFUSED.items():
         if value := getattr(config, name):
             raise InvalidOption(

@@ -96,9 +96,7 @@ class Request:
         """The token behind `tokens` and `kept` under a lossy acceptance rule, where one was proposed. Raises
         BrokenLogits."""
         logits, tokens = self.restricted(logits, kept), self.tokens + kept
-        return choose_beside(
-            proposed, drawn_from, logits, tokens, self.num_prompt_tokens, self.config, self.answer
-        )
+        return choose_beside(proposed, drawn_from, logits, tokens, self.num_prompt_tokens, self.config, self.answer)
 
     def extend(self, tokens: list[int], sources: list[str], rows: Iterable[Logits] = ()) -> None:
         """Take the next tokens of the answer, up to the one that ends it; `rows` are the logits that they come from."""

@@ -185,7 +185,8 @@ class DraftModelPolicy:
         Prepares the draft: empty where the model generates in its place; as long as the text drafters go on, and
         outside the batch, where the model scores it.
         """
-        gain, behind, length = self._gain(batch, rate, draft), self.model.num_behind(draft.request), len(draft.proposals)
+        gain, behind = self._gain(batch, rate, draft), self.model.num_behind(draft.request)
+        length = len(draft.proposals)
         rows_ms = batch.draft_ms(draft)
 
         def time_ms(use: str) -> float:

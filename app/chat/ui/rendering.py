@@ -148,8 +148,10 @@ def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
 
 
 def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
-    """The mode, the seed of a sampled answer, and the statistics, as phrases."""
+    """The mode, whether drafts could change the answer, the seed of a sampled one, and the statistics, as phrases."""
     figures = [words(f"mode_{turn.settings.mode}")]
+    if turn.settings.lossy:
+        figures.append(words("lossy", rule=words(f"acceptance_{turn.settings.acceptance}")))
     if turn.settings.temperature > 0:
         figures.append(words("seed", seed=turn.settings.seed))
     stats = turn.stats

@@ -37,8 +37,8 @@ def source_of(drafter: str, position: int, request: Request) -> str:
 
 
 class Drafter(Protocol):
-    """Proposes; never decides. Nothing it does can change the tokens of an answer, unless that was asked for with a lossy
-    acceptance rule."""
+    """Proposes; never decides. Nothing it does can change the tokens of an answer, unless that was asked for with a
+    lossy acceptance rule."""
 
     name: str
 

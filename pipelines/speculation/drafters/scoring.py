@@ -36,9 +36,7 @@ def score(name: str, request: Request, ahead: Sequence[int], there: int | None, 
     return Score(Proposal(own, name, Features(kind, features), drawn_from), odds_there)
 
 
-def _choice(
-    request: Request, tokens: Sequence[int], logits: Logits, is_drawn: bool
-) -> tuple[int, Distribution | None]:
+def _choice(request: Request, tokens: Sequence[int], logits: Logits, is_drawn: bool) -> tuple[int, Distribution | None]:
     """The drafter's token behind `tokens`, and the distribution that it was drawn from with noise of its own.
 
     It shares the target's noise, unless rejection sampling is to decide. For that it is drawn independently; or, where
