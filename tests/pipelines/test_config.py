@@ -223,5 +223,5 @@ def test_another_rule_drops_the_parameters_of_the_one_before():
     typical = GenerationConfig(acceptance="typical", typical_epsilon=0.2)
     assert typical.updated({"acceptance": "exact"}) == GenerationConfig()
     assert typical.updated({"acceptance": "typical"}) == typical
-    with pytest.raises(InvalidOption, match="typical_epsilon=0.3"):
+    with pytest.raises(InvalidOption, match=r"typical_epsilon=0\.3"):
         typical.updated({"acceptance": "exact", "typical_epsilon": 0.3})

@@ -122,8 +122,7 @@ class Settings:
             "rng_seed": int(self.seed),
             "max_new_tokens": int(self.max_new_tokens),
             "num_assistant_tokens": None if self.mode == "off" else int(self.draft_tokens) or None,
-            "acceptance": EXACT if self.mode == "off" else self.acceptance,
-        }
+        } | ({"acceptance": self.acceptance} if self.lossy else {})
 
 
 @cache

@@ -24,6 +24,7 @@ from .markdown import code_html, markdown_html, verbatim
 SOURCES = ("target", "prompt_lookup", "suffix", "earlier_turn", "reference", "draft_model", "head", "grammar")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model", "head": "head"}
 LEAST_TOLD_MS = 0.5  # less would be shown as 0 ms
+ACCEPTANCES = ("exact", "typical", "threshold", "rejection")
 MODES = ("auto", "off", "lookup", "suffix", "draft", "head", "chained")
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)

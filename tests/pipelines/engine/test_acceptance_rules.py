@@ -167,24 +167,20 @@ def test_the_noise_of_target_draft_and_acceptance_is_independent():
 
 
 # Rows that cost much, so that whether a drafted token pays depends on how likely it is.
-STEEP = CostModel((2, 8, 33), (10.0, 24.0, 90.0), (0.0, 0.0, 0.0), {"draft_model": DraftCost(0.3, 0.01)})
+STEEP = CostModel((2, 8, 33), (10.0, 17.0, 60.0), (0.0, 0.0, 0.0), {"draft_model": DraftCost(0.3, 0.01)})
 
 
 @pytest.mark.parametrize("length", [None, 2], ids=["planned", "fixed"])
 def test_answers_under_rejection_sampling_follow_the_targets_distribution(length):
-    draft = FakeModel(mixed_rule(RULE, random_rule(3), 0.6), 256)
+    draft = FakeModel(mixed_rule(RULE, random_rule(3), 0.4), 256)
     drafter = DraftModel(draft, BlockPool(256, BLOCK_SIZE), 1000)
     engine, _ = fake_engine(FakeModel(RULE, 256), {"draft": drafter}, cost=replace(STEEP))
     options = {"do_sample": True, "temperature": 1.5, "top_k": 4, "acceptance": "rejection"}
     config = GenerationConfig(mode="draft", **options)
     drawn = []
-    for first in range(0, 1600, 8):
-        group = [
-            new_request(PROMPT, 4, mode="draft", num_assistant_tokens=length, rng_seed=seed, **options)
-            for seed in range(first, first + 8)
-        ]
-        run(engine, *group)
-        drawn += group
+    for seed in range(1600):
+        drawn.append(new_request(PROMPT, 4, mode="draft", num_assistant_tokens=length, rng_seed=seed, **options))
+        run(engine, drawn[-1])
     prefix: list[int] = []
     for place in range(3):
         behind = [request for request in drawn if request.new_tokens[:place] == prefix]
@@ -194,6 +190,37 @@ def test_answers_under_rejection_sampling_follow_the_targets_distribution(length
         prefix.append(counts.most_common(1)[0][0])
     sources = Counter(source for request in drawn for source in request.sources[1:])
     assert sources["draft_model"] > 500 < sources["target"]
+
+
+class Noting(DraftModel):
+    """Notes what it generates."""
+
+    def generate(self, wanted):
+        self.generated += (proposals := super().generate(wanted))
+        return proposals
+
+
+def test_whatever_the_draft_model_drew_is_verified():
+    """Else those that were left out because of their tokens would be missing from the distribution."""
+    dropped, num_drawn = {"rejection": 0, "exact": 0}, 0
+    for rule in dropped:
+        model = FakeModel(mixed_rule(RULE, random_rule(3), 0.4), 256)
+        drafter = Noting(model, BlockPool(256, BLOCK_SIZE), 1000)
+        engine, _ = fake_engine(FakeModel(RULE, 256), {"draft": drafter}, cost=replace(STEEP))
+        for seed in range(100):
+            request = new_request(
+                PROMPT, 12, mode="draft", num_assistant_tokens=None, do_sample=True, rng_seed=seed, acceptance=rule
+            )
+            engine.add(request)
+            while not request.finished:
+                drafter.generated = []
+                engine.step()
+                dropped[rule] += len(drafter.generated) - len(request.trace[-1].drafted)
+                if rule == "rejection":
+                    num_drawn += len(drafter.generated)
+                    assert all(proposal.drawn_from is not None for proposal in drafter.generated)
+    assert dropped["rejection"] == 0 < dropped["exact"]
+    assert num_drawn > 100
 
 
 @pytest.mark.parametrize("rule", LOSSY)
@@ -242,7 +269,7 @@ def test_nothing_is_kept_that_penalties_truncation_and_stops_rule_out(rule):
             scores = reference.penalize(RULE([*PROMPT, *written[:place]]), PROMPT, written[:place], request.config)
             assert token in reference.survivors(scores, request.config)
         stops = [place for place, token in enumerate(written) if token in (0, 7)]
-        assert not stops or stops == [len(written) - 1] and len(written) > 5
+        assert not stops or (stops == [len(written) - 1] and len(written) > 5)
         assert pool.num_free == pool.num_blocks
 
 
