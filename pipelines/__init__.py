@@ -4,7 +4,7 @@ from .privacy import take_silence_for_no
 
 take_silence_for_no()  # before the lines below import openvino, which would report that to its makers
 
-from .config import AUTO, MODES, GenerationConfig
+from .config import ACCEPTANCES, AUTO, EXACT, MODES, GenerationConfig
 from .engine.logprobs import TokenLogprobs
 from .engine.trace import Statistics
 from .errors import (
@@ -30,7 +30,9 @@ from .structured.structured_output import StructuredOutputConfig
 from .text.tokenizer import Span, Tokenizer
 
 __all__ = [
+    "ACCEPTANCES",
     "AUTO",
+    "EXACT",
     "MODES",
     "BrokenLogits",
     "BrokenPair",

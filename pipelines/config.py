@@ -16,6 +16,9 @@ from .structured.structured_output import StructuredOutputConfig
 
 AUTO = "auto"
 MODES = ("off", "lookup", "suffix", "draft", "head", "chained", AUTO)
+EXACT, TYPICAL, THRESHOLD, REJECTION = "exact", "typical", "threshold", "rejection"
+ACCEPTANCES = (EXACT, TYPICAL, THRESHOLD, REJECTION)
+PARAMETERS = {"typical_epsilon": TYPICAL, "typical_delta": TYPICAL, "rollback_threshold": THRESHOLD}  # of which rule
 UNLIMITED = 2**64 - 1  # how openvino_genai spells "no limit" in an unsigned field
 ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_strings", "speculation": "mode"}
 
@@ -24,7 +27,7 @@ ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_str
 class GenerationConfig:
     """The options of one request. Raises InvalidOption if a value is out of range.
 
-    Drafting changes the speed and never the tokens:
+    Drafting changes the speed and never the tokens, unless `acceptance` says otherwise:
 
     mode: "off": plain decoding, without drafts. "lookup": the latest n-gram match in prompt and answer. "suffix": an
         index of prompt and answer, which also learns how the answer edits what it copies, and the reference folder if
@@ -32,6 +35,15 @@ class GenerationConfig:
         index, and the model or the head behind it. "auto": whichever of these pays most, of those that the pair has.
     num_assistant_tokens: tokens to draft for each pass; None for as many as pay.
     max_ngram_size: the longest n-gram of mode "lookup".
+    acceptance: the rule by which drafted tokens are kept (see `engine/acceptance_rules.py`). "exact": those that the
+        target writes itself; same seed, same text. The others are lossy, and are used only where they are named: the
+        text depends on what is drafted, so on the mode, on other requests and on measured times, unless the mode is
+        "lookup" and `num_assistant_tokens` is given. "typical" (Medusa) and "threshold" (BiLD) also keep tokens that
+        the target finds probable enough, so the distribution is another one. "rejection" (speculative sampling) keeps
+        the target's distribution, but not the text of a seed. In greedy decoding "typical" and "rejection" give the
+        text of "exact"; "threshold" does not. What the other options rule out is kept by none.
+    typical_epsilon, typical_delta: of "typical", 0.09 and 0.3 where they are None.
+    rollback_threshold: of "threshold", in nats, 2 where it is None.
 
     Decoding is greedy unless `do_sample` is set and the temperature is above 0. A limit of None means no limit.
 
@@ -68,6 +80,10 @@ class GenerationConfig:
     mode: str = AUTO
     num_assistant_tokens: int | None = None
     max_ngram_size: int = 3
+    acceptance: str = EXACT
+    typical_epsilon: float | None = None
+    typical_delta: float | None = None
+    rollback_threshold: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("stop_strings", "stop_token_ids", "eos_token_ids"):
@@ -90,6 +106,17 @@ class GenerationConfig:
                     f"min_new_tokens={self.min_new_tokens} is not possible with structured_output_config, which says "
                     "where an answer may end: leave it out, and ask for the length in the schema, regex or grammar."
                 )
+        if self.lossy and self.mode == "off":
+            raise InvalidOption(
+                f"acceptance={self.acceptance!r} has no effect with mode='off', which drafts nothing: leave it out, or "
+                "choose another mode."
+            )
+        for name, rule in PARAMETERS.items():
+            if self.acceptance != rule and (value := getattr(self, name)) is not None:
+                raise InvalidOption(
+                    f"{name}={value!r} has no effect with acceptance={self.acceptance!r}: leave it out, or set "
+                    f"acceptance={rule!r}."
+                )
         if self.num_return_sequences > 1 and self.greedy:
             raise InvalidOption(
                 f"num_return_sequences={self.num_return_sequences} would return the same greedy answer "
@@ -99,6 +126,11 @@ class GenerationConfig:
     @property
     def greedy(self) -> bool:
         return not self.do_sample or self.temperature == 0.0
+
+    @property
+    def lossy(self) -> bool:
+        """Whether drafts may change the answer."""
+        return self.acceptance != EXACT
 
     @property
     def penalizes(self) -> bool:
@@ -114,7 +146,8 @@ class GenerationConfig:
     def updated(self, options: Mapping[str, Any]) -> GenerationConfig:
         """This configuration with some options changed. Raises UnknownOption and InvalidOption.
 
-        A `max_new_tokens` given alone lowers this configuration's `min_new_tokens` if that is higher.
+        A `max_new_tokens` given alone lowers this configuration's `min_new_tokens` if that is higher, and an
+        `acceptance` drops the parameters of other rules.
         """
         for name in options:
             if name not in _NAMES:
@@ -124,6 +157,9 @@ class GenerationConfig:
         limit = options.get("max_new_tokens")
         if isinstance(limit, int) and "min_new_tokens" not in options:
             options = {**options, "min_new_tokens": min(self.min_new_tokens, limit)}
+        if "acceptance" in options:
+            others = (name for name, rule in PARAMETERS.items() if rule != options["acceptance"])
+            options = {**dict.fromkeys(others), **options}
         return replace(self, **options)
 
     @classmethod
@@ -247,4 +283,8 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a whole number from 1 to 32, None for as many as pay, or mode='off' for no drafting",
     ),
     "max_ngram_size": (_whole(1, 32), "a whole number from 1 to 32"),
+    "acceptance": (lambda value: value in ACCEPTANCES, "one of " + ", ".join(map(repr, ACCEPTANCES))),
+    "typical_epsilon": (_optional(_number(lambda v: 0 < v <= 1)), "a number above 0, at most 1, or None"),
+    "typical_delta": (_optional(_number(lambda v: 0 < v <= 1)), "a number above 0, at most 1, or None"),
+    "rollback_threshold": (_optional(_number(lambda v: 0 <= v < float("inf"))), "a number from 0 up, or None"),
 }

@@ -13,7 +13,7 @@ import openvino_genai
 from .config import AUTO, GenerationConfig
 from .devices.devices import CPU, NPU, OUTRIDER, check_device, engine_of
 from .devices.fallback import Fallback
-from .devices.genai_config import check_with_genai
+from .devices.genai_config import check_acceptance, check_with_genai
 from .devices.genai_engine import GenaiEngine
 from .devices.genai_loading import GenaiLoading
 from .devices.spare import Spare
@@ -282,6 +282,8 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
+        if self._speculation is None:
+            check_acceptance(chosen, self.device)  # before the lack of drafters is given as the reason
         if chosen.mode == AUTO and AUTO not in self.modes:  # there are no drafters
             chosen = chosen.updated({"mode": "off"})
         if self._speculation is None:

@@ -40,6 +40,11 @@ class Generation:
     trace: tuple[PassRecord, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()
 
+    @property
+    def lossy(self) -> bool:
+        """Whether drafts may have changed the answer, which then was asked for with `acceptance`."""
+        return self.stats.lossy
+
 
 class _Answers:
     """What all results of `generate` have in common."""

@@ -15,11 +15,11 @@ from rich.progress import Progress
 
 from outrider.export.command import plain_app
 from outrider.models.pulled import find_pair
-from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
+from outrider.pipelines import EXACT, InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
 from outrider.pipelines.speculation.cost import CostModel
 
-from ..cli.options import Device, DraftDevice, Engine, Exact, Property
+from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Property
 from ..load_options import LoadOptions, properties_of
 from .about import describe
 from .best import best_shares
@@ -53,6 +53,7 @@ def bench_command(
     mode: Annotated[list[str] | None, typer.Option(help="Run only this and plain decoding; can be repeated.")] = None,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens per answer.", min=2)] = 128,
     seed: Annotated[int | None, typer.Option(help="Seed for the order of the modes.", show_default="random")] = None,
+    acceptance: Acceptance = "exact",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     html: Annotated[Path | None, typer.Option(help="Write a report with plots to this HTML file.")] = None,
     exact: Exact = None,
@@ -63,7 +64,8 @@ def bench_command(
 ) -> None:
     """Benchmark every mode of a pair against plain decoding, and check that all generate the same tokens.
 
-    The exit code is 1 if they do not, although exactness is guaranteed on this machine.
+    The exit code is 1 if they do not, although exactness is guaranteed on this machine. With a lossy --acceptance, the
+    modes that draft are labelled lossy, and their texts are not compared.
     """
     keep_private()
     _check_page(html)
@@ -80,7 +82,8 @@ def bench_command(
     modes = _modes(pipeline.modes, mode)
     with messages.status("Warming up and measuring what passes cost"):
         pipeline.warm_up()
-    report = run(pipeline, tasks, modes, max_new_tokens, random.randrange(2**31) if seed is None else seed, messages)
+    seed = random.randrange(2**31) if seed is None else seed
+    report = run(pipeline, tasks, modes, max_new_tokens, seed, messages, acceptance)
     if html is not None:
         from .html_report import page
 
@@ -102,6 +105,7 @@ def run(
     max_new_tokens: int,
     seed: int,
     messages: Console,
+    acceptance: str = EXACT,
 ) -> Report:
     """Measure, and compute the best possible schedules afterwards, so that nothing disturbs the measurement."""
     results: list[tuple[Run, ...]] = []
@@ -113,13 +117,15 @@ def run(
             progress.update(bar, description=text)
             progress.advance(bar)
 
-        results.extend(measure(pipeline, speculation.forget_prompts, tasks, modes, max_new_tokens, seed, announce))
+        forget = speculation.forget_prompts
+        results.extend(measure(pipeline, forget, tasks, modes, max_new_tokens, seed, announce, acceptance))
         progress.update(bar, description="finding the best possible schedules")
         notes, shares = _best(pipeline, results)
     return Report(
         about=describe(pipeline.pair),
         seed=seed,
         exact=pipeline.exact,
+        acceptance=acceptance,
         entries=tuple(entries(results, shares)),
         samples=tuple(samples(results, modes[-1])),
         pass_ms=cost_curve(speculation.cost),

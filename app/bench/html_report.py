@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
+from outrider.pipelines import EXACT
+
 from . import plots
 from .about import in_words
 from .labels import LABELS
@@ -47,6 +49,8 @@ def _warnings(report: Report) -> Iterable[str]:
                 f'<p class="wrong">Different text: {escape(entry.family)}, mode {escape(entry.mode)}, '
                 f"{entry.differing} of {entry.num_prompts} prompts.</p>"
             )
+    if report.acceptance != EXACT:
+        yield f'<p class="wrong">Lossy: with acceptance {escape(report.acceptance)}, drafts may change the text.</p>'
     yield from (f"<p>{escape(note)}</p>" for note in report.notes)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from outrider.pipelines import Generation
+from outrider.pipelines import EXACT, Generation
 
 from .figures import Figures
 from .task import Task
@@ -30,6 +30,16 @@ class Run:
     mode: str
     generations: tuple[Generation, ...]
     figures: Figures
+    acceptance: str = EXACT
+
+    @property
+    def lossy(self) -> bool:
+        """Whether drafts may have changed the answers."""
+        return self.acceptance != EXACT
+
+    @property
+    def label(self) -> str:
+        return f"{self.mode}, lossy ({self.acceptance})" if self.lossy else self.mode
 
     @property
     def token_ids(self) -> tuple[tuple[int, ...], ...]:
@@ -49,32 +59,36 @@ def measure(
     max_new_tokens: int,
     seed: int,
     announce: Callable[[str], None] = lambda text: None,
+    acceptance: str = EXACT,
 ) -> Iterator[tuple[Run, ...]]:
     """For each task its runs, one for each of `modes`, in the order of `modes`.
 
     `forget_prompts` empties the cache before each run, so that no mode finds the prompt read by the one before it.
+    `acceptance` is the rule of all modes that draft.
     """
     for number, task in enumerate(tasks):
         runs = {}
         for mode in in_turns(modes, seed, number):
             announce(f"{task.family}, {mode}")
             forget_prompts()
-            runs[mode] = _run(pipeline, task, mode, max_new_tokens)
+            runs[mode] = _run(pipeline, task, mode, max_new_tokens, EXACT if mode == PLAIN else acceptance)
         yield tuple(runs[mode] for mode in modes)
 
 
-def _run(pipeline: Pipeline, task: Task, mode: str, max_new_tokens: int) -> Run:
+def _run(pipeline: Pipeline, task: Task, mode: str, max_new_tokens: int, acceptance: str) -> Run:
     options = {"max_new_tokens": max_new_tokens, **task.options, "mode": mode}
+    if acceptance != EXACT:
+        options["acceptance"] = acceptance
     prompt = task.prompts[0]
     inputs = list(task.prompts) if task.is_batch else prompt if isinstance(prompt, str) else list(prompt)
     began = time.perf_counter()
     generations = pipeline.generate(inputs, **options).generations
     ended = time.perf_counter()
     traces = [generation.trace for generation in generations]
-    return Run(task, mode, tuple(generations), Figures.of(traces, began, ended))
+    return Run(task, mode, tuple(generations), Figures.of(traces, began, ended), acceptance)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """The modes whose token ids differ from plain decoding where they must not."""
+    """The modes whose token ids differ from plain decoding where they must not; lossy ones may."""
     plain = next(run for run in runs if run.mode == PLAIN)
-    return [run.mode for run in runs if run.token_ids != plain.token_ids]
+    return [run.mode for run in runs if not run.lossy and run.token_ids != plain.token_ids]

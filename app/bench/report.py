@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from outrider.pipelines import EXACT
 from outrider.pipelines.speculation.cost import CostModel
 
 from .figures import accepted_by_depth
@@ -19,7 +20,8 @@ class Entry:
 
     speedup: tokens per second by those of plain decoding on the same task.
     best_share: least possible time by the time taken, both by the cost model; for single requests only.
-    differing: tasks whose tokens were not those of plain decoding.
+    differing: tasks whose tokens were not those of plain decoding; not counted where lossy.
+    lossy: whether drafts may have changed the answers; `mode` then says so, too.
     """
 
     family: str
@@ -35,6 +37,7 @@ class Entry:
     best_share: Spread | None
     differing: int
     by_depth: Mapping[str, list[tuple[int, int]]]
+    lossy: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Report:
     """`about` is what `about.describe` tells; `exact` whether the device keeps the promise of the same tokens.
 
     pass_ms: (rows, milliseconds) of a pass over a short context, empty where nothing could be measured.
+    acceptance: the rule by which the modes that draft keep tokens.
     draft_ms: milliseconds in which a model that drafts generates a token, by the drafter's name.
     """
 
@@ -62,6 +66,7 @@ class Report:
     pass_ms: tuple[tuple[int, float], ...] = ()
     draft_ms: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
+    acceptance: str = EXACT
 
     @property
     def num_differing(self) -> int:
@@ -91,7 +96,7 @@ def entries(results: Sequence[Sequence[Run]], best_shares: Mapping[tuple[int, st
             rates = [f.tokens_per_s for f in figures]
             yield Entry(
                 family=family,
-                mode=mode,
+                mode=runs[0].label,
                 num_prompts=sum(len(run.task.prompts) for run in runs),
                 tokens_per_s=Spread.of(rates),
                 speedup=Spread.of_ratios(rates, [f.tokens_per_s for f in plain]),
@@ -103,6 +108,7 @@ def entries(results: Sequence[Sequence[Run]], best_shares: Mapping[tuple[int, st
                 best_share=Spread.of(best_shares.get((i, mode)) for i in numbers),
                 differing=sum(mode in wrong[i] for i in numbers),
                 by_depth=accepted_by_depth(g.trace for run in runs for g in run.generations),
+                lossy=runs[0].lossy,
             )
 
 
@@ -110,7 +116,7 @@ def samples(results: Sequence[Sequence[Run]], mode: str) -> Iterable[Sample]:
     """The first answer of each family in a mode."""
     for family in dict.fromkeys(runs[0].task.family for runs in results):
         run = _of(next(runs for runs in results if runs[0].task.family == family), mode)
-        yield Sample(family, mode, tuple((span.text, span.source) for span in run.generations[0].spans))
+        yield Sample(family, run.label, tuple((span.text, span.source) for span in run.generations[0].spans))
 
 
 def cost_curve(cost: CostModel | None) -> tuple[tuple[int, float], ...]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.table import Table
 
+from outrider.pipelines import EXACT
+
 from .about import in_words
 from .report import Entry, Report
 from .spread import Spread
@@ -35,6 +37,8 @@ def show(report: Report, console: Console) -> None:
                 )
         if not report.exact:
             console.print("Exactness is off here, so drafting may change the text: --exact asks for it.")
+    elif report.acceptance != EXACT:
+        console.print(f"Lossy: with acceptance {report.acceptance!r}, drafts may change the text.", style="yellow")
     else:
         console.print("Every mode gave the tokens of plain decoding.", style="green")
 
@@ -60,7 +64,7 @@ COLUMNS: tuple[Column, ...] = (
     ("kept\n%", lambda e: figure(e.acceptance, 0, 100)),
     ("outside\n%", lambda e: figure(e.outside, 1, 100)),
     ("of\nbest %", lambda e: figure(e.best_share, 0, 100)),
-    ("text", lambda e: "DIFFERS" if e.differing else "same"),
+    ("text", lambda e: "lossy" if e.lossy else "DIFFERS" if e.differing else "same"),
 )
 
 

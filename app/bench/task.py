@@ -62,8 +62,10 @@ def _task(place: str, line: str) -> Task:
     family, options = entry.get("family", "own"), entry.get("options", {})
     if not isinstance(family, str) or not isinstance(options, dict):
         raise BadPrompts(f'{place}: "family" must be a string and "options" an object.')
-    if {"mode", "num_return_sequences"} & options.keys():
-        raise BadPrompts(f"{place}: the benchmark chooses mode and num_return_sequences itself: leave them out.")
+    if {"mode", "num_return_sequences", "acceptance"} & options.keys():
+        raise BadPrompts(
+            f"{place}: the benchmark chooses mode, num_return_sequences and acceptance itself: leave them out."
+        )
     try:
         GenerationConfig().updated(options)
     except OutriderError as error:

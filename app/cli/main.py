@@ -18,6 +18,7 @@ from ..load_options import LoadOptions, properties_of
 from .models import app as models_app
 from .options import (
     LOCAL,
+    Acceptance,
     AllowedHost,
     Device,
     DraftDevice,
@@ -149,6 +150,7 @@ def generate(
     fallback: Fallback = None,
     openvino_property: Property = None,
     mode: Annotated[Mode, typer.Option(help="Drafting mode.")] = "auto",
+    acceptance: Acceptance = "exact",
     seed: Annotated[int, typer.Option(help="Seed for sampling.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 decodes greedily.", min=0.0)] = 0.0,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens to generate.", min=1)] = 512,
@@ -162,6 +164,7 @@ def generate(
     pipeline = load.load(pair or _embedded_pair())
     options: dict[str, Any] = {
         "mode": mode,
+        "acceptance": acceptance,
         "rng_seed": seed,
         "do_sample": temperature > 0,
         "temperature": temperature,
@@ -176,6 +179,7 @@ def generate(
             "token_ids": list(answer.token_ids),
             "finish_reason": answer.finish_reason,
             "stats": answer.stats.as_dict(),
+            "lossy": answer.lossy,
         }
         typer.echo(json.dumps(result))
         return

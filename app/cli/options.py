@@ -64,4 +64,11 @@ TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="A certificate 
 TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key, in PEM.")]
 
 LOCAL = "127.0.0.1"
+Acceptance = Annotated[
+    Literal["exact", "typical", "threshold", "rejection"],
+    typer.Option(
+        help="The rule by which drafted tokens are kept. All but exact are lossy: drafts can change the text."
+    ),
+]
+
 Mode = Literal["off", "lookup", "suffix", "draft", "head", "chained", "auto"]

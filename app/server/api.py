@@ -107,6 +107,7 @@ class Server:
             model=self.name,
             seed=options["rng_seed"],
             mode=options["mode"],
+            acceptance=options.get("acceptance", self.pipeline.get_generation_config().acceptance),
             num_prompts=num_prompts,
             answers_each=options["num_return_sequences"],
             tells_usage=asked.includes_usage,

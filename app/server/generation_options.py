@@ -10,7 +10,10 @@ from outrider.pipelines import AUTO, LLMPipeline
 from .errors import ApiError
 from .schema import GenerationRequest
 
-UNCHANGED = ("top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty")
+UNCHANGED = (
+    "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "acceptance",
+    "typical_epsilon", "typical_delta", "rollback_threshold",
+)  # fmt: skip
 SEEDS = 2**32  # bound of random seeds, which every device accepts
 TEMPERATURE = 1.0  # OpenAI's default, if neither the request nor the model sets one
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from pydantic import BaseModel
 
-from outrider.pipelines import Piece, Statistics
+from outrider.pipelines import EXACT, Piece, Statistics
 
 from .logprobs import LogprobsFormatter
 from .responses import ChatChunk, Completion, PromptTokensDetails, SpeculationFigures, Usage
@@ -32,6 +32,7 @@ class Terms:
     model: str
     seed: int
     mode: str
+    acceptance: str
     num_prompts: int
     answers_each: int
     tells_usage: bool
@@ -102,6 +103,8 @@ class Reply(ABC):
     def figures(self) -> SpeculationFigures:
         return SpeculationFigures(
             mode=self.terms.mode,
+            acceptance=self.terms.acceptance,
+            lossy=self.terms.acceptance != EXACT,
             passes=sum(stats.passes for stats in self._ended),
             drafted=sum(stats.drafted for stats in self._ended),
             accepted=sum(stats.accepted for stats in self._ended),

@@ -35,9 +35,15 @@ class Usage(BaseModel):
 
 
 class SpeculationFigures(BaseModel):
-    """Totals over all answers. A pass that several answers share counts once for each."""
+    """Totals over all answers. A pass that several answers share counts once for each.
+
+    acceptance: the rule by which drafted tokens were kept. lossy: whether drafts may have changed the text, as they may
+        under every rule but "exact".
+    """
 
     mode: str
+    acceptance: str
+    lossy: bool
     passes: int
     drafted: int
     accepted: int
@@ -46,7 +52,7 @@ class SpeculationFigures(BaseModel):
 
 
 class Envelope(BaseModel):
-    """Fields of all responses. A request with the same `seed` gets the same answer."""
+    """Fields of all responses. A request with the same `seed` gets the same answer, unless `acceptance` is lossy."""
 
     id: str
     created: int

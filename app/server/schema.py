@@ -11,6 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from .fields import MOST_MESSAGES, MOST_TOOLS, Biases, JsonObject, Prompts, Stops, Strict, Text, modest
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
+Acceptance: TypeAlias = Literal["exact", "typical", "threshold", "rejection"]
 Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "head", "chained", "auto"]
 
 
@@ -35,7 +36,15 @@ class GenerationRequest(Strict):
     stream_options: StreamOptions | None = None
     user: Text | None = None
 
-    speculation: Speculation | None = Field(None, description="Drafting mode. It changes the speed, not the tokens.")
+    speculation: Speculation | None = Field(
+        None, description="Drafting mode. It changes the speed, not the tokens, unless acceptance is lossy."
+    )
+    acceptance: Acceptance | None = Field(
+        None, description="The rule by which drafted tokens are kept. All but exact are lossy: drafts change the text."
+    )
+    typical_epsilon: float | None = Field(None, gt=0, le=1, description="Of acceptance typical; 0.09 by default.")
+    typical_delta: float | None = Field(None, gt=0, le=1, description="Of acceptance typical; 0.3 by default.")
+    rollback_threshold: float | None = Field(None, ge=0, description="Of acceptance threshold, in nats; 2 by default.")
     top_k: int | None = Field(None, ge=1)
     min_p: float | None = Field(None, ge=0, lt=1)
     repetition_penalty: float | None = Field(None, ge=0.01, le=100)

@@ -14,6 +14,7 @@ SEEDS = 2**32  # its random generator ignores higher bits
 ASSISTANT_TOKENS = 5  # to draft for each pass, as GenAI does unless told otherwise
 NEXT_ANSWER = 0x9E3779B9  # odd, so that no two answers to a prompt share a seed
 PENALTY = 2.0
+OWN = f"engine={OUTRIDER!r}, or with device={CPU!r}"  # how to load a pair for Outrider's engine
 SPECULATIONS = ("off", "lookup", "draft", AUTO)
 REFUSED = {
     "logprobs": "hands out tokens alone",
@@ -27,9 +28,8 @@ def check_with_genai(config: GenerationConfig, device: str, modes: Sequence[str]
 
     modes: those of the pipeline, of which the first says how it drafts.
     """
-    own = f"engine={OUTRIDER!r}, or with device={CPU!r}"
     if config.mode not in modes:
-        remedy = own if config.mode not in SPECULATIONS else f"speculation={config.mode!r}, or with engine={OUTRIDER!r}"
+        remedy = OWN if config.mode not in SPECULATIONS else f"speculation={config.mode!r}, or with engine={OUTRIDER!r}"
         raise InvalidOption(
             f"mode={config.mode!r} is not possible on {device}, where OpenVINO GenAI decodes and the pair was loaded "
             f"for {modes[0]!r}: leave it out, or load the pair with {remedy}."
@@ -38,8 +38,17 @@ def check_with_genai(config: GenerationConfig, device: str, modes: Sequence[str]
         if value := getattr(config, name):
             raise InvalidOption(
                 f"{name}={value!r} is not possible on {device}, where OpenVINO GenAI {reason}: leave it out, or load "
-                f"the pair with {own}."
+                f"the pair with {OWN}."
             )
+
+
+def check_acceptance(config: GenerationConfig, device: str) -> None:
+    """Raises InvalidOption for acceptance rules other than GenAI's own."""
+    if config.lossy:
+        raise InvalidOption(
+            f"acceptance={config.acceptance!r} is not possible on {device}, where OpenVINO GenAI decides what is "
+            f"accepted: leave it out, or load the pair with {OWN}."
+        )
 
 
 def to_genai(

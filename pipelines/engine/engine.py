@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import compress, zip_longest
@@ -18,6 +18,7 @@ from .backend import Load, QueueingBackend
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
 from .request import Request
 from .room import Room
+from .sampling import Logits
 from .scheduler import Part, Schedule, Scheduler
 from .trace import TARGET, PassRecord
 from .verify import verify
@@ -155,13 +156,27 @@ class Engine(QueueingBackend):
         proposed, drafted = ([], []) if part.draft is None else (part.draft.tokens, part.draft.sources)
         num_before = request.num_new
         if window.start + len(window.tokens) >= len(request.tokens):
-            kept = verify(rows[: len(proposed) + 1], proposed, request.choose)
+            kept = verify(rows[: len(proposed) + 1], proposed, _chooser(request, part.draft))
             foreseen = [token == drafted_token for token, drafted_token in zip(kept, proposed, strict=False)]
             request.extend(kept, [*compress(drafted, foreseen), TARGET][: len(kept)], rows)
         self._scheduler.computed(part)
         sources = tuple(request.sources[num_before:])
         ended, num_rows = time.perf_counter(), len(window.tokens)
         request.trace.append(replace(record, ended=ended, num_rows=num_rows, drafted=tuple(drafted), sources=sources))
+
+
+def _chooser(request: Request, draft: Draft | None) -> Callable[[Logits, list[int]], int]:
+    """How the target chooses its tokens: without regard to the draft, unless the request's acceptance rule is lossy."""
+    if draft is None or not request.config.lossy:
+        return request.choose
+
+    def choose(logits: Logits, kept: list[int]) -> int:
+        if len(kept) == len(draft.proposals):
+            return request.choose(logits, kept)
+        proposal = draft.proposals[len(kept)]
+        return request.choose_beside(proposal.token, proposal.drawn_from, logits, kept)
+
+    return choose
 
 
 def _empty_draft(request: Request) -> Draft:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from ..config import GenerationConfig
 from ..structured.constraint import Constraint
 from ..text.tokenizer import TextStream
+from .acceptance_rules import choose_beside
 from .block_pool import BlockTable
 from .logprobs import TokenLogprobs
-from .sampling import Logits, choose_token, restricted
+from .sampling import Distribution, Logits, choose_token, restricted
 from .trace import PassRecord, Statistics
 
 STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
@@ -73,7 +74,8 @@ class Request:
 
     @property
     def statistics(self) -> Statistics:
-        return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, self.num_taken_over or 0)
+        cached, rule = self.num_taken_over or 0, self.config.acceptance
+        return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, cached, rule)
 
     def allows(self, ahead: Sequence[int], token: int) -> bool:
         """Whether a token may stand behind `tokens` and those ahead of it."""
@@ -89,6 +91,12 @@ class Request:
         """The token that the model whose logits these are writes behind `tokens` and `kept`. Raises BrokenLogits."""
         logits = self.restricted(logits, kept)
         return choose_token(logits, self.tokens + kept, self.num_prompt_tokens, self.config, self.answer)
+
+    def choose_beside(self, proposed: int, drawn_from: Distribution | None, logits: Logits, kept: list[int]) -> int:
+        """The token behind `tokens` and `kept` under a lossy acceptance rule, where one was proposed. Raises
+        BrokenLogits."""
+        logits, tokens = self.restricted(logits, kept), self.tokens + kept
+        return choose_beside(proposed, drawn_from, logits, tokens, self.num_prompt_tokens, self.config, self.answer)
 
     def extend(self, tokens: list[int], sources: list[str], rows: Iterable[Logits] = ()) -> None:
         """Take the next tokens of the answer, up to the one that ends it; `rows` are the logits that they come from."""

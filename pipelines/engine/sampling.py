@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,6 +38,31 @@ FEW_GROUPS = 8  # groups to compute first
 # How far below the best score to look for the likeliest tokens, before all are considered.
 REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 ROUNDING = 1e-9  # above the rounding errors of noise and scores
+ACCEPTING, DRAFTING = 1, 2  # streams of noise beside the one that chooses the target's tokens
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distribution:
+    """Probabilities by token, 0 for all others.
+
+    ids: int64 [candidates], ascending. probabilities: float64 [candidates], with a sum of 1.
+    """
+
+    ids: Ids
+    probabilities: Scores
+
+    def of(self, ids: Ids) -> Scores:
+        """The probability of each id."""
+        places = np.minimum(np.searchsorted(self.ids, ids), self.ids.size - 1)
+        return np.where(self.ids[places] == ids, self.probabilities[places], 0.0)
+
+    def of_token(self, token: int) -> float:
+        return float(self.of(np.array([token]))[0])
+
+    @property
+    def likeliest(self) -> int:
+        """Of equally likely ones the lowest id."""
+        return int(self.ids[np.argmax(self.probabilities)])
 
 
 def choose_token(
@@ -136,6 +162,40 @@ def candidates(scores: Logits | Scores, config: GenerationConfig) -> tuple[Ids, 
     return ids, scores
 
 
+def distribution(
+    logits: Logits, tokens: Sequence[int], num_prompt_tokens: int, config: GenerationConfig
+) -> Distribution:
+    """What `choose_token` samples from. For greedy decoding, the softmax of the processed logits at temperature 1.
+
+    Raises BrokenLogits.
+    """
+    scores = sound(penalized(logits, tokens, num_prompt_tokens, config))
+    if config.greedy:
+        ids = np.flatnonzero(scores > -np.inf)
+        odds = np.exp(_tempered(scores[ids], scores.max(), 1.0))
+    else:
+        ids, left = candidates(scores, config)
+        odds = np.exp(left)
+    return Distribution(ids, odds / odds.sum())
+
+
+def sample(source: Distribution, config: GenerationConfig, answer: int, position: int) -> int:
+    """The token at a position, drawn with the noise of `choose_token`."""
+    return _drawn(source, _key(config.rng_seed, answer, position))
+
+
+def sample_draft(source: Distribution, config: GenerationConfig, answer: int, position: int, begin: int) -> int:
+    """A draft's token at a position, drawn independently of the target's. `begin` is where the draft begins: a position
+    that is drafted again gets new noise, since what became of the first draft depends on the old."""
+    return _drawn(source, _mix(_mix(_key(config.rng_seed, answer, position) + DRAFTING) + begin))
+
+
+def uniform(config: GenerationConfig, answer: int, position: int) -> float:
+    """Uniform noise in (0, 1), independent of what chooses the tokens of the target and of drafts."""
+    bits = _mix(_key(config.rng_seed, answer, position) + ACCEPTING) >> 12
+    return (bits + 0.5) * UNIT
+
+
 def gumbel(seed: int, answer: int, position: int, ids: Ids) -> Scores:
     """Standard Gumbel noise, float64 [candidates], a pure function of its arguments.
 
@@ -200,6 +260,12 @@ def _nucleus(scores: Scores, top_p: float) -> Ids:
     likeliest = _likeliest(scores, lambda ids: odds[ids].sum() >= mass)
     order = likeliest[np.argsort(-scores[likeliest], kind="stable")]
     return np.sort(order[: int(np.searchsorted(np.cumsum(odds[order]), mass)) + 1])
+
+
+def _drawn(source: Distribution, key: int) -> int:
+    with np.errstate(divide="ignore"):
+        scores = np.log(source.probabilities)
+    return int(source.ids[np.argmax(scores - np.log(_exponentials(key, source.ids)))])
 
 
 def _key(seed: int, answer: int, position: int) -> int:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ..config import EXACT
+
 TARGET = "target"  # the source of a token that no drafter proposed
 
 
@@ -42,6 +44,7 @@ class Statistics:
     tokens_per_s: the rate after the first token.
     drafted_by, accepted_by: tokens by drafter; "earlier_turn" are those copied from earlier turns of a conversation.
     target_s, draft_s: time in the target's passes and in the draft model; the rest of total_s is everything else.
+    acceptance: the rule by which drafted tokens were kept; the answer is lossy unless it is "exact".
     """
 
     prompt_tokens: int
@@ -57,9 +60,22 @@ class Statistics:
     target_s: float
     draft_s: float
     total_s: float
+    acceptance: str = EXACT
+
+    @property
+    def lossy(self) -> bool:
+        """Whether drafts may have changed the answer."""
+        return self.acceptance != EXACT
 
     @classmethod
-    def of(cls, trace: Sequence[PassRecord], began: float, prompt_tokens: int, cached_tokens: int) -> Statistics:
+    def of(
+        cls,
+        trace: Sequence[PassRecord],
+        began: float,
+        prompt_tokens: int,
+        cached_tokens: int,
+        acceptance: str = EXACT,
+    ) -> Statistics:
         """Compute the figures from a request's trace. `began` is when it was submitted."""
         writing = [record for record in trace if record.sources]
         first = writing[0] if writing else None
@@ -80,6 +96,7 @@ class Statistics:
             target_s=sum(record.target_s for record in trace),
             draft_s=sum(record.draft_s for record in trace),
             total_s=trace[-1].ended - began if trace else 0.0,
+            acceptance=acceptance,
         )
 
     def as_dict(self) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from ..config import EXACT
+
 BIAS_VARIANCE, WEIGHT_VARIANCE = 0.5, 0.03  # of a weight with a prior
 LEAST_VARIANCE = 0.02  # keeps weights moving, so that probabilities follow a change of text
 UNKNOWN_VARIANCE = 1.0  # of a weight without a prior
@@ -15,11 +17,12 @@ FLATTEST = 15.0  # log-odds are clipped here
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What a probability is predicted from: the kind of proposal, and numbers of about the size of 1 that describe
-    it."""
+    """What a probability is predicted from: the kind of proposal, numbers of about the size of 1 that describe it, and
+    the rule by which it is accepted."""
 
     kind: str
     values: tuple[float, ...] = ()
+    rule: str = EXACT
 
 
 class _Candidate(Protocol):
@@ -70,14 +73,16 @@ class AcceptanceModel:
     An outcome updates the weights by Bayes' rule under a Gaussian with diagonal covariance (assumed-density filtering;
     M. Opper, A Bayesian approach to on-line learning, 1998), so that learning is fast at first, slows down, and never
     stops. `priors` gives the initial weights of a kind, bias first. A kind without a prior starts at even odds and
-    learns faster.
+    learns faster. Each acceptance rule has weights of its own, so that what a lossy one accepts does not disturb exact
+    requests.
 
     Probabilities are conditional on all proposals before it being accepted, so outcomes must be observed up to the
     first rejection only: nothing behind it was tested.
     """
 
     def __init__(self, priors: Mapping[str, Sequence[float]] | None = None) -> None:
-        self._regressions = {kind: _LogisticRegression.around(prior) for kind, prior in (priors or {}).items()}
+        self._priors = dict(priors or {})
+        self._regressions: dict[tuple[str, str], _LogisticRegression] = {}
 
     def probability(self, features: Features) -> float:
         """The probability that a proposal is accepted if all before it are."""
@@ -99,7 +104,13 @@ class AcceptanceModel:
         self._regression(features).update(features.values, accepted)
 
     def _regression(self, features: Features) -> _LogisticRegression:
-        regression = self._regressions.get(features.kind)
+        key = features.kind, features.rule
+        regression = self._regressions.get(key)
         if regression is None:
-            regression = self._regressions[features.kind] = _LogisticRegression.unknown(len(features.values))
+            prior = self._priors.get(features.kind)
+            if prior is None:
+                regression = _LogisticRegression.unknown(len(features.values))
+            else:
+                regression = _LogisticRegression.around(prior)
+            self._regressions[key] = regression
         return regression

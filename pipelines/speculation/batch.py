@@ -54,8 +54,9 @@ class Batch:
         self.spent_ms += price_ms
 
     def cut(self, draft: Draft, length: int) -> None:
-        """Shorten a draft. This saves what the last rows of the pass take, as the rows of other drafts move up."""
-        while len(draft.proposals) > length:
+        """Shorten a draft, as far as it may be. This saves what the last rows of the pass take, as the rows of other
+        drafts move up."""
+        while len(draft.proposals) > max(length, draft.num_fixed):
             draft.cut(len(draft.proposals) - 1)
             self.rows -= 1
             self.spent_ms -= self.row_ms(draft)

@@ -38,6 +38,7 @@ class Draft:
     draft_ms: the draft model's time that was charged to it.
     num_scored: how many of its tokens the draft model is to score.
     reserved_ms: the draft model's time that is set aside for it.
+    num_fixed: how many of its first proposals may not be cut, since they are up to one that was drawn (see `Proposal`).
     """
 
     request: Request
@@ -50,6 +51,7 @@ class Draft:
     draft_ms: float = 0.0
     num_scored: int = 0
     reserved_ms: float = 0.0
+    num_fixed: int = 0
 
     @property
     def rows(self) -> int:
@@ -80,6 +82,8 @@ class Draft:
     def take(self, proposal: Proposal, probability: float, price_ms: float = 0.0) -> None:
         """Append a proposal."""
         self.proposals.append(proposal)
+        if proposal.drawn_from is not None:
+            self.num_fixed = len(self.proposals)
         self.probabilities.append(probability)
         self.prices_ms.append(price_ms)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from ..config import AUTO
+from ..config import ACCEPTANCES, AUTO, EXACT
 from ..engine.request import Request
 from .acceptance import AcceptanceModel, Features
 from .batch import Batch
@@ -55,7 +55,10 @@ class DraftModelPolicy:
     """Decides for each draft whether one model, a draft model or a head, generates tokens behind it, generates others
     in its place, or scores it (see `Planner`).
 
-    expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked.
+    expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked, by
+        acceptance rule.
+
+    A proposal that was drawn (see `Proposal`) is taken whatever it is, if there is room.
 
     Where the draft model's cache has no room for a request, it is asked again after 1 pass, then after 2 more, 4, 8 and
     so on, as other requests may have ended by then.
@@ -65,8 +68,8 @@ class DraftModelPolicy:
         self.model = model
         self._drafters = drafters
         self._acceptance = acceptance
-        self.expected = HOPED
-        self._num_expected = DOUBTED  # proposals that `expected` rests on
+        self.expected = dict.fromkeys(ACCEPTANCES, HOPED)
+        self._num_expected = dict.fromkeys(ACCEPTANCES, DOUBTED)  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
 
@@ -112,13 +115,13 @@ class DraftModelPolicy:
         """What the model takes."""
         return cost.of_draft(self.model.name)
 
-    def promise(self, cost: CostModel, context: int) -> float:
+    def promise(self, cost: CostModel, context: int, rule: str = EXACT) -> float:
         """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give behind
-        `context` tokens."""
+        `context` tokens under an acceptance rule."""
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
         best = tokens / time_ms
         for window in range(1, 1 + LONGEST_GENERATED):
-            reached *= self.expected
+            reached *= self.expected[rule]
             tokens += reached
             time_ms += self.cost(cost).pass_ms(1) + cost.row_ms(window, window, context)
             best = max(best, tokens / time_ms)
@@ -126,7 +129,8 @@ class DraftModelPolicy:
 
     def rest(self, cost: CostModel) -> None:
         """Note that the model was not asked in a pass: what is known of it gets older."""
-        self.expected += RECOVER * (HOPED - self.expected)
+        for rule in self.expected:
+            self.expected[rule] += RECOVER * (HOPED - self.expected[rule])
         self.cost(cost).forget()
 
     def _can_ask(self, draft: Draft) -> bool:
@@ -165,9 +169,10 @@ class DraftModelPolicy:
             cost.observe(expected_ms, 1e3 * (self._drafters.model_s - began))
         return answers
 
-    def _gain(self, batch: Batch, rate: float) -> ExpectedGain:
+    def _gain(self, batch: Batch, rate: float, draft: Draft) -> ExpectedGain:
+        expected = self.expected[draft.request.config.acceptance]
         return ExpectedGain(
-            batch.cost, self.cost(batch.cost), rate, self.expected, batch.python_row_ms, self.model.reads_ahead
+            batch.cost, self.cost(batch.cost), rate, expected, batch.python_row_ms, self.model.reads_ahead
         )
 
     def _best_use(
@@ -180,7 +185,8 @@ class DraftModelPolicy:
         Prepares the draft: empty where the model generates in its place; as long as the text drafters go on, and
         outside the batch, where the model scores it.
         """
-        gain, behind, length = self._gain(batch, rate), self.model.num_behind(draft.request), len(draft.proposals)
+        gain, behind = self._gain(batch, rate, draft), self.model.num_behind(draft.request)
+        length = len(draft.proposals)
         rows_ms = batch.draft_ms(draft)
 
         def time_ms(use: str) -> float:
@@ -263,7 +269,8 @@ class DraftModelPolicy:
         """Append a proposal, unless it would not pay for even the cheapest row, or the budget does not allow it."""
         probability = draft.probability * self._acceptance.probability(proposal.features)
         price_ms = batch.row_ms(draft)
-        if probability < rate * batch.least_row_ms or not batch.can_take(draft, price_ms):
+        is_worthwhile = proposal.drawn_from is not None or probability >= rate * batch.least_row_ms
+        if not is_worthwhile or not batch.can_take(draft, price_ms):
             return False
         batch.take(draft, proposal, probability, price_ms)
         return True
@@ -271,11 +278,11 @@ class DraftModelPolicy:
     def _better(self, proposal: Proposal, score: Score, is_greedy: bool) -> Proposal:
         """The likelier of a text drafter's proposal and the draft model's own, with features that tell of both."""
         odds, kind = self._acceptance.log_odds(proposal.features) / 2, "" if is_greedy else " sampled"
-        own = score.proposal
+        own, rule = score.proposal, proposal.features.rule
         if own.token == proposal.token:
-            return replace(proposal, features=Features(f"agreed{kind}", (odds, score.log_odds / 2)))
-        doubted = replace(proposal, features=Features(f"doubted{kind}", (odds, score.log_odds / 2)))
-        mended = replace(own, features=Features(f"mended{kind}", (odds, own.features.values[0])))
+            return replace(proposal, features=Features(f"agreed{kind}", (odds, score.log_odds / 2), rule))
+        doubted = replace(proposal, features=Features(f"doubted{kind}", (odds, score.log_odds / 2), rule))
+        mended = replace(own, features=Features(f"mended{kind}", (odds, own.features.values[0]), rule))
         return self._acceptance.likeliest((doubted, mended))
 
     def _is_worth_generating(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
@@ -283,7 +290,7 @@ class DraftModelPolicy:
         cost = self.cost(batch.cost)
         feeding_ms = self._feeding_ms(cost, draft, draft.tokens)
         price_ms = feeding_ms + _share_ms(cost, is_shared)
-        gain = self._gain(batch, rate).of_generating(
+        gain = self._gain(batch, rate, draft).of_generating(
             draft, len(draft.proposals), batch.rows, feeding_ms, num_sharing, batch.remaining_ms
         )
         if gain <= 0 or not batch.can_take(draft, batch.row_ms(draft) + price_ms):
@@ -295,12 +302,15 @@ class DraftModelPolicy:
         """Have the draft model generate one token behind each draft; returns those that are worth another one."""
         proposals = self._asked(batch, self._drafters.generated, drafts, [draft.tokens for draft in drafts])
         goes_on: list[Draft] = []
-        for draft, proposal in zip(drafts, proposals, strict=True):
+        # Those that were drawn come first, so that no other proposal decides whether there is room for them.
+        pairs = sorted(zip(drafts, proposals, strict=True), key=lambda each: each[1] is None or not each[1].drawn_from)
+        for draft, proposal in pairs:
             if proposal is None:
                 continue
-            self._num_expected += 1
-            weight = max(FORGET, 1 / self._num_expected)
-            self.expected += weight * (self._acceptance.probability(proposal.features) - self.expected)
+            rule = draft.request.config.acceptance
+            self._num_expected[rule] += 1
+            weight = max(FORGET, 1 / self._num_expected[rule])
+            self.expected[rule] += weight * (self._acceptance.probability(proposal.features) - self.expected[rule])
             draft.offers.append([*draft.proposals, proposal])
             is_taken = self._take(batch, rate, draft, proposal)
             if is_taken and self._is_worth_generating(batch, rate, draft, len(drafts), bool(goes_on)):

@@ -12,6 +12,7 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config import EXACT
 from ..engine.request import Request
 from .acceptance import AcceptanceModel
 from .draft import Draft
@@ -113,7 +114,10 @@ class DrafterSet:
 
         def generate(drafts: Sequence[Draft]) -> list[Proposal | None]:
             proposals = model.generate([(draft.request, draft.tokens) for draft in drafts])
-            return [proposal and self._checked(proposal) for _, proposal in zip(drafts, proposals, strict=True)]
+            return [
+                proposal and _under_rule(self._checked(proposal), draft.request)
+                for draft, proposal in zip(drafts, proposals, strict=True)
+            ]
 
         return self._asked(model, generate, drafts)
 
@@ -159,7 +163,7 @@ class DrafterSet:
                     self.model_s += self._clock() - began
                 if proposal is None or not request.allows(ahead, self._checked(proposal).token):
                     return
-                yield proposal
+                yield _under_rule(proposal, request)
                 ahead.append(proposal.token)
         except Exception as error:
             self._leave_out(drafter, request, error)
@@ -175,6 +179,12 @@ class DrafterSet:
     def _leave_out(self, drafter: Drafter, request: Request, error: Exception) -> None:
         log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=error)
         self._left_out.setdefault(request, []).append(drafter)
+
+
+def _under_rule(proposal: Proposal, request: Request) -> Proposal:
+    """The proposal, its acceptance to be predicted and learnt for the request's rule."""
+    rule = request.config.acceptance
+    return proposal if rule == EXACT else replace(proposal, features=replace(proposal.features, rule=rule))
 
 
 def _one_by_one(ask: Ask[Answer], drafts: Sequence[Draft]) -> tuple[list[Answer | None], dict[int, Exception]]:

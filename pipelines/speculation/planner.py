@@ -115,7 +115,7 @@ class Planner:
         self._budgets: dict[Request, LossBudget] = {}
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._num_planned = 0  # passes
-        self._paces: dict[frozenset[str], _Pace] = {}  # by the modes of a pass
+        self._paces: dict[frozenset[tuple[str, str]], _Pace] = {}  # by the modes and acceptance rules of a pass
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._drafting_ms = self._observing_ms = 0.0  # of `draft` in this pass, of `observe` in the last
@@ -165,7 +165,9 @@ class Planner:
         began, model_s = self._clock(), self._drafters.model_s
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
             # The best one comes first.
-            self._policies.sort(key=lambda policy: -policy.promise(cost, asked[0].context))
+            first = asked[0]
+            rule = first.request.config.acceptance
+            self._policies.sort(key=lambda policy: -policy.promise(cost, first.context, rule))
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         bare = _Bare(drafts, tokens, self._bare_ms(cost, drafts))
@@ -298,7 +300,8 @@ class Planner:
         return steps
 
     def _pace(self, drafts: Sequence[Draft]) -> _Pace:
-        return self._paces.setdefault(frozenset(draft.request.config.mode for draft in drafts), _Pace())
+        configs = [draft.request.config for draft in drafts]
+        return self._paces.setdefault(frozenset((config.mode, config.acceptance) for config in configs), _Pace())
 
     def _plain_ms(self, cost: CostModel, drafts: Sequence[Draft]) -> float:
         """The time of a pass without drafts, Python included."""
@@ -323,8 +326,9 @@ class Planner:
             best = max(best, tokens / time_ms)
         for policy, sharing in self._by_policy(drafts).items():
             tokens, time_ms, probability, num_rows = bare.tokens, bare.time_ms, 1.0, rows
+            expected = min((policy.expected[draft.request.config.acceptance] for draft in sharing), default=0.0)
             for window in range(1, 1 + LONGEST_GENERATED if sharing else 1):
-                probability *= policy.expected
+                probability *= expected
                 tokens += len(sharing) * probability
                 time_ms += policy.cost(batch.cost).pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
                 for draft in sharing:

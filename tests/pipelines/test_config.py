@@ -11,7 +11,8 @@ import pytest
 from outrider.pipelines.config import UNLIMITED, GenerationConfig
 from outrider.pipelines.errors import BrokenPair, InvalidOption, OutriderError, UnknownOption
 
-OURS = {"mode", "eos_token_ids", "logit_bias"}
+LOSSY = {"acceptance", "typical_epsilon", "typical_delta", "rollback_threshold"}
+OURS = {"mode", "eos_token_ids", "logit_bias", *LOSSY}
 NOT_SET_THERE = {"num_assistant_tokens", "max_ngram_size"}  # 0 or None there: drafter_set is off until asked for
 
 
@@ -38,6 +39,8 @@ def test_names_and_defaults_are_those_of_openvino_genai(name):
         ("logit_bias", {5: None}), ("logit_bias", {"5": 1}), ("logit_bias", {True: 1}), ("logit_bias", {5: 1, "a": 1}),
         ("logit_bias", 5), ("logit_bias", None), ("logit_bias", [5]),
         ("rng_seed", -1), ("rng_seed", 2**64), ("rng_seed", 0.5), ("num_return_sequences", 0),
+        ("acceptance", "lossy"), ("acceptance", None), ("typical_epsilon", 0), ("typical_delta", 1.5),
+        ("rollback_threshold", -1), ("rollback_threshold", float("inf")),
         ("logprobs", -1), ("logprobs", 21), ("logprobs", True), ("logprobs", None),
         ("structured_output_config", "a+"), ("structured_output_config", {"regex": "a+"}),
         ("mode", "fast"), ("mode", None), ("mode", ["off"]), ("num_assistant_tokens", 0), ("num_assistant_tokens", 33),
@@ -193,3 +196,32 @@ def test_damaged_defaults_of_a_model_are_told_with_the_file(tmp_path, content):
 
 def test_every_refusal_is_of_one_family():
     assert all(issubclass(kind, OutriderError) for kind in (InvalidOption, UnknownOption, BrokenPair))
+
+
+def test_acceptance_is_exact_unless_it_is_named():
+    assert GenerationConfig().acceptance == "exact"
+    assert not GenerationConfig().lossy
+    assert GenerationConfig(acceptance="rejection").lossy
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"typical_epsilon": 0.1}, "acceptance='typical'"),
+        ({"acceptance": "threshold", "typical_delta": 0.1}, "acceptance='typical'"),
+        ({"acceptance": "typical", "rollback_threshold": 1.0}, "acceptance='threshold'"),
+        ({"acceptance": "typical", "mode": "off"}, "drafts nothing"),
+    ],
+    ids=str,
+)
+def test_a_rule_or_its_parameters_without_effect_are_refused(options, message):
+    with pytest.raises(InvalidOption, match=message):
+        GenerationConfig(**options)
+
+
+def test_another_rule_drops_the_parameters_of_the_one_before():
+    typical = GenerationConfig(acceptance="typical", typical_epsilon=0.2)
+    assert typical.updated({"acceptance": "exact"}) == GenerationConfig()
+    assert typical.updated({"acceptance": "typical"}) == typical
+    with pytest.raises(InvalidOption, match=r"typical_epsilon=0\.3"):
+        typical.updated({"acceptance": "exact", "typical_epsilon": 0.3})

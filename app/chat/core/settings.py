@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from outrider.pipelines import AUTO, MODES, InvalidOption
+from outrider.pipelines import ACCEPTANCES, AUTO, EXACT, MODES, InvalidOption
 
 from .values import LARGEST_WHOLE, Number, Whole, sound
 
@@ -24,12 +24,19 @@ def _known(mode: str) -> str:
     return mode
 
 
+def _rule(acceptance: str) -> str:
+    if acceptance not in ACCEPTANCES:
+        raise ValueError(f"give one of {', '.join(ACCEPTANCES)}")
+    return acceptance
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The values of the controls, and the system prompt.
 
     top_k: 0 for no limit. temperature: 0 for greedy decoding. draft_tokens: 0 for an automatic draft length. seed: None
-    for a new one with every answer. `read` checks the constraints below; the constructor does not.
+    for a new one with every answer. acceptance: without effect in plain mode. `read` checks the constraints below; the
+    constructor does not.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -57,6 +64,9 @@ class Settings:
     draft_tokens: Annotated[
         Whole, Field(ge=0, le=32, title="The number of draft tokens", description="a whole number from 0 to 32")
     ] = 0
+    acceptance: Annotated[
+        str, AfterValidator(_rule), Field(title="Acceptance", description=f"one of {', '.join(ACCEPTANCES)}")
+    ] = EXACT
     system: Annotated[str, Field(max_length=10**6, title="The system prompt", description="a text")] = ""
 
     @classmethod
@@ -85,6 +95,11 @@ class Settings:
         return cls.read(dict(zip(names, values, strict=True)))
 
     @property
+    def lossy(self) -> bool:
+        """Whether drafts may change the answer."""
+        return self.mode != "off" and self.acceptance != EXACT
+
+    @property
     def samples(self) -> bool:
         return self.temperature > 0
 
@@ -107,7 +122,7 @@ class Settings:
             "rng_seed": int(self.seed),
             "max_new_tokens": int(self.max_new_tokens),
             "num_assistant_tokens": None if self.mode == "off" else int(self.draft_tokens) or None,
-        }
+        } | ({"acceptance": self.acceptance} if self.lossy else {})
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from outrider.pipelines import InvalidOption
+from outrider.pipelines import EXACT, InvalidOption
 
 from ..assistant import Assistant
 from ..core.settings import Settings
@@ -20,6 +20,7 @@ from .buttons import Deletion
 from .error_toast import errors_as_toasts, toast
 from .event_options import QUEUED
 from .model_choice import ModelChoice
+from .rendering import ACCEPTANCES
 
 LONGEST_NAME = 100
 
@@ -55,9 +56,17 @@ class SettingsPanel:
                 gr.Number(default.seed, precision=0, label=translate("seed_label"), info=translate("seed_hint")),
                 gr.Slider(1, context, min(512, context), step=1, label=translate("max_new_tokens")),
                 gr.Slider(0, 16, default.draft_tokens, step=1, label=translate("draft_tokens"), visible=drafts),
+                gr.Dropdown(
+                    [(translate(f"acceptance_{rule}"), rule) for rule in ACCEPTANCES],
+                    value=default.acceptance,
+                    label=translate("acceptance"),
+                    info=translate("acceptance_hint"),
+                    visible=assistant.pipeline.plans,
+                    elem_id="acceptance",
+                ),
                 self.system,
             ]
-        self._dependent = self.values[-3:-1]  # their ranges depend on the model
+        self._dependent = self.values[-4:-1]  # their ranges depend on the model
 
     def connect(self, blocks: gr.Blocks, mode: gr.Radio) -> None:
         self._connect_browser(blocks, [mode, *self.values])
@@ -89,11 +98,14 @@ class SettingsPanel:
         deletion.sure.click(self._dropped, deletion.pending, dropped, preprocess=False, **QUEUED)
         presets.change(deletion.reset, None, deletion.outputs, **QUEUED)
 
-    def _ranged(self, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider]:
-        """Updates of the dependent sliders for the current model."""
+    def _ranged(self, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider, gr.Dropdown]:
+        """Updates of the dependent controls for the current model."""
         drafts, context = len(self._assistant.pipeline.modes) > 1, self._assistant.pipeline.max_context
         tokens = max_new_tokens if isinstance(max_new_tokens, (int, float)) else context
-        return gr.Slider(maximum=context, value=min(tokens, context)), gr.Slider(visible=drafts)
+        limit, length = gr.Slider(maximum=context, value=min(tokens, context)), gr.Slider(visible=drafts)
+        if self._assistant.pipeline.plans:
+            return limit, length, gr.Dropdown(visible=True)
+        return limit, length, gr.Dropdown(visible=False, value=EXACT)  # OpenVINO GenAI knows no other rule
 
     def _restored(self, browser: Any, *now: Any) -> tuple[Any, ...]:
         """The settings that the browser stored last. Invalid ones leave the controls as they are."""
@@ -108,7 +120,8 @@ class SettingsPanel:
         pipeline = self._assistant.pipeline
         tokens = min(settings.max_new_tokens, pipeline.max_context)
         offered = settings.mode if settings.mode in pipeline.modes else mode
-        return astuple(replace(settings, mode=offered, max_new_tokens=tokens))
+        acceptance = settings.acceptance if pipeline.plans else EXACT
+        return astuple(replace(settings, mode=offered, max_new_tokens=tokens, acceptance=acceptance))
 
     def _listed(self, request: gr.Request) -> tuple[gr.Dropdown, str]:
         return self._dropdown(None, request), f"<h2>{words_of(request)('sampling')}</h2>"

@@ -24,6 +24,7 @@ from .markdown import code_html, markdown_html, verbatim
 SOURCES = ("target", "prompt_lookup", "suffix", "earlier_turn", "reference", "draft_model", "head", "grammar")
 DRAFTERS = {"lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model", "head": "head"}
 LEAST_TOLD_MS = 0.5  # less would be shown as 0 ms
+ACCEPTANCES = ("exact", "typical", "threshold", "rejection")
 MODES = ("auto", "off", "lookup", "suffix", "draft", "head", "chained")
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
@@ -148,8 +149,10 @@ def figures_html(turn: Turn, words: Words = IN_ENGLISH) -> str:
 
 
 def figures_of(turn: Turn, words: Words = IN_ENGLISH) -> list[str]:
-    """The mode, the seed of a sampled answer, and the statistics, as phrases."""
+    """The mode, whether drafts could change the answer, the seed of a sampled one, and the statistics, as phrases."""
     figures = [words(f"mode_{turn.settings.mode}")]
+    if turn.settings.lossy:
+        figures.append(words("lossy", rule=words(f"acceptance_{turn.settings.acceptance}")))
     if turn.settings.temperature > 0:
         figures.append(words("seed", seed=turn.settings.seed))
     stats = turn.stats

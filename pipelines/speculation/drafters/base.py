@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...engine.request import Request
+from ...engine.sampling import Distribution
 from ..acceptance import Features
 
 EARLIER_TURN = "earlier_turn"  # the source of what is copied from there, whoever finds it
@@ -18,11 +19,16 @@ EARLIER_TURN = "earlier_turn"  # the source of what is copied from there, whoeve
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A proposed token, the drafter that proposed it (or EARLIER_TURN), and the features from which its acceptance is
-    predicted."""
+    predicted.
+
+    drawn_from: the distribution that it was drawn from, for a request whose acceptance rule needs that. Such a proposal
+        must be verified: if it could be left out because of its token, what is left would follow another distribution.
+    """
 
     token: int
     source: str
     features: Features
+    drawn_from: Distribution | None = None
 
 
 def source_of(drafter: str, position: int, request: Request) -> str:
@@ -31,7 +37,8 @@ def source_of(drafter: str, position: int, request: Request) -> str:
 
 
 class Drafter(Protocol):
-    """Proposes; never decides. Nothing it does can change the tokens of an answer."""
+    """Proposes; never decides. Nothing it does can change the tokens of an answer, unless that was asked for with a
+    lossy acceptance rule."""
 
     name: str
 

@@ -8,9 +8,9 @@ from itertools import zip_longest
 
 import numpy as np
 
-from ...config import GenerationConfig
+from ...config import REJECTION, GenerationConfig
 from ...engine.request import Request
-from ...engine.sampling import Logits, choose_token
+from ...engine.sampling import Distribution, Logits, choose_token, distribution, sample_draft
 from ..acceptance import Features
 from .base import Proposal, Score
 
@@ -29,11 +29,26 @@ def score(name: str, request: Request, ahead: Sequence[int], there: int | None, 
     """Of the drafted token `there` behind a request and the tokens ahead, or, if None, of the drafter's own token."""
     tokens, config = [*request.tokens, *ahead], request.config
     logits = request.restricted(logits, ahead)
-    own = choose_token(logits, tokens, request.num_prompt_tokens, config, request.answer)
+    own, drawn_from = _choice(request, tokens, logits, is_drawn=there is None)
     odds, odds_there = _log_odds(logits, (own, own if there is None else there), config)
     kind = name if config.greedy else f"{name} sampled"
     features = (odds / 2, math.log2(1 + len(ahead)) / 4)
-    return Score(Proposal(own, name, Features(kind, features)), odds_there)
+    return Score(Proposal(own, name, Features(kind, features), drawn_from), odds_there)
+
+
+def _choice(request: Request, tokens: Sequence[int], logits: Logits, is_drawn: bool) -> tuple[int, Distribution | None]:
+    """The drafter's token behind `tokens`, and the distribution that it was drawn from with noise of its own.
+
+    It shares the target's noise, unless rejection sampling is to decide. For that it is drawn independently; or, where
+    the planner is free to leave it out, it is the likeliest, which no noise decides.
+    """
+    arguments = logits, tokens, request.num_prompt_tokens, request.config
+    if request.config.greedy or request.config.acceptance != REJECTION:
+        return choose_token(*arguments, request.answer), None
+    source = distribution(*arguments)
+    if not is_drawn:
+        return source.likeliest, None
+    return sample_draft(source, request.config, request.answer, len(tokens), len(request.tokens)), source
 
 
 def _log_odds(logits: Logits, tokens: Sequence[int], config: GenerationConfig) -> list[float]:

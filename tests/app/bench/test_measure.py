@@ -53,3 +53,12 @@ def test_a_mode_with_other_tokens_than_plain_is_named() -> None:
     task = Task("a", ("x",))
     runs = [run(task, "lookup", [1, 2, 3]), run(task, "off", [1, 2, 3]), run(task, "auto", [1, 2, 4])]
     assert differing(runs) == ["auto"]
+
+
+def test_acceptance_is_that_of_all_modes_that_draft() -> None:
+    pipeline = Scripted()
+    (runs,) = measure(pipeline, pipeline.forget_prompts, [Task("a", ("one",))], MODES, 9, seed=1, acceptance="typical")
+    asked = {options["mode"]: options.get("acceptance") for _, options in pipeline.calls[1::2]}
+    assert asked == {"off": None, "lookup": "typical", "auto": "typical"}
+    assert [run.lossy for run in runs] == [False, True, True]
+    assert differing(runs) == []

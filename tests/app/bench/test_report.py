@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -127,3 +128,16 @@ class Balanced(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+
+
+def test_lossy_modes_are_labelled_and_their_texts_count_as_no_difference() -> None:
+    task = Task("edit", ("a",))
+    results = [[run(task, "off", [1, 2, 3, 4]), replace(run(task, "draft", [1, 2, 3, 9]), acceptance="typical")]]
+    made = replace(report(), entries=tuple(entries(results, {})), samples=tuple(samples(results, "draft")))
+    made = replace(made, acceptance="typical")
+    assert [(entry.mode, entry.lossy) for entry in made.entries] == [("off", False), ("draft, lossy (typical)", True)]
+    assert made.num_differing == 0
+    assert "drafts may change the text" in shown(made)
+    assert "draft, lossy (typical)" in shown(made)
+    assert "draft, lossy (typical)" in page(made)
+    assert made.as_dict()["acceptance"] == "typical"

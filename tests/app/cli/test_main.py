@@ -180,3 +180,11 @@ def test_chat_prints_its_address_serves_there_and_ends_quietly_when_interrupted(
             process.kill()
     assert "Traceback" not in errors
     assert process.returncode in (0, 130)
+
+
+def test_a_lossy_answer_says_so_in_json() -> None:
+    arguments = ("generate", PROMPT, "--mode", "draft", "--max-new-tokens", "24", "--json")
+    lossy = json.loads(run(*arguments, "--acceptance", "threshold").stdout)
+    assert (lossy["lossy"], lossy["stats"]["acceptance"]) == (True, "threshold")
+    exact = json.loads(run(*arguments).stdout)
+    assert (exact["lossy"], exact["stats"]["acceptance"]) == (False, "exact")

@@ -95,3 +95,42 @@ def test_log_probabilities_are_those_of_the_pipeline(served: Served, client: ope
     parts = [chunk.choices[0].logprobs for chunk in chunks]
     assert [offset for part in parts for offset in part.text_offset] == offsets
     assert [token for part in parts for token in part.tokens] == told.tokens
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_is_marked_lossy_where_it_was_asked_for(client: openai.OpenAI, stream: bool) -> None:
+    for rule in (None, "exact", "typical", "threshold", "rejection"):
+        extra = {"speculation": "draft"} | ({} if rule is None else {"acceptance": rule})
+        answer: Any = client.completions.create(
+            model=MODEL, prompt=PROMPTS[0], stream=stream, extra_body=extra, **SAMPLED
+        )
+        figures = list(answer)[-1].speculation if stream else answer.speculation
+        assert figures["acceptance"] == (rule or "exact")
+        assert figures["lossy"] == (rule not in (None, "exact"))
+
+
+def test_lossy_rules_take_their_parameters(client: openai.OpenAI) -> None:
+    options: Any = {"acceptance": "threshold", "rollback_threshold": 4.0}
+    answer = client.completions.create(
+        model=MODEL, prompt=PROMPTS[0], max_tokens=20, temperature=0, extra_body={"speculation": "lookup", **options}
+    )
+    assert answer.choices[0].text
+    model_extra = answer.model_extra or {}
+    assert model_extra["speculation"]["acceptance"] == "threshold"
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"acceptance": "generous"}, "acceptance"),
+        ({"typical_epsilon": 0.1}, "acceptance='typical'"),
+        ({"acceptance": "typical", "rollback_threshold": 2.0}, "acceptance='threshold'"),
+        ({"acceptance": "typical", "speculation": "off"}, "drafts nothing"),
+        ({"acceptance": "typical", "typical_delta": 0.0}, "typical_delta"),
+    ],
+    ids=str,
+)
+def test_rules_and_parameters_without_effect_are_refused(client: openai.OpenAI, extra: Any, message: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=message) as error:
+        client.completions.create(model=MODEL, prompt=PROMPTS[0], extra_body=extra)
+    assert error.value.param in extra

@@ -30,7 +30,10 @@ OF_OUR_OWN = {  # done outside GenAI, or by its other options
     "max_length", "stop_strings", "include_stop_str_in_output", "eos_token_ids", "apply_chat_template",
     "num_return_sequences",
 }  # fmt: skip
-OF_DRAFTING = {"mode", "num_assistant_tokens", "max_ngram_size"}  # see test_genai_speculation
+OF_DRAFTING = {  # see test_genai_speculation
+    "mode", "num_assistant_tokens", "max_ngram_size", "acceptance", "typical_epsilon", "typical_delta",
+    "rollback_threshold",
+}  # fmt: skip
 REFUSED = {"logprobs", "logit_bias", "structured_output_config"}
 
 
@@ -112,6 +115,7 @@ def test_every_option_is_dealt_with():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"acceptance": "typical"}, "acceptance='typical' .*engine='outrider'"),
         ({"rng_seed": 2**32}, "rng_seed=4294967296 .*below 4294967296"),
         ({"presence_penalty": 2.5}, "presence_penalty=2.5 .*from -2.0 to 2.0"),
         ({"frequency_penalty": -3}, "frequency_penalty=-3 .*from -2.0 to 2.0"),

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from scipy import stats
 
 from outrider.pipelines.config import GenerationConfig
 
 from .. import reference
+from ..chi_square import assert_follows
 from ..real import Models
 from ..requests import Asked
 
@@ -19,18 +19,6 @@ NUM_DRAWS = 400
 def odds_behind(models: Models, prompt, written, config) -> dict[int, float]:
     row = reference.model_logits(models.target)([*prompt, *written])
     return reference.probabilities(reference.survivors(reference.penalize(row, prompt, written, config), config))
-
-
-def assert_follows(counts: Counter[int], odds: dict[int, float]) -> None:
-    assert counts.keys() <= odds.keys(), "a token that the settings exclude"
-    total = sum(counts.values())
-    usual = [token for token in odds if odds[token] * total >= 5]
-    observed, share = [counts[token] for token in usual], sum(odds[token] for token in usual)
-    # The others may be too few for chi-square.
-    assert stats.binomtest(sum(observed), total, min(1.0, share)).pvalue > 1e-4
-    if len(usual) > 1:
-        expected = [odds[token] / share * sum(observed) for token in usual]
-        assert stats.chisquare(observed, expected).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("mode", ["off", "lookup", "draft"])
@@ -57,3 +45,19 @@ def test_two_tokens_follow_the_targets_distribution(models: Models, mode, option
     if mode == "draft":
         sources = Counter(source for request in drawn for source in request.sources[:2])
         assert sources["draft_model"] > 0 < sources["target"], "nothing kept or nothing corrected proves little"
+
+
+def test_rejection_sampling_follows_the_targets_distribution_whatever_the_drafts_length(models: Models):
+    prompt = tuple(models.tokenizer.encode("def total(values):\n    return "))
+    config = GenerationConfig(do_sample=True, temperature=1.3, top_k=6, mode="draft", acceptance="rejection")
+    asked = [Asked(prompt, config.updated({"rng_seed": seed}), 3) for seed in range(NUM_DRAWS)]
+    served, drawn = models.served(), []
+    for first in range(0, NUM_DRAWS, 50):
+        drawn += served.all(asked[first : first + 50], ["draft"] * 50)
+    firsts = Counter(request.new_tokens[0] for request in drawn)
+    assert_follows(firsts, odds_behind(models, prompt, [], config))
+    for token, _ in firsts.most_common(2):
+        seconds = Counter(s.new_tokens[1] for s in drawn if s.new_tokens[0] == token and s.num_new > 1)
+        assert_follows(seconds, odds_behind(models, prompt, [token], config))
+    sources = Counter(source for request in drawn for source in request.sources[1:])
+    assert sources["draft_model"] > 0 < sources["target"], "nothing kept or nothing corrected proves little"

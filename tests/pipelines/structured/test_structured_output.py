@@ -287,3 +287,20 @@ def test_a_grammar_that_no_token_can_write_ends_that_answer_alone(models: Models
     served.finish([fine])
     assert fine.finish_reason
     served.assert_nothing_leaked()
+
+
+@pytest.mark.parametrize("rule", ["typical", "threshold", "rejection"])
+def test_the_form_and_logprobs_hold_under_lossy_acceptance(models: Models, rule):
+    parameters = {"rollback_threshold": 12.0} if rule == "threshold" else {}
+    accepted: Counter[str] = Counter()
+    for seed in range(6):
+        config = GenerationConfig(
+            structured_output_config=StructuredOutputConfig(regex="(yes|no), because [a-z ]{1,20}[.]"), logprobs=2,
+            do_sample=seed > 2, temperature=1.5, rng_seed=seed, acceptance=rule, **parameters,
+        )  # fmt: skip
+        question = Asked(tuple(models.tokenizer.encode("Is it so? yes, because it is.\n")), config, 40)
+        request = models.served().one(question, "draft")
+        check_form(config, text_of(models, request), request.finish_reason == "stop")
+        assert [entry.token for entry in request.logprobs] == request.new_tokens
+        accepted.update(request.statistics.accepted_by)
+    assert accepted["draft_model"] > 0

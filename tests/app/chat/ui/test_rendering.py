@@ -233,3 +233,22 @@ def test_a_speedup_is_said_as_people_say_it(ratio: float, said: str) -> None:
 @pytest.mark.parametrize(("seconds", "said"), [(0.054, "54 ms"), (1.37, "1.37 s"), (2.247, "2.2 s")])
 def test_a_time_is_said_in_the_unit_that_it_is_read_in(seconds: float, said: str) -> None:
     assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [(Words("en"), "lossy (threshold)"), (Words("zh"), "有损（阈值接受）")], ids=["en", "zh"]
+)
+def test_a_lossy_answer_is_marked_and_plain_or_exact_ones_are_not(words: Words, told: str) -> None:
+    turn = Turn("One?", Settings(mode="draft", acceptance="threshold"), finish_reason="stop")
+    assert figures_of(turn, words)[1] == told
+    assert told in figures_html(turn, words)
+    for settings in (Settings(mode="off", acceptance="threshold"), Settings(mode="draft")):
+        assert told not in figures_html(Turn("One?", settings, finish_reason="stop"), words)
+
+
+def test_acceptance_reaches_the_pipeline_only_where_something_is_drafted() -> None:
+    assert Settings(acceptance="typical").options()["acceptance"] == "typical"
+    assert "acceptance" not in Settings(mode="off", acceptance="typical").options()
+    assert "acceptance" not in Settings().options()
+    with pytest.raises(InvalidOption, match="exact, typical, threshold, rejection"):
+        Settings.read({"acceptance": "generous"})
