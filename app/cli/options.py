@@ -21,7 +21,7 @@ Reference = Annotated[Path | None, typer.Option("--reference", help="A folder of
 
 Device = Annotated[str, typer.Option(help="Device of the model: CPU, NPU, GPU, GPU.1.")]
 
-DraftDevice = Annotated[str, typer.Option(help="Device of the draft model: CPU, GPU, GPU.1.")]
+DraftDevice = Annotated[str, typer.Option(help="Device of the draft model: CPU, NPU, GPU, GPU.1.")]
 
 Engine = Annotated[
     Literal["outrider", "genai"] | None,
