@@ -66,7 +66,7 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
     longest = min(LONGEST, most - 1)
     console.print(_passes(speculation.cost), _gains(speculation.cost, longest))
     is_sound = pipeline.exact or not load.exact
-    places = dict.fromkeys((load.draft_device, CPU, load.device))
+    places = dict.fromkeys((CPU, load.device, load.draft_device))
     if pipeline.pair.draft is not None and len(places) > 1:
         costs = {load.draft_device: speculation.cost}
         del pipeline, speculation
@@ -214,8 +214,7 @@ def _draft_devices(
 
     costs: by the draft model's device, as far as they are known.
     """
-    title = f"Draft model by device, with {HOPED:.0%} of its tokens accepted"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=f"Draft model by device, {HOPED:.0%} accepted", title_justify="left")
     for column in ("device", "ms a token", "expected speedup"):
         table.add_column(column, justify="left" if column == "device" else "right")
     failed: dict[str, str] = {}
@@ -235,7 +234,7 @@ def _draft_devices(
         del pipeline
     took = {place: cost.drafts[DraftModel.name].token_ms for place, cost in costs.items() if cost.drafts}
     gains = {place: speedup_of(costs[place], HOPED, ms, longest) for place, ms in took.items()}
-    best = max(gains, key=lambda place: gains[place].ratio, default=None)
+    best = max(gains, key=lambda place: (gains[place].ratio, -took[place]), default=None)
     for place in places:
         if place in gains:
             name = f"{place}, the fastest" if place == best and len(gains) > 1 else place

@@ -146,7 +146,7 @@ class Runtime:
         self.engine = Engine(self._target, self._pool, self._planner, loaded.room)
         compiled = {**given, **on_npu, PRECISION: self.precision, "longest": self.compilation.longest}
         self._profile = profile_path(pair, device, compiled, self.exact, draft_device)
-        self._is_measured = False
+        self._is_measured = self._has_warned = False
 
     @property
     def exact(self) -> bool:
@@ -261,7 +261,8 @@ class Runtime:
         if draft is None:
             return
         token_ms = draft.token_ms
-        if speedup_of(cost, HOPED, token_ms).ratio <= 1:
+        if speedup_of(cost, HOPED, token_ms).ratio <= 1 and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "The draft model takes %.1f ms a token on %s, and a pass of the target %.1f: it would not pay even if "
                 "%d%% of its tokens were accepted, so it is hardly ever asked. Load it on the CPU.",
