@@ -62,7 +62,8 @@ class LLMPipeline:
     and `structured_output_config` are refused. With `exact=False` GenAI keeps computed prompts, so that the next turn
     of a chat begins sooner, but its text depends on earlier requests. Without `cache_tokens` the cache grows as needed.
     With engine="outrider" our own engine decodes on a GPU, too, with all modes and options, and plans drafts by what
-    passes cost there (see `GpuPagedModel`); `exact` has the same meaning as on the CPU.
+    passes cost there (see `GpuPagedModel`). `exact` has the same meaning as on the CPU, except that an answer with its
+    prompt counts, not a pass, since exact passes read prompts 16 tokens at a time.
 
     The draft model runs on `draft_device`, wherever the target is. On an NPU it takes symmetric int4 weights as well,
     and drafts for one request at a time, from the last 256 tokens of long texts; other requests at once are drafted for

@@ -40,7 +40,8 @@ Fallback = Annotated[
 Property = Annotated[
     list[str] | None,
     typer.Option("--property", metavar="NAME=VALUE",
-                 help="A property of OpenVINO for the model, such as MAX_PROMPT_LEN=2048 on an NPU; can be repeated."),
+                 help="A property of OpenVINO for the model, such as MAX_PROMPT_LEN=2048 on an NPU; those that begin "
+                 "with NPU also go to a draft model there. Can be repeated."),
 ]  # fmt: skip
 
 Exact = Annotated[
