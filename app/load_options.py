@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.pipelines import InvalidOption, LLMPipeline, Pair
-from outrider.pipelines.devices.devices import CPU, NPU, OUTRIDER, stand_in
+from outrider.pipelines.devices.devices import CPU, NPU, OUTRIDER, npu_properties, stand_in
 from outrider.pipelines.devices.genai_loading import GenaiLoading
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class LoadOptions:
     @property
     def stand_in(self) -> str | None:
         """What computes in the place of an NPU; None if it does, or there is none."""
-        return stand_in(self.device, self.properties)
+        return stand_in(NPU if NPU in (self.device, self.draft_device) else self.device, self.properties)
 
     def forget(self, pair: Path) -> None:
         """Have OpenVINO GenAI's ways of drafting be tried again. Raises BrokenPair and InvalidOption."""
@@ -59,19 +59,29 @@ class LoadOptions:
             exact = self.exact is not False
             GenaiLoading(Pair.open(pair), self.device, exact=exact, properties=self.properties).forget()
 
+    def drafting_on(self, draft_device: str) -> LoadOptions:
+        """The same with the draft model on another device, without an NPU's properties where there is none."""
+        properties = dict(self.properties)
+        if NPU not in (self.device, draft_device):
+            for name in npu_properties(properties):
+                del properties[name]
+        return replace(self, draft_device=draft_device, properties=properties)
+
     def on(self, device: str) -> LoadOptions:
-        """The same on another device, without what does not fit it, which is logged. Properties are the first's."""
+        """The same on another device, without what does not fit it, which is logged. Properties are the first's, except
+        those of a draft model on an NPU."""
         if device == self.device:
             return self
         are_gpus = not {self.device, device} & {CPU, NPU}
         engine, speculation = (self.engine, self.speculation) if are_gpus else (None, None)
         fallback = None if device == CPU else self.fallback
+        properties = npu_properties(self.properties) if self.draft_device == NPU else {}
         fitting = replace(
-            self, device=device, engine=engine, speculation=speculation, fallback=fallback, properties={}
+            self, device=device, engine=engine, speculation=speculation, fallback=fallback, properties=properties
         )  # fmt: skip
         if fitting.uses_genai:
             draft_device = self.draft_device if speculation == "draft" else CPU
-            fitting = replace(fitting, draft_device=draft_device, reference=None)
+            fitting = replace(fitting, draft_device=draft_device, reference=None, properties={})
         left_out = [
             each.name for each in fields(self)
             if each.name != "device" and getattr(self, each.name) != getattr(fitting, each.name)

@@ -68,3 +68,13 @@ def npu_pair(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     from tests.on_npu import make_pair
 
     return make_pair(embedded_pair, tmp_path_factory.mktemp("npu") / "pair", Compression("int4", group_size=64))
+
+
+@pytest.fixture(scope="session")
+def npu_draft_pair(npu_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a draft model as an NPU wants it, too."""
+    from outrider.export.compression import Compression
+    from tests.on_npu import make_pair_with_draft
+
+    folder = tmp_path_factory.mktemp("npu_draft") / "pair"
+    return make_pair_with_draft(npu_pair, folder, Compression("int4", group_size=64))

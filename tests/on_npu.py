@@ -14,22 +14,39 @@ from outrider.export.checkpoint import find_checkpoint
 from outrider.export.compression import Compression
 from outrider.export.convert import compress, convert
 from outrider.export.device_check import NPU_ON_CPU
+from outrider.export.widen import Shape, widen_checkpoint
 from outrider.models import pyscout
 from outrider.pipelines.model.processor import limited_properties
 
 STAND_IN = NPU_ON_CPU
+CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
 
 
 def make_pair(embedded: Path, folder: Path, compression: Compression) -> Path:
     """The embedded pair with its target compressed anew."""
     shutil.copytree(embedded, folder)
-    checkpoint = find_checkpoint(str(Path(pyscout.__file__).parent / "checkpoints" / "target"), False, print)
-    made = folder.with_suffix(".made")
-    convert(checkpoint, made, half=False)
-    compress(made, compression, checkpoint.source)
-    for name in ("openvino_model.xml", "openvino_model.bin"):
-        shutil.move(made / name, folder / "target" / name)
+    _compress(CHECKPOINTS / "target", folder / "target", compression)
     return folder
+
+
+def make_pair_with_draft(npu_pair: Path, folder: Path, compression: Compression) -> Path:
+    """The pair with its draft model compressed anew, too. That one is widened, since OpenVINO's code for NPUs takes
+    int4 in rows of 64."""
+    shutil.copytree(npu_pair, folder)
+    wide = folder.with_suffix(".wide")
+    widen_checkpoint(CHECKPOINTS / "draft", wide, Shape(128, 3, 2, 1, 192))
+    _compress(wide, folder / "draft", compression)
+    return folder
+
+
+def _compress(checkpoint: Path, model: Path, compression: Compression) -> None:
+    """Replace the weights in the folder `model` by those of a checkpoint."""
+    found, made = find_checkpoint(str(checkpoint), False, print), model.with_suffix(".made")
+    convert(found, made, half=False)
+    compress(made, compression, found.source)
+    for name in ("openvino_model.xml", "openvino_model.bin"):
+        shutil.move(made / name, model / name)
+    shutil.rmtree(made)
 
 
 class OnCpu:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from outrider.pipelines import AUTO, LLMPipeline, OutriderError, Pair
-from outrider.pipelines.devices.devices import CPU
+from outrider.pipelines.devices.devices import CPU, NPU
 from outrider.pipelines.devices.genai_loading import TRIED, TRIED_TOKENS
 from outrider.pipelines.devices.npu_model import DECODING_ROWS, NUM_DECODING_ROWS
 from outrider.pipelines.model.tuning import Compilation
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_model_policy import HOPED
+from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.planner import LONGEST
 from outrider.pipelines.speculation.speedup import CONTEXT, speedup_of
 
@@ -60,19 +63,30 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
         console.print("[bold red]No pass could be measured on this machine[/]: answers are decoded without drafts. Try "
                       "again when it is less busy.")  # fmt: skip
         return False
-    console.print(_passes(speculation.cost), _gains(speculation.cost, min(LONGEST, most - 1)))
-    return pipeline.exact or not load.exact
+    longest = min(LONGEST, most - 1)
+    console.print(_passes(speculation.cost), _gains(speculation.cost, longest))
+    is_sound = pipeline.exact or not load.exact
+    places = dict.fromkeys((CPU, load.device, load.draft_device))
+    if pipeline.pair.draft is not None and len(places) > 1:
+        costs = {load.draft_device: speculation.cost}
+        del pipeline, speculation
+        console.print(_draft_devices(pair, console, load, tuple(places), costs, longest))
+    return is_sound
 
 
 def _table_of(pipeline: LLMPipeline, load: LoadOptions, decoder: str) -> Table:
     """A table to put findings into, with the devices."""
     table = Table(title=pipeline.pair.name, show_header=False, title_justify="left", box=None, padding=(0, 1))
-    stand_in = "" if load.stand_in is None else f" (its code computes on {load.stand_in})"
-    table.add_row("device", f"{pipeline.device}{stand_in}, {decoder}")
-    kind = pipeline.device.split(".")[0]
-    if kind != CPU:
-        table.add_row("tried", f"[yellow]before release never on a real {kind}[/], only with the CPU in its place")
+    table.add_row("device", f"{_place(pipeline.device, load)}, {decoder}")
+    kinds = {device.split(".")[0]: None for device in (pipeline.device, pipeline.draft_device)}
+    for kind in kinds:
+        if kind != CPU:
+            table.add_row("tried", f"[yellow]before release never on a real {kind}[/], only with the CPU in its place")
     return table
+
+
+def _place(device: str, load: LoadOptions) -> str:
+    return device if device != NPU or load.stand_in is None else f"{device} (its code computes on {load.stand_in})"
 
 
 def _genai_findings(pair: Path, console: Console, load: LoadOptions) -> Table:
@@ -140,7 +154,7 @@ def _findings(pipeline: LLMPipeline, load: LoadOptions) -> Table:
     if pipeline.pair.properties:
         chosen = ", ".join(f"{name}={without_path(value)}" for name, value in pipeline.pair.properties.items())
         table.add_row("properties", f"{chosen}, of the pair")
-    place = "" if pipeline.draft_device == CPU else f", on {pipeline.draft_device}"
+    place = "" if pipeline.draft_device == CPU else f", on {_place(pipeline.draft_device, load)}"
     alike = f"same vocabulary as the target, id for id{place}"
     table.add_row("draft model", "none" if pipeline.pair.draft is None else alike)
     table.add_row("vocabulary", f"{len(pipeline.tokenizer.vocabulary):,} tokens")
@@ -159,13 +173,13 @@ def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
         ]
         if price is None:
             return found
-        return [*found, ("its cost", f"{price:.2f} plain passes a token; use --exact to have it")]
+        return [*found, ("its cost", f"{price:.2f} times the time of plain decoding; use --exact to have it")]
     sizes = str(rows.most) if rows.fewest == rows.most else f"{rows.fewest} to {rows.most}"
     costs = [f"passes of {sizes} rows"]
     if rows.whole_prompt is not None:
         costs = ["nothing, as every pass takes as long"]
     elif price is not None:
-        costs.insert(0, f"{price:.2f} plain passes a token")
+        costs.insert(0, f"{price:.2f} times the time of plain decoding")
     if compilation.longest is not None:
         costs.append(f"products above {compilation.longest} in parts")
     return [
@@ -190,6 +204,43 @@ def _passes(cost: CostModel) -> Table:
     for name, draft in cost.drafts.items():
         took = draft.token_ms
         table.add_row(f"{LABELS[name]}, one", f"{took:.2f}", f"{took / one:.2f}", Bar(longest, 0, took))
+    return table
+
+
+def _draft_devices(
+    pair: Path, console: Console, load: LoadOptions, places: Sequence[str], costs: dict[str, CostModel], longest: int
+) -> Table:
+    """What the draft model takes on each device, beside the target where it is. One pipeline at a time is in memory.
+
+    costs: by the draft model's device, as far as they are known.
+    """
+    table = Table(title=f"Draft model by device, {HOPED:.0%} accepted", title_justify="left")
+    for column in ("device", "ms a token", "expected speedup"):
+        table.add_column(column, justify="left" if column == "device" else "right")
+    failed: dict[str, str] = {}
+    for place in places:
+        if place in costs:
+            continue
+        gc.collect()  # the pipeline before
+        with console.status(f"Loading with the draft model on {place} and measuring"):
+            try:
+                pipeline = load.drafting_on(place).load(pair)
+                pipeline.speculation.measure_fully()
+            except OutriderError as error:
+                failed[place] = scrubbed(str(error), pair)
+                continue
+        if pipeline.speculation.cost is not None:
+            costs[place] = pipeline.speculation.cost
+        del pipeline
+    took = {place: cost.drafts[DraftModel.name].token_ms for place, cost in costs.items() if cost.drafts}
+    gains = {place: speedup_of(costs[place], HOPED, ms, longest) for place, ms in took.items()}
+    best = max(gains, key=lambda place: (gains[place].ratio, -took[place]), default=None)
+    for place in places:
+        if place in gains:
+            name = f"{place}, the fastest" if place == best and len(gains) > 1 else place
+            table.add_row(name, f"{took[place]:.2f}", f"{gains[place].ratio:.2f} times")
+        else:
+            table.add_row(place, "", f"[red]{escape(failed.get(place, 'could not be measured'))}[/]")
     return table
 
 

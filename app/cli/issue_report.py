@@ -10,6 +10,7 @@ from pathlib import Path
 import openvino as ov
 
 from outrider.pipelines import InvalidOption
+from outrider.pipelines.devices.devices import CPU
 
 from ..load_options import LoadOptions
 from .scrubbing import scrubbed, without_path
@@ -31,7 +32,9 @@ def require_writable(path: Path) -> None:
 def write_report(path: Path, load: LoadOptions, pair: Path, findings: str, failure: Exception | None = None) -> None:
     """Write the findings with the versions of software and devices, as Markdown, and what ended them, if anything did.
     No folders, names of users or serial numbers are in it. Raises InvalidOption if the file cannot be written."""
-    where = load.device if load.stand_in is None else f"{load.device}, for which {load.stand_in} stood in"
+    where = load.device if load.draft_device == CPU else f"{load.device}, with the draft model on {load.draft_device}"
+    if load.stand_in is not None:
+        where += f", where {load.stand_in} stood in for an NPU"
     lines = [f"# Outrider on {where}", "", "| what | which |", "| --- | --- |"]
     about = (*_software(), *_options(load), *_hardware(load.device, load.draft_device))
     lines += [f"| {name} | {value} |" for name, value in about]

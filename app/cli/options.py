@@ -21,7 +21,7 @@ Reference = Annotated[Path | None, typer.Option("--reference", help="A folder of
 
 Device = Annotated[str, typer.Option(help="Device of the model: CPU, NPU, GPU, GPU.1.")]
 
-DraftDevice = Annotated[str, typer.Option(help="Device of the draft model: CPU, GPU, GPU.1.")]
+DraftDevice = Annotated[str, typer.Option(help="Device of the draft model: CPU, NPU, GPU, GPU.1.")]
 
 Engine = Annotated[
     Literal["outrider", "genai"] | None,
@@ -40,7 +40,8 @@ Fallback = Annotated[
 Property = Annotated[
     list[str] | None,
     typer.Option("--property", metavar="NAME=VALUE",
-                 help="A property of OpenVINO for the model, such as MAX_PROMPT_LEN=2048 on an NPU; can be repeated."),
+                 help="A property of OpenVINO for the model, such as MAX_PROMPT_LEN=2048 on an NPU; those that begin "
+                 "with NPU also go to a draft model there. Can be repeated."),
 ]  # fmt: skip
 
 Exact = Annotated[

@@ -57,6 +57,11 @@ def engine_of(device: str, engine: str | None, speculation: str | None) -> str:
     return chosen
 
 
+def npu_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of OpenVINO's properties that concern NPUs alone, by their names."""
+    return {name: value for name, value in properties.items() if name.startswith(NPU)}
+
+
 @contextmanager
 def failing(device: str) -> Iterator[None]:
     """Raises DeviceFailed for OpenVINO's errors."""

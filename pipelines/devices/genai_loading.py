@@ -21,7 +21,7 @@ from ..model.pair import Pair
 from ..model.processor import PRECISION
 from ..model.profile import keep, kept, profile_path
 from . import devices
-from .devices import CPU
+from .devices import CPU, NPU
 from .genai_config import SPECULATIONS, to_genai
 
 BLOCK_SIZES = {"GPU": 16}  # tokens in a block of GenAI's cache
@@ -83,6 +83,11 @@ class GenaiLoading:
             raise InvalidOption(
                 f"speculation='draft' needs a draft model, and {self.pair.path} has none: choose 'lookup', or export "
                 "the pair with --draft."
+            )
+        if self.draft_device == NPU:
+            raise InvalidOption(
+                "draft_device='NPU' is not possible with OpenVINO GenAI, whose answers run past their ends there: give "
+                "engine='outrider', or choose the CPU or a GPU."
             )
         if self.draft_device != CPU and self.speculation != "draft":
             raise InvalidOption(

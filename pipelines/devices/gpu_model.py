@@ -25,6 +25,7 @@ DECODING_ROWS = 8  # a tile of OpenVINO's kernels for matrix products
 EXACT_ROWS = 16  # prompts are then read so many tokens at a time
 SETTLED_S = 5.0  # until kernels that are compiled in the background are in place
 PRICED = 10  # passes of each size that are timed
+PROMPT, ANSWER = 512, 128  # tokens that exactness is priced for
 
 PROPERTIES = {
     "PERFORMANCE_HINT": "LATENCY",
@@ -97,8 +98,8 @@ class GpuPagedModel:
 
     def keep_exact(self, max_context: int = CHECKED_TOKENS, limit: float = math.inf) -> float | None:
         """Become `exact` if the device gives the same bits in passes of one size, with texts of up to `max_context`
-        tokens, and such a pass takes at most `limit` times as long as that of a single row. Returns how many times it
-        takes, or None if the bits differ. Overwrites the cache. Raises DeviceFailed.
+        tokens, and an answer of ANSWER tokens to a prompt of PROMPT takes at most `limit` times as long with them.
+        Returns how many times it takes, or None if the bits differ. Overwrites the cache. Raises DeviceFailed.
 
         OpenVINO puts better kernels in place when it has compiled them in the background, so passes are run for
         SETTLED_S seconds before the first that counts, and the bits have to agree twice.
@@ -114,16 +115,21 @@ class GpuPagedModel:
         return price
 
     def _price(self) -> float:
-        """Time of a pass of EXACT_ROWS rows over that of a single one, both timed in turns."""
-        times = dict.fromkeys((False, True), math.inf)
+        """Time of an answer in passes of EXACT_ROWS rows, which also read its prompt, over that in passes of one row
+        behind a prompt that is read at once. The passes are timed in turns."""
+        sizes = ((True, 1), (False, 1), (False, PROMPT))
+        blocks = range(min(PROMPT // BLOCK_SIZE, self.num_blocks))
+        num_read = len(blocks) * BLOCK_SIZE
+        times = dict.fromkeys(sizes, math.inf)
         for _ in range(PRICED):
-            for exact in times:
+            for exact, rows in sizes:
                 self.keep_to_rows(exact)
-                self.blind_pass(1, 0, [0])  # the first pass of another size takes longer
+                self.blind_pass(min(rows, num_read), 0, blocks)  # the first pass of another size takes longer
                 began = time.perf_counter()
-                self.blind_pass(1, 0, [0])
-                times[exact] = min(times[exact], time.perf_counter() - began)
-        return max(1.0, times[True] / times[False])
+                self.blind_pass(min(rows, num_read), 0, blocks)
+                times[exact, rows] = min(times[exact, rows], time.perf_counter() - began)
+        exact_s = (PROMPT / EXACT_ROWS + ANSWER) * times[True, 1]
+        return max(1.0, exact_s / (PROMPT / num_read * times[False, PROMPT] + ANSWER * times[False, 1]))
 
     def resize(self, num_blocks: int) -> None:
         """Replace the cache by another of `num_blocks` blocks, which hold anything. Raises UnsupportedDevice."""

@@ -32,9 +32,13 @@ class NpuModel:
 
     A prompt is read whole, in one pass; a pass that decodes has `rows.most` rows, however many are wanted, and takes as
     long for each number of them. That is NPUW_LLM_MAX_GENERATION_TOKEN_LEN, rounded up as OpenVINO does. The cache
-    holds one sequence. A pass begins behind the tokens that are kept: what the last pass computed from that position on
-    is overwritten, so rejected tokens need no more (OpenVINO's pull request 31578), and position 0 begins another
+    holds one sequence. A pass begins behind the tokens that are kept: what was computed from that position on is
+    overwritten, so rejected tokens need no more (OpenVINO's pull request 31578), and position 0 begins another
     sequence.
+
+    OpenVINO alone would keep rejected tokens in two cases. It copies the attention mask over that of the pass before,
+    and what was behind its end stays; so the mask goes on to there, with zeros. And a pass behind the first tokens of a
+    prompt would find the last ones in their place; so another pass, behind all of it, comes first.
 
     properties: those of OpenVINO, and MAX_PROMPT_LEN and MIN_RESPONSE_LEN, the most tokens of a prompt and those of an
         answer that have room behind it. With NPUW_DEVICES="CPU", OpenVINO's code for NPUs computes on the CPU.
@@ -60,7 +64,9 @@ class NpuModel:
                 f"OpenVINO could not compile {folder} for an NPU ({reason_of(error)}): update the device's driver, "
                 "check the properties, or use another device."
             ) from error
-        self._num_cached = self._last_start = 0
+        self._num_cached = 0
+        self._num_marked = 0  # tokens that OpenVINO's copy of the mask may mark as cached
+        self._num_prompt = 0  # tokens of a prompt that no pass has followed yet
         self.num_tokens = sum(lengths.values())
         self.num_prompt_tokens = lengths[MAX_PROMPT_LEN]
         self.rows = Rows(most=num_rows, whole_prompt=self.num_prompt_tokens)
@@ -73,40 +79,67 @@ class NpuModel:
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         """Run one window; logits float32 [num_rows, vocabulary], in memory that the next pass overwrites.
 
-        Raises ValueError for several windows, for tokens that are not behind the cached ones, and for too many rows,
-        and InvalidOption for a prompt of one token where a pass has a single row.
+        A window of more rows than a pass has is run in several passes. Raises ValueError for several windows and for
+        tokens that are not behind the cached ones or have no room, and InvalidOption for a prompt of one token where a
+        pass has a single row.
         """
         if len(windows) != 1:
             raise ValueError(f"An NPU computes one sequence at a time, not {len(windows)}.")
         (window,) = windows
         start, end = window.start, window.start + len(window.tokens)
-        most = self.rows.most if start else self.num_prompt_tokens
-        is_next = not start or self._last_start <= start <= self._num_cached
-        if not is_next or end > self.num_tokens or len(window.tokens) > most:
+        if start > self._num_cached or end > self.num_tokens:
             raise ValueError(
-                f"A pass over the tokens {start} to {end} is not possible. It must begin between {self._last_start}, "
-                f"where the last pass began, and {self._num_cached}, the number of cached tokens, end at "
-                f"{self.num_tokens} or before, and have at most {most} rows."
+                f"The tokens {start} to {end} cannot be read: {self._num_cached} are cached, and there is room for "
+                f"{self.num_tokens}."
             )
-        if window.num_rows > self.rows.most:
-            raise ValueError(f"A pass has logits for {self.rows.most} rows at most, not {window.num_rows}.")
-        if end == 1 and self.rows.most == 1:
-            raise InvalidOption(
-                f"A prompt of one token cannot be read with {DECODING_ROWS}=1: give a longer one, or load the pair "
-                f"with {DECODING_ROWS}={NUM_DECODING_ROWS}."
-            )
-        self._num_cached = self._last_start = start  # if the pass fails, the rest is lost
-        tokens = np.array([window.tokens], np.int64)
-        if end == 1:  # one row alone does not begin another sequence, but is put behind the one before
+        wanted: list[NDArray[np.float32]] = []
+        for part in self._parts(window):
+            logits = self._pass(window.tokens[part.start - start : part.stop - start], part.start)
+            num_rows = min(len(part), part.stop - (end - window.num_rows))
+            if num_rows > 0:
+                rows = logits[len(logits) - num_rows :]
+                wanted.append(rows if part.stop == end else rows.copy())
+        return wanted if len(wanted) == 1 else [np.concatenate(wanted)]
+
+    def _parts(self, window: Window) -> Iterator[range]:
+        """The positions that each pass reads. The first pass of a sequence has logits for the last rows only."""
+        start, end = window.start, window.start + len(window.tokens)
+        if not start:
+            few = window.num_rows <= self.rows.most
+            start = min(end if few else end - window.num_rows + 1, self.num_prompt_tokens)
+            yield range(start)
+        for begin in range(start, end, self.rows.most):
+            yield range(begin, min(begin + self.rows.most, end))
+
+    def _pass(self, read: Sequence[int], start: int) -> NDArray[np.float32]:
+        """The logits of the last rows of a pass over tokens from position `start` on."""
+        tokens = np.array([read], np.int64)
+        if start + len(read) == 1:  # one row alone does not begin another sequence, but is put behind the one before
+            if self.rows.most == 1:
+                raise InvalidOption(
+                    f"A prompt of one token cannot be read with {DECODING_ROWS}=1: give a longer one, or load the pair "
+                    f"with {DECODING_ROWS}={NUM_DECODING_ROWS}."
+                )
             tokens = np.repeat(tokens, 2, axis=1)
-        positions = np.arange(start, start + tokens.shape[1], dtype=np.int64)[np.newaxis]
-        mask = np.ones((1, start + tokens.shape[1]), np.int64)
+        if 0 < start < self._num_prompt:
+            self._infer(np.zeros((1, 1), np.int64), self._num_prompt)
+        self._num_cached = start  # if the pass fails, the rest is lost
+        logits = self._infer(tokens, start)
+        self._num_cached = start + len(read)
+        return logits[: len(logits) - (tokens.shape[1] - len(read))]
+
+    def _infer(self, tokens: NDArray[np.int64], start: int) -> NDArray[np.float32]:
+        """The logits of a pass over tokens int64 [1, rows] behind what OpenVINO has cached before `start`."""
+        num_rows = tokens.shape[1]
+        self._num_marked = max(start, self._num_marked) if start else 0
+        mask = np.ones((1, self._num_marked + num_rows), np.int64)
+        mask[0, start : self._num_marked] = 0
+        positions = np.arange(start, start + num_rows, dtype=np.int64)[np.newaxis]
         with failing(NPU):
             self._request.infer({"input_ids": tokens, "attention_mask": mask, "position_ids": positions})
-        self._num_cached = end
-        logits = self._request.get_tensor("logits").data[0]
-        last = len(logits) - (tokens.shape[1] - len(window.tokens))
-        return [logits[last - window.num_rows : last]]
+        self._num_marked, self._num_prompt = start, 0 if start else num_rows
+        logits: NDArray[np.float32] = self._request.get_tensor("logits").data[0]
+        return logits
 
     def hidden_states(self) -> list[NDArray[np.float32]]:
         """None: OpenVINO's code for NPUs gives logits alone."""
@@ -142,13 +175,13 @@ class NpuModel:
         """Nothing needs to be filled: `blind_pass` reads as many tokens as it wants cached."""
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        if context < self._last_start:
-            self._num_cached = 0
-        while self._num_cached < context:
-            most = self.rows.most if self._num_cached else self.num_prompt_tokens
-            tokens = [0] * min(most, context - self._num_cached)
-            self.forward([Window(tokens, self._num_cached, blocks)])
-        return self.forward([Window([0] * rows, context, blocks, rows)])
+        """A pass of `rows` rows behind `context` tokens, in order to time it, or behind as many as there is room for:
+        it takes as long behind any number."""
+        context = min(context, self.num_tokens - rows)
+        if self._num_cached < context:
+            missing = [0] * (context - self._num_cached)
+            self.forward([Window(missing, self._num_cached, blocks)])
+        return self.forward([Window([0] * rows, context, blocks, min(rows, self.rows.most))])
 
 
 def _rounded(num_rows: int) -> int:
@@ -166,7 +199,7 @@ def require_symmetric_int4(model: ov.Model, folder: Path) -> None:
         found = "asymmetric int4" if "u4" in sizes else sizes.most_common(1)[0][0]
         raise UnsupportedModel(
             f"{folder} has weights of type {found}, and an NPU takes symmetric int4: export the pair with "
-            "--for npu."
+            "--for npu, or, for its draft model, with --draft-weights int4."
         )
 
 

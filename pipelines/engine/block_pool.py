@@ -44,6 +44,11 @@ class BlockPool:
         """Blocks that nobody uses, published or not."""
         return len(self._unused)
 
+    @property
+    def num_tokens(self) -> int:
+        """Slots of all blocks together."""
+        return self.num_blocks * self.block_size
+
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
 

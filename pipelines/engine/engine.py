@@ -61,7 +61,8 @@ class Engine(QueueingBackend):
 
     @contextmanager
     def borrowed(self, num_tokens: int, *pools: BlockPool) -> Iterator[list[list[int]]]:
-        """Blocks of each pool for so many tokens, to run models outside of requests, none of which is served meanwhile.
+        """Blocks of each pool for so many tokens, or all that it has, to run models outside of requests, none of which
+        is served meanwhile.
 
         Until every pool has room, requests that have begun are served and nothing is held, since they may need it. New
         requests wait, or there might never be room.
@@ -72,7 +73,7 @@ class Engine(QueueingBackend):
             while True:
                 with self.lock, ExitStack() as held:
                     try:
-                        tables = [held.enter_context(_opened(pool, num_tokens)) for pool in pools]
+                        tables = [held.enter_context(_opened(pool, min(num_tokens, pool.num_tokens))) for pool in pools]
                     except OutOfBlocks:
                         held.close()
                         self.step()

@@ -22,7 +22,7 @@ class Room:
     @classmethod
     def of(cls, pool: BlockPool) -> Room:
         """That of a cache on the CPU."""
-        return cls(pool.num_blocks * pool.block_size, "cache_tokens={tokens} or more")
+        return cls(pool.num_tokens, "cache_tokens={tokens} or more")
 
     def require(self, request: Request) -> None:
         """Raises PromptTooLong and CacheTooSmall."""

@@ -43,7 +43,8 @@ class Compilation:
     precision: the type that it computes in, such as "f32" or "bf16".
     longest: matrix products with a longer inner dimension are summed in parts; None: never.
     rows: the numbers of rows that passes keep to.
-    price: time of an exact pass of one token over that of a plain one; None if not exact or not measured.
+    price: time of an exact pass of one token over that of a plain one, on a GPU of an answer with its prompt; None if
+        not exact or not measured.
     """
 
     exact: bool

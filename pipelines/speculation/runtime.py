@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config import AUTO
-from ..devices.devices import CPU, NPU, failing_to_load
+from ..devices.devices import CPU, NPU, failing_to_load, npu_properties
 from ..devices.gpu_model import GpuPagedModel
-from ..devices.npu_model import NpuModel
+from ..devices.npu_model import DECODING_ROWS, MAX_PROMPT_LEN, MIN_RESPONSE_LEN, NpuModel
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
 from ..engine.room import Room
@@ -38,7 +38,7 @@ from .draft_model_policy import HOPED
 from .drafter_set import DrafterSet
 from .drafters import draft_model, grammar, head, retrieval, suffix
 from .drafters.base import Drafter, ModeDrafters
-from .drafters.draft_model import DraftModel
+from .drafters.draft_model import REACH, DraftModel
 from .drafters.head import Head
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
@@ -54,6 +54,8 @@ COMPILATION = ".compilation-3.json"  # numbered, so that a better search is made
 # Properties of the target that the draft model shares.
 PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
+# Of a draft model on an NPU: room for what it begins with, and for three times as much before it begins anew.
+NPU_DRAFT = {MAX_PROMPT_LEN: REACH, MIN_RESPONSE_LEN: 3 * REACH}
 MODE_OF = {DraftModel.name: "draft", Head.name: "head"}  # the mode in which a model drafts alone
 MEASURE_S = 2.0  # spent on measuring passes at first; more is learnt while answers are written
 PREPARED_S = 2.0  # spent on compiling kernels that could also be compiled on the way
@@ -96,13 +98,17 @@ class Runtime:
                 f"draft_device={draft_device!r} needs a draft model, and {pair.path} has none: leave it out, or export "
                 "the pair with --draft."
             )
+        on_npu = npu_properties(properties) if NPU in (device, draft_device) else {}
+        given = properties
+        if device != NPU:
+            given = {name: value for name, value in properties.items() if name not in on_npu}
         if device == CPU:
-            properties = {**pair.properties, **properties}
-            loaded = _on_cpu(pair, cache_tokens, exact, properties)
+            given = {**pair.properties, **given}
+            loaded = _on_cpu(pair, cache_tokens, exact, given)
         elif device == NPU:
-            loaded = _on_npu(pair, cache_tokens, exact, properties)
+            loaded = _on_npu(pair, cache_tokens, exact, given)
         else:
-            loaded = _on_gpu(pair, device, cache_tokens, exact, properties)
+            loaded = _on_gpu(pair, device, cache_tokens, exact, given)
         self._target, self.compilation, self._compiled = loaded.target, loaded.compilation, loaded.path
         self.cache_tokens = loaded.room.tokens
         self._pool = loaded.pool
@@ -120,10 +126,11 @@ class Runtime:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
         modes = {"off": ModeDrafters(), "lookup": ModeDrafters((PromptLookup(),)), "suffix": ModeDrafters(copying)}
         num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
-        on_cpu = _draft_properties(self.precision if device == CPU else "f32", properties)
+        on_cpu = _draft_properties(self.precision if device == CPU else "f32", given)
         self._drafting: list[DraftingModel] = []
         if pair.draft is not None:
-            self._drafting.append(_draft_model(pair, pair.draft, tokenizer, num_blocks, draft_device, on_cpu))
+            of_draft = on_npu if draft_device == NPU else on_cpu
+            self._drafting.append(_draft_model(pair, pair.draft, tokenizer, num_blocks, draft_device, of_draft))
         if pair.head is not None and device == CPU:
             self._drafting.append(_head(pair, pair.head, num_blocks, self._target.vocabulary_size, on_cpu))
         elif pair.head is not None:
@@ -137,9 +144,9 @@ class Runtime:
         self._drafters = DrafterSet(modes, acceptance, self._target.vocabulary_size)
         self._planner = Planner(self._drafters, acceptance)
         self.engine = Engine(self._target, self._pool, self._planner, loaded.room)
-        compiled = {**properties, PRECISION: self.precision, "longest": self.compilation.longest}
+        compiled = {**given, **on_npu, PRECISION: self.precision, "longest": self.compilation.longest}
         self._profile = profile_path(pair, device, compiled, self.exact, draft_device)
-        self._is_measured = False
+        self._is_measured = self._has_warned = False
 
     @property
     def exact(self) -> bool:
@@ -254,7 +261,8 @@ class Runtime:
         if draft is None:
             return
         token_ms = draft.token_ms
-        if speedup_of(cost, HOPED, token_ms).ratio <= 1:
+        if speedup_of(cost, HOPED, token_ms).ratio <= 1 and not self._has_warned:
+            self._has_warned = True
             log.warning(
                 "The draft model takes %.1f ms a token on %s, and a pass of the target %.1f: it would not pay even if "
                 "%d%% of its tokens were accepted, so it is hardly ever asked. Load it on the CPU.",
@@ -330,16 +338,21 @@ def _on_gpu(
 
 
 def _draft_model(
-    pair: Pair, folder: Path, tokenizer: Tokenizer, num_blocks: int, device: str, on_cpu: Mapping[str, Any]
+    pair: Pair, folder: Path, tokenizer: Tokenizer, num_blocks: int, device: str, properties: Mapping[str, Any]
 ) -> DraftingModel:
+    """The draft model on its device. On an NPU its cache is a single block, which one request has at a time."""
     check_same_vocabulary(tokenizer.vocabulary, Tokenizer(folder).vocabulary, f"{pair.target} and {folder}")
-    model: PagedModel | GpuPagedModel
+    max_context, pool = context_length(folder), BlockPool(num_blocks, BLOCK_SIZE)
+    model: PagedModel | NpuModel | GpuPagedModel
     if device == CPU:
-        model = PagedModel(folder, num_blocks, on_cpu, exact=False)
+        model = PagedModel(folder, num_blocks, properties, exact=False)
+    elif device == NPU:
+        given = {name: value for name, value in properties.items() if name != DECODING_ROWS}  # the target's
+        model = NpuModel(folder, {**given, **NPU_DRAFT})
+        pool, max_context = BlockPool(1, model.num_tokens), min(max_context, model.num_tokens)
     else:
         model = GpuPagedModel(folder, num_blocks, device)
-    pool = BlockPool(num_blocks, BLOCK_SIZE)
-    return DraftingModel(DraftModel(model, pool, context_length(folder)), model, pool)
+    return DraftingModel(DraftModel(model, pool, max_context), model, pool)
 
 
 def _head(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from outrider.app import load_options
 from outrider.app.load_options import LoadOptions, properties_of
 from outrider.pipelines import InvalidOption
 
+ON_NPU = LoadOptions("NPU", "NPU", properties={"MAX_PROMPT_LEN": 64, "NPUW_X": 1})
 GIVEN = LoadOptions("NPU", "CPU", None, None, "CPU", False, Path("notes"), {"MAX_PROMPT_LEN": 2048})
 
 
@@ -45,6 +47,8 @@ def test_every_option_reaches_the_pipeline(monkeypatch):
         ),
         (LoadOptions("CPU", "GPU"), "GPU.1", LoadOptions("GPU.1"), "without draft_device"),
         (LoadOptions("CPU", "GPU"), "NPU", LoadOptions("NPU", "GPU"), None),
+        (ON_NPU, "CPU", LoadOptions("CPU", "NPU", properties={"NPUW_X": 1}), "without properties"),
+        (ON_NPU, "GPU", LoadOptions("GPU"), "without draft_device and properties"),
     ],
     ids=str,
 )
@@ -52,6 +56,13 @@ def test_another_device_gets_what_fits_it_and_what_does_not_is_said(given, devic
     assert given.on(device) == expected
     assert bool(caplog.records) == (left_out is not None)
     assert (left_out or "") in caplog.text
+
+
+def test_an_npus_properties_stay_where_one_of_the_models_is_there():
+    given = LoadOptions("CPU", "NPU", properties={"NPUW_X": 1, "Y": 2})
+    assert given.drafting_on("CPU") == LoadOptions("CPU", "CPU", properties={"Y": 2})
+    assert given.drafting_on("NPU") == given
+    assert ON_NPU.drafting_on("CPU") == replace(ON_NPU, draft_device="CPU")
 
 
 def test_properties_are_names_with_values():

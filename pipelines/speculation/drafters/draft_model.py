@@ -87,7 +87,8 @@ class DraftModel:
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
         begin, cached = self._known(request, ahead)
-        return max(1, len(request.tokens) + len(ahead) - begin - cached)
+        whole = 0 if cached else self._model.rows.whole_prompt or 0  # takes as long however few tokens are read
+        return max(1, whole, len(request.tokens) + len(ahead) - begin - cached)
 
     def release(self, request: Request) -> None:
         progress = self._progress.pop(request, None)

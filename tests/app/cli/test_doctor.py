@@ -26,7 +26,7 @@ def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) 
     shown = console.file.getvalue()
     found = load.load(embedded_pair).speculation.compilation
     rows = f"passes of {found.rows.fewest} to {found.rows.most} rows"
-    assert re.search(rf"[0-9]\.[0-9]{{2}} plain passes a token, {rows}", shown)
+    assert re.search(rf"[0-9]\.[0-9]{{2}} times the time of plain decoding, {rows}", shown)
     for finding in (
         "exactness", "the same text in every mode", "id for id", "4,096 tokens", "of weights", "CPU", "33",
         "Time of a pass", "draft model, one", "95%", "times",
@@ -65,7 +65,7 @@ def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, m
     monkeypatch.setattr(tuning, "FAIR", 0.0)
     console = Console(file=StringIO(), width=300)
     assert doctor.examine(embedded_pair, console)
-    assert "plain passes a token" in console.file.getvalue()
+    assert "times the time of plain decoding" in console.file.getvalue()
     assert "use --exact to have it" in console.file.getvalue()
     assert "any number in a pass" in console.file.getvalue()
 
@@ -77,7 +77,7 @@ def test_where_exactness_is_not_wanted_it_is_neither_promised_nor_priced(embedde
     shown = console.file.getvalue()
     assert "the drafting mode can change the text" in shown
     assert "any number in a pass" in shown
-    assert "plain passes a token" not in shown
+    assert "the time of plain decoding" not in shown
 
 
 @pytest.mark.parametrize(
@@ -85,10 +85,13 @@ def test_where_exactness_is_not_wanted_it_is_neither_promised_nor_priced(embedde
     [
         (Compilation(True, "f16", rows=Rows(most=8, whole_prompt=64)), "nothing, as every pass takes as long"),
         (Compilation(True, "f16", rows=Rows(16, 16, 16)), "passes of 16 rows"),
-        (Compilation(True, "f16", rows=Rows(16, 16, 16), price=1.25), "1.25 plain passes a token, passes of 16 rows"),
+        (
+            Compilation(True, "f16", rows=Rows(16, 16, 16), price=1.25),
+            "1.25 times the time of plain decoding, passes of 16 rows",
+        ),
         (
             Compilation(True, "f32", 2048, Rows(2, 64), 1.05),
-            "1.05 plain passes a token, passes of 2 to 64 rows, products above 2048 in parts",
+            "1.05 times the time of plain decoding, passes of 2 to 64 rows, products above 2048 in parts",
         ),
     ],
     ids=["an NPU", "a GPU, not priced", "a GPU", "the CPU"],

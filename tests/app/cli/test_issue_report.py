@@ -77,7 +77,8 @@ def test_a_report_tells_how_the_pair_was_loaded_and_what_stood_in(tmp_path: Path
     given = {**STAND_IN, "MAX_PROMPT_LEN": 64, "CACHE_DIR": str(tmp_path), "OTHER": "C:\\Users\\ada"}
     write_report(path, LoadOptions("NPU", "GPU.1", properties=given), tmp_path, "findings")
     text = path.read_text(encoding="utf-8")
-    for part in ("# Outrider on NPU, for which CPU stood in\n", "| draft device | GPU.1 |", "| engine | outrider |",
+    title = "# Outrider on NPU, with the draft model on GPU.1, where CPU stood in for an NPU\n"
+    for part in (title, "| draft device | GPU.1 |", "| engine | outrider |",
                  "| MAX_PROMPT_LEN | 64 |", "| NPUW_DEVICES | CPU |", "| CACHE_DIR | (a path) |",
                  "| OTHER | (a path) |", "| GPU.1 | not found by OpenVINO |"):  # fmt: skip
         assert part in text, part

@@ -285,17 +285,19 @@ def test_exactness_that_costs_more_than_the_limit_is_left_out(folder, monkeypatc
     assert (model.exact, model.rows) == ((True, Rows(16, 16, 16)) if expected else (False, ANY_ROWS))
 
 
-def test_the_price_is_that_of_a_full_pass(folder, monkeypatch):
-    model = GpuPagedModel(folder, 4, "CPU", PROPERTIES)
+@pytest.mark.parametrize("num_blocks", [4, 20])
+def test_the_price_counts_a_prompt_that_is_read_a_few_tokens_at_a_time(folder, monkeypatch, num_blocks):
+    model = GpuPagedModel(folder, num_blocks, "CPU", PROPERTIES)
     now, forward = [0.0], model.forward
 
     def slow(windows: Sequence[Window]) -> list[np.ndarray]:
-        now[0] += model.rows.fewest + 8.0  # 9 s for a single row, and 24 s
+        num_rows = len(windows[0].tokens)
+        now[0] += 24.0 if model.exact else 9.0 if num_rows == 1 else num_rows / 4
         return forward(windows)
 
     monkeypatch.setattr(model, "forward", slow)
     monkeypatch.setattr(gpu_model.time, "perf_counter", lambda: now[0])
-    assert model._price() == pytest.approx(24 / 9)
+    assert model._price() == pytest.approx((512 / 16 + 128) * 24 / (512 / 4 + 128 * 9))
 
 
 def test_what_is_not_asked_for_is_not_promised_and_a_pass_may_have_any_number_of_rows(model, exact_model, folder):

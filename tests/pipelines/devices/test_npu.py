@@ -204,7 +204,9 @@ def test_a_prompt_of_one_token_begins_another_sequence_or_is_refused(npu_pair, p
             expected = reference.logits([5, 6, 7, 8])[-1]
         else:
             (logits,) = model.forward([Window([300], 0, [0])])
-            expected = reference.logits([300])[-1]
+            assert np.abs(logits[-1] - reference.logits([300])[-1]).max() < 0.05
+            (logits,) = model.forward([Window([301], 1, [0])])
+            expected = reference.logits([300, 301])[-1]
         assert np.abs(logits[-1] - expected).max() < 0.05
 
 
@@ -262,17 +264,38 @@ def test_passes_behind_any_context_can_be_timed_in_any_order(small):
     for rows, context in ((1, 50), (8, 50), (2, 20), (8, 60), (1, 0), (3, 90)):
         target.blind_pass(rows, context, [0])
         assert target._num_cached == context + rows
+    target.blind_pass(60, 1000, [0])
+    assert target._num_cached == 128
 
 
-def test_a_pass_does_not_begin_before_the_last_one(small):
-    """OpenVINO takes back what the last pass computed, and nothing before."""
-    target = small.speculation._target
-    target.forward([Window([5, 6, 7, 8], 0, [0])])
-    target.forward([Window([9, 10], 4, [0])])
-    target.forward([Window([11], 5, [0])])
-    with pytest.raises(ValueError, match=r"A pass over the tokens 4 to 5 is not possible"):
-        target.forward([Window([9], 4, [0])])
-    target.forward([Window([11], 5, [0])])
+def test_rejected_tokens_of_several_passes_are_taken_back(small, reference):
+    """OpenVINO alone would still attend to those before the last pass."""
+    target, text = small.speculation._target, [5, 6, 7, 8, 9, 10, 11, 12, 13]
+    target.forward([Window(text[:4], 0, [0])])
+    for start in range(4, 9):
+        target.forward([Window(text[start : start + 1], start, [0])])
+    (logits,) = target.forward([Window([300, 301], 5, [0], 2)])
+    assert np.abs(logits - reference.logits([*text[:5], 300, 301])[-2:]).max() < 0.05
+    (logits,) = target.forward([Window([302], 7, [0])])
+    assert np.abs(logits[0] - reference.logits([*text[:5], 300, 301, 302])[-1]).max() < 0.05
+    target.forward([Window(text, 0, [0])])
+    (logits,) = target.forward([Window([300, 301], 5, [0], 2)])
+    assert np.abs(logits - reference.logits([*text[:5], 300, 301])[-2:]).max() < 0.05, "those of a prompt, too"
+    target.forward([Window([302], 7, [0])])
+    with pytest.raises(ValueError, match=r"The tokens 9 to 10 cannot be read: 8 are cached, and .* room for 128"):
+        target.forward([Window([9], 9, [0])])
+
+
+@pytest.mark.parametrize(("length", "num_rows"), [(64, 1), (30, 20), (90, 3), (90, 80), (90, 90)])
+def test_a_window_longer_than_a_pass_is_read_in_several(small, reference, length, num_rows):
+    target, text = small.speculation._target, [7 * i % 500 for i in range(length)]
+    expected = reference.logits(text)
+    (logits,) = target.forward([Window(text, 0, [0], num_rows)])
+    assert np.abs(logits - expected[-num_rows:]).max() < 0.05
+    target.forward([Window(text[:10], 0, [0])])
+    num_rows = min(num_rows, length - 10)
+    (logits,) = target.forward([Window(text[10:], 10, [0], num_rows)])
+    assert np.abs(logits - expected[-num_rows:]).max() < 0.05
 
 
 def test_what_has_no_room_is_refused_with_what_to_do(small):
