@@ -56,7 +56,7 @@ class SettingsPanel:
                 gr.Number(default.seed, precision=0, label=translate("seed_label"), info=translate("seed_hint")),
                 gr.Slider(1, context, min(512, context), step=1, label=translate("max_new_tokens")),
                 gr.Slider(0, 16, default.draft_tokens, step=1, label=translate("draft_tokens"), visible=drafts),
-                gr.Dropdown(
+                gr.Radio(
                     [(translate(f"acceptance_{rule}"), rule) for rule in ACCEPTANCES],
                     value=default.acceptance,
                     label=translate("acceptance"),
@@ -66,11 +66,12 @@ class SettingsPanel:
                 ),
                 self.system,
             ]
+        self._acceptance = self.values[-2]
         self._dependent = self.values[-4:-1]  # their ranges depend on the model
 
     def connect(self, blocks: gr.Blocks, mode: gr.Radio) -> None:
-        self._connect_browser(blocks, [mode, *self.values])
-        self._connect_presets(blocks, [mode, *self.values])
+        applied = self._connect_presets(blocks, [mode, *self.values])
+        self._connect_browser(blocks, [mode, *self.values], applied)
 
     def connect_switch(self, switches: gr.State, controls: AnswerControls) -> gr.events.Dependency:
         """Update what depends on the model when another one was loaded."""
@@ -81,31 +82,35 @@ class SettingsPanel:
         inputs, outputs = [controls.mode, self._dependent[0]], [controls.mode, *self._dependent, *self.model.outputs]
         return switches.change(switched, inputs, outputs, preprocess=False, **QUEUED)
 
-    def _connect_browser(self, blocks: gr.Blocks, kept: list[Any]) -> None:
+    def _connect_browser(self, blocks: gr.Blocks, kept: list[Any], applied: gr.events.Dependency) -> None:
         """The browser reads its local storage before the page is loaded, and writes it when a setting changes."""
         keep: dict[str, Any] = {"fn": None, "inputs": kept, "outputs": self._browser, "js": "(...values) => [values]"}
         loaded = blocks.load(self._restored, [self._browser, *kept], kept, preprocess=False, **QUEUED)
         loaded.then(**keep, **QUEUED)
-        gr.on([value.change for value in kept], **keep, **QUEUED)
+        # The rule of acceptance changes when the page is drawn, before what was kept is read.
+        gr.on([each.input if each is self._acceptance else each.change for each in kept], **keep, **QUEUED)
+        applied.then(**keep, **QUEUED)
 
-    def _connect_presets(self, blocks: gr.Blocks, kept: list[Any]) -> None:
+    def _connect_presets(self, blocks: gr.Blocks, kept: list[Any]) -> gr.events.Dependency:
+        """Returns the event that applies a preset."""
         presets, deletion = self._presets, self._deletion
         blocks.load(self._listed, None, [presets, self._heading], **QUEUED)
-        presets.select(self._apply, [presets, kept[0]], kept, preprocess=False, **QUEUED)
+        applied = presets.select(self._apply, [presets, kept[0]], kept, preprocess=False, **QUEUED)
         self._keep.click(self._kept, [presets, *kept], presets, preprocess=False, **QUEUED)
         deletion.connect(self._existing, presets, preprocess=False)
         dropped = [presets, *deletion.outputs]
         deletion.sure.click(self._dropped, deletion.pending, dropped, preprocess=False, **QUEUED)
         presets.change(deletion.reset, None, deletion.outputs, **QUEUED)
+        return applied
 
-    def _ranged(self, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider, gr.Dropdown]:
+    def _ranged(self, max_new_tokens: Any) -> tuple[gr.Slider, gr.Slider, gr.Radio]:
         """Updates of the dependent controls for the current model."""
         drafts, context = len(self._assistant.pipeline.modes) > 1, self._assistant.pipeline.max_context
         tokens = max_new_tokens if isinstance(max_new_tokens, (int, float)) else context
         limit, length = gr.Slider(maximum=context, value=min(tokens, context)), gr.Slider(visible=drafts)
         if self._assistant.pipeline.plans:
-            return limit, length, gr.Dropdown(visible=True)
-        return limit, length, gr.Dropdown(visible=False, value=EXACT)  # OpenVINO GenAI knows no other rule
+            return limit, length, gr.Radio(visible=True)
+        return limit, length, gr.Radio(visible=False, value=EXACT)  # OpenVINO GenAI knows no other rule
 
     def _restored(self, browser: Any, *now: Any) -> tuple[Any, ...]:
         """The settings that the browser stored last. Invalid ones leave the controls as they are."""
