@@ -64,4 +64,4 @@ TlsCert = Annotated[Path | None, typer.Option("--tls-cert", help="A certificate 
 TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate's private key, in PEM.")]
 
 LOCAL = "127.0.0.1"
-Mode = Literal["off", "lookup", "suffix", "draft", "head", "chained", "auto"]
+Mode = Literal["off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained", "auto"]

@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from .fields import MOST_MESSAGES, MOST_TOOLS, Biases, JsonObject, Prompts, Stops, Strict, Text, modest
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
-Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "head", "chained", "auto"]
+Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained", "auto"]
 
 
 class StreamOptions(Strict):

@@ -124,11 +124,11 @@ def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
 
     def chain(*modes: str) -> ModeDrafters:
         chosen = [drafters[mode] for mode in modes if mode in drafters]
-        texts = tuple(drafter for drafter in chosen if not isinstance(drafter, (DraftModel, Head)))
-        return ModeDrafters(texts, tuple(drafter for drafter in chosen if isinstance(drafter, (DraftModel, Head))))
+        texts = tuple(drafter for drafter in chosen if not isinstance(drafter, MODELS))
+        return ModeDrafters(texts, tuple(drafter for drafter in chosen if isinstance(drafter, MODELS)))
 
-    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft", "head")}
-    every = chain("suffix", "draft", "head")
+    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft", "head", "skip", "exit")}
+    every = chain("suffix", "draft", "head", "skip", "exit")
     return {"off": ModeDrafters(), **alone, "chained": every, "auto": every}
 
 
