@@ -291,10 +291,10 @@ class LLMPipeline:
         if self._speculation is None:
             check_with_genai(chosen, self.device, self.modes)
         if chosen.mode not in self.modes:
-            missing, given = MISSING.get(chosen.mode, "a draft model"), GIVEN.get(chosen.mode, "--draft")
+            missing, option = MISSING.get(chosen.mode, "a draft model"), GIVEN.get(chosen.mode, "--draft")
             raise InvalidOption(
                 f"mode={chosen.mode!r} needs {missing}, and {self.pair.path} has none: choose one of "
-                f"{', '.join(map(repr, self.modes))}, or export the pair with {given}."
+                f"{', '.join(map(repr, self.modes))}, or export the pair with {option}."
             )
         own = self._own.eos_token_ids  # can lie outside the vocabulary; OpenVINO GenAI lists them as stop tokens too
         given = {

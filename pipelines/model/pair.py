@@ -109,7 +109,7 @@ class Pair:
             return None
         number = num_layers(self.target)
         if first is not None or self.exit is not None:
-            if layers or not _are_layers([first], number):
+            if layers or not isinstance(first, int) or not _are_layers([first], number):
                 also = f" beside layers to skip ({layers!r})" if layers else ""
                 raise BrokenPair(f"{self.path} has an exit before layer {first!r}{also}: export the pair again.")
             return Skipping(tuple(range(first, number)), True, self.exit)

@@ -31,6 +31,7 @@ class SplitModel(PagedModel):
     bit by bit, so the first part puts out the states of a drafted row only once: `forward` takes them over. Behind it
     the target's row replaces the draft's.
 
+    is_apart: whether every layer is a part of its own, so that `skip` can choose others.
     num_taken_over: rows that the first part has not computed again, since the model was loaded.
     """
 
@@ -43,7 +44,9 @@ class SplitModel(PagedModel):
         exact: bool = True,
         longest: int | None = None,
         taps: Sequence[int] = (),
+        is_apart: bool = False,
     ) -> None:
+        self._is_apart = is_apart
         self._skipping = skipping
         self._taps = taps
         self._chain = _Chain()
@@ -83,6 +86,17 @@ class SplitModel(PagedModel):
         wanted = np.cumsum([w.num_rows for w in windows])
         return np.split(states.reshape(-1, self.vocabulary_size), wanted)[:-1]
 
+    def skip(self, layers: Sequence[int]) -> None:
+        """Skip other layers in drafts from now on, whole parts of the model."""
+        self.forget_drafts()
+        self._chain.skip(layers)
+
+    @property
+    def draft_share(self) -> float:
+        """The share of the weights that a row of a draft reads."""
+        read = [part for part, is_skipped in zip(self._chain.bytes, self._chain.skips, strict=True) if not is_skipped]
+        return sum(read) / sum(self._chain.bytes)
+
     def num_drafted(self, window: Window) -> int:
         """How many first tokens of a window are rows of a draft since `forward`."""
         number = 0
@@ -108,9 +122,11 @@ class SplitModel(PagedModel):
     def _parts_of(self, model: ov.Model, folder: Path) -> list[ov.Model]:
         taps = tapped(model, self._taps, folder) if self._taps else ()
         is_normed = self._skipping.head is not None
-        parts = cut(model, self._skipping.layers, is_normed, taps, folder)
+        parts = cut(model, self._skipping.layers, is_normed, taps, folder, self._is_apart)
         self._chain.taps = [part.taps for part in parts]
-        self._chain.skips = [part.is_skipped for part in parts]
+        self._chain.layers = [part.layers for part in parts]
+        self._chain.bytes = [part.weight_bytes for part in parts]
+        self._chain.skip(self._skipping.layers)
         return [part.model for part in parts]
 
     def _request_of(self, parts: Sequence[PagedRequest]) -> Request:
@@ -196,10 +212,13 @@ class _Exit:
 class _Chain:
     """Runs parts one behind the other, each over the cache of its own layers.
 
-    taps, skips: of each part, see `Part`.
+    taps, layers, bytes: of each part, see `Part`.
+    skips: whether drafts leave it out.
     """
 
     taps: Sequence[tuple[int, ...]]
+    layers: Sequence[range]
+    bytes: Sequence[int]
     skips: Sequence[bool]
     requests: Sequence[PagedRequest]
 
@@ -214,6 +233,9 @@ class _Chain:
     @property
     def cache_bytes(self) -> int:
         return sum(each.cache_bytes for each in self.requests)
+
+    def skip(self, layers: Sequence[int]) -> None:
+        self.skips = [bool(each) and {*each} <= {*layers} for each in self.layers]
 
     def resize(self, num_blocks: int) -> None:
         for each in self.requests:

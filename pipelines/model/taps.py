@@ -44,8 +44,8 @@ def tapped(model: ov.Model, layers: Sequence[int], folder: Path) -> list[ov.Outp
     beyond = [layer for layer in layers if not 0 <= layer <= len(streams)]
     if beyond:
         raise UnsupportedModel(
-            f"The head wants hidden states of layer {beyond[0]}, and {folder} has {len(streams)}: the head was made for "
-            "another model."
+            f"The head wants hidden states of layer {beyond[0]}, and {folder} has {len(streams)}: the head was made "
+            "for another model."
         )
     outputs = [*streams, projected_states(model)]
     return [outputs[layer] for layer in layers]

@@ -46,6 +46,7 @@ class SelfSpeculative:
     """
 
     reads_ahead = True
+    depth: int | None = None
 
     def __init__(self, name: str, model: SplitModel, pool: BlockPool) -> None:
         self.name = name

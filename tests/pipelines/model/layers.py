@@ -22,7 +22,7 @@ class Llama:
         self._weights: dict[str, np.ndarray] = {}
         for node in ov.Core().read_model(folder / "openvino_model.xml").get_ordered_ops():
             name = node.get_friendly_name().removeprefix("__module.").removeprefix("model.")
-            if name.endswith(("_proj/ov_ext::linear/MatMul", "lm_head/ov_ext::linear/MatMul", "norm/aten::mul/Multiply_1")):
+            if name.endswith(("/ov_ext::linear/MatMul", "norm/aten::mul/Multiply_1")):
                 found = [values for each in node.input_values() if (values := _values(each)) is not None]
                 self._weights[name.split("/")[0]] = found[0] if found[0].shape[0] > 1 else found[0].reshape(-1)
 

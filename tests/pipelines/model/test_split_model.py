@@ -1,4 +1,4 @@
-"""A target in parts gives the whole one's bits, whatever drafts have left in its cache, and runs its first part once."""
+"""A target in parts gives the whole one's bits, whatever drafts leave in its cache, and runs its first part once."""
 
 from __future__ import annotations
 
