@@ -78,7 +78,7 @@ def export_pair(
         announce("Reading the checkpoints")
         checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
         checkpoints = _by_role(checkpoints)
-        _require_one_way(checkpoints, skip_layers, exit_layer)
+        _check_skipping(checkpoints, skip_layers, exit_layer)
         compressions["target"] = grouped(device, target_compression, checkpoints["target"].num_weights)
         needed = _bytes_needed([(checkpoint, compressions[role]) for role, checkpoint in checkpoints.items()])
         require_room(staging.out.parent, needed, f"Exporting to {staging.out}")
@@ -171,15 +171,19 @@ def _by_role(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
     return found
 
 
-def _require_one_way(
+def _check_skipping(
     checkpoints: Mapping[str, Checkpoint], skip_layers: Sequence[int] | Literal["auto"], exit_layer: int | None
 ) -> None:
-    """The target drafts by itself in one way at most. Raises InvalidOption."""
+    """The target drafts by itself in one way at most, with layers that it has. Raises InvalidOption and
+    UnsupportedModel."""
     ways = [("--skip-layers", bool(skip_layers)), ("--exit-layer", exit_layer is not None)]
     ways.append(("the head of an early exit", "exit" in checkpoints))
     given = [name for name, is_given in ways if is_given]
     if len(given) > 1:
         raise InvalidOption(f"{' and '.join(given)} do not go together: leave out all but one.")
+    layers = [exit_layer] if exit_layer is not None else skip_layers
+    if layers and layers != "auto":
+        require_layers(layers, num_layers(checkpoints["target"].folder), Path(checkpoints["target"].source))
 
 
 def _with_skipping(
@@ -189,19 +193,15 @@ def _with_skipping(
     exit_layer: int | None,
     announce: Announce,
 ) -> dict[str, Any]:
-    """What pair.json says of the layers that drafts skip. Raises UnsupportedModel."""
+    """What pair.json says of the layers that drafts skip."""
     if exit_layer is not None:
-        require_layers([exit_layer], num_layers(target), target)
         return {"exit_layer": exit_layer}
     if skip_layers == "auto":
         announce("Trying which layers drafts can skip")
         found = choose_layers(target, properties)
         announce(f"Drafts skip layers {found['skip_layers']}" if found.get("skip_layers") else "Drafts skip no layers")
         return found
-    if skip_layers:
-        require_layers(skip_layers, num_layers(target), target)
-        return {"skip_layers": sorted({*skip_layers})}
-    return {}
+    return {"skip_layers": sorted({*skip_layers})} if skip_layers else {}
 
 
 def _make_head(

@@ -69,8 +69,7 @@ def _model(weights: dict[str, NDArray[np.float32]], width: int, eps: float) -> o
 
 def _normed(states: Any, weight: NDArray[np.float32], eps: float) -> Any:
     squares = ops.reduce_mean(states * states, ops.constant(np.array([-1], np.int64)), True)
-    scale = ops.power(ops.sqrt(squares + np.float32(eps)), np.float32(-1))
-    return states * scale * weight[np.newaxis]
+    return states / ops.sqrt(squares + np.array([[eps]], np.float32)) * weight[np.newaxis]
 
 
 def _product(rows: Any, weight: NDArray[np.float32]) -> Any:
