@@ -16,7 +16,11 @@ from outrider.models.errors import NoSuchModel
 
 from .errors import NotADecoder
 
-HEADS = {"LlamaForCausalLMEagle3": "eagle3", "Eagle3LlamaForCausalLM": "eagle3"}  # kinds by architecture
+HEADS = {  # kinds by architecture
+    "LlamaForCausalLMEagle3": "eagle3",
+    "Eagle3LlamaForCausalLM": "eagle3",
+    "ExitHead": "exit",
+}
 OTHER_HEADS = {
     "DFlashDraftModel": "a DFlash head, whose blocks cannot be drafted yet",
     "EagleLlamaForCausalLM": "a head of EAGLE's first version, which optimum-intel cannot convert",

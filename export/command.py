@@ -5,10 +5,10 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -40,6 +40,17 @@ def export_command(
     out: Annotated[Path, typer.Option(help="Folder for the pair.")],
     draft: Annotated[str | None, typer.Option(help="Folder or hub id of a draft model or an EAGLE-3 head.")] = None,
     head: Annotated[str | None, typer.Option(help="Folder or hub id of an EAGLE-3 head, beside a draft model.")] = None,
+    skip_layers: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|none|LAYERS",
+            help="Layers that the target leaves out when it drafts by itself, such as 5,6,9; auto tries which.",
+        ),
+    ] = "none",
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(help="The target drafts by itself with the layers before this one.", show_default="none"),
+    ] = None,
     device: Annotated[
         Device, typer.Option("--for", help="Device that the target is to run on.", case_sensitive=False)
     ] = "CPU",
@@ -89,6 +100,8 @@ def export_command(
         draft_compression=both[-1],
         device=device,
         head=head,
+        skip_layers=_layers(skip_layers),
+        exit_layer=exit_layer,
         force=force,
         remote_code=trust_remote_code,
         announce=clocked(),
@@ -99,6 +112,16 @@ def export_command(
 def main(arguments: list[str]) -> None:
     """Run the command with the arguments after `outrider export`."""
     app(arguments, prog_name="outrider export")
+
+
+def _layers(given: str) -> Sequence[int] | Literal["auto"]:
+    """Raises InvalidOption."""
+    if given == "auto":
+        return "auto"
+    try:
+        return [] if given == "none" else [int(layer) for layer in given.split(",")]
+    except ValueError as error:
+        raise InvalidOption(f"--skip-layers {given} names no layers: give auto, none, or numbers like 5,6.") from error
 
 
 def _how_to_try(pair: Path, device: Device) -> str:

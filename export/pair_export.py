@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from outrider.models import pair_folder
 from outrider.models.room import blaming_full_disk, in_words, require_room
 from outrider.models.staging import Staging
-from outrider.pipelines.errors import OutriderError
+from outrider.pipelines.errors import InvalidOption, OutriderError
+from outrider.pipelines.model.pair import num_layers
+from outrider.pipelines.model.parts import require_layers
 from outrider.pipelines.model.tuning import fastest_properties
 from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
@@ -25,10 +27,12 @@ from .extra import require_extra
 from .heads.convert_head import convert_head
 from .heads.taps import choose_taps, tap_candidates
 from .round_trip import round_trip
+from .skip_layers import choose_layers
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
 from .vocabulary import digest, load_tokenizer, vocabulary
 
 INT8 = Compression("int8")
+HEADS = ("head", "exit")  # roles
 
 Announce = Callable[[str], None]
 T = TypeVar("T")
@@ -43,6 +47,8 @@ def export_pair(
     draft_compression: Compression = INT8,
     device: Device = "CPU",
     head: str | Path | None = None,
+    skip_layers: Sequence[int] | Literal["auto"] = (),
+    exit_layer: int | None = None,
     force: bool = False,
     remote_code: bool = False,
     announce: Announce = lambda text: None,
@@ -52,6 +58,8 @@ def export_pair(
     target, draft, head: folders, or hub ids, which are downloaded. The draft can be a head, too: one that drafts from
         the target's hidden states. Without either, the pair drafts from texts only.
     target_compression: None takes the weights that suit `device`.
+    skip_layers: layers that the target leaves out when it drafts by itself, counted from 0; "auto" tries which.
+    exit_layer: the first layer behind an early exit, from which the target drafts without a head.
     device: where the target is to run. It is checked there as well as on the CPU.
     force: replace a pair at `out` once the new one is complete.
     remote_code: run Python code of the checkpoints.
@@ -65,15 +73,16 @@ def export_pair(
     require_extra()
     given = {"target": target, "draft": draft, "head": head}
     sources = {role: source for role, source in given.items() if source is not None}
-    compressions = {"target": target_compression, "draft": draft_compression, "head": draft_compression}
+    compressions = {"target": target_compression, **dict.fromkeys(("draft", *HEADS), draft_compression)}
     with Staging(Path(out), force) as staging, blaming_full_disk(staging.path):
         announce("Reading the checkpoints")
         checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
         checkpoints = _by_role(checkpoints)
+        _check_skipping(checkpoints, skip_layers, exit_layer)
         compressions["target"] = grouped(device, target_compression, checkpoints["target"].num_weights)
         needed = _bytes_needed([(checkpoint, compressions[role]) for role, checkpoint in checkpoints.items()])
         require_room(staging.out.parent, needed, f"Exporting to {staging.out}")
-        writing = {role: checkpoint for role, checkpoint in checkpoints.items() if role != "head"}
+        writing = {role: checkpoint for role, checkpoint in checkpoints.items() if role not in HEADS}
         tokenizers = {role: load_tokenizer(checkpoint) for role, checkpoint in writing.items()}
         words = {role: vocabulary(tokenizer) for role, tokenizer in tokenizers.items()}
         if "draft" in words:
@@ -83,11 +92,14 @@ def export_pair(
             role: _make(role, checkpoint, tokenizers[role], compressions[role], staging.path / role, announce)
             for role, checkpoint in writing.items()
         }
-        if "head" in checkpoints:
-            models["head"] = _make_head(checkpoints, compressions["head"], staging.path / "head", announce)
+        for role in HEADS:
+            if role in checkpoints:
+                models[role] = _make_head(checkpoints, role, draft_compression, staging.path / role, announce)
         announce("Measuring which properties make the target fastest")
         folder = staging.path / "target"
         models["target"]["properties"] = _named(checkpoints, staging.path, lambda: fastest_properties(folder))
+        choosing = partial(_with_skipping, folder, models["target"]["properties"], skip_layers, exit_layer, announce)
+        models["target"] |= _named(checkpoints, staging.path, choosing)
         if "head" in checkpoints:
             tapping = partial(_with_taps, checkpoints, staging.path, models, announce)
             models["head"] |= _named(checkpoints, staging.path, tapping)
@@ -154,14 +166,49 @@ def _by_role(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
         raise NotADecoder(
             f"{found['head'].source} is a {found['head'].architecture}, not a head: give it with --draft."
         )
+    if "head" in found and found["head"].head_kind == "exit":
+        found["exit"] = found.pop("head")
     return found
 
 
-def _make_head(
-    checkpoints: Mapping[str, Checkpoint], compression: Compression, folder: Path, announce: Announce
+def _check_skipping(
+    checkpoints: Mapping[str, Checkpoint], skip_layers: Sequence[int] | Literal["auto"], exit_layer: int | None
+) -> None:
+    """The target drafts by itself in one way at most, with layers that it has. Raises InvalidOption and
+    UnsupportedModel."""
+    ways = [("--skip-layers", bool(skip_layers)), ("--exit-layer", exit_layer is not None)]
+    ways.append(("the head of an early exit", "exit" in checkpoints))
+    given = [name for name, is_given in ways if is_given]
+    if len(given) > 1:
+        raise InvalidOption(f"{' and '.join(given)} do not go together: leave out all but one.")
+    layers = [exit_layer] if exit_layer is not None else skip_layers
+    if layers and layers != "auto":
+        require_layers(layers, num_layers(checkpoints["target"].folder), Path(checkpoints["target"].source))
+
+
+def _with_skipping(
+    target: Path,
+    properties: Mapping[str, Any],
+    skip_layers: Sequence[int] | Literal["auto"],
+    exit_layer: int | None,
+    announce: Announce,
 ) -> dict[str, Any]:
-    """Write the IR folder of the head. Returns its entry for pair.json."""
-    head = checkpoints["head"]
+    """What pair.json says of the layers that drafts skip."""
+    if exit_layer is not None:
+        return {"exit_layer": exit_layer}
+    if skip_layers == "auto":
+        announce("Trying which layers drafts can skip")
+        found = choose_layers(target, properties)
+        announce(f"Drafts skip layers {found['skip_layers']}" if found.get("skip_layers") else "Drafts skip no layers")
+        return found
+    return {"skip_layers": sorted({*skip_layers})} if skip_layers else {}
+
+
+def _make_head(
+    checkpoints: Mapping[str, Checkpoint], role: str, compression: Compression, folder: Path, announce: Announce
+) -> dict[str, Any]:
+    """Write the IR folder of a head. Returns its entry for pair.json."""
+    head = checkpoints[role]
     announce(f"Converting the head, {head.source} ({head.num_weights / 1e6:,.1f} million weights)")
     convert_head(head, checkpoints["target"], folder)
     if compression.weights != "fp16":

@@ -15,7 +15,7 @@ from .errors import BrokenPair, InvalidOption, UnknownOption
 from .structured.structured_output import StructuredOutputConfig
 
 AUTO = "auto"
-MODES = ("off", "lookup", "suffix", "draft", "head", "chained", AUTO)
+MODES = ("off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained", AUTO)
 EXACT, TYPICAL, THRESHOLD, REJECTION = "exact", "typical", "threshold", "rejection"
 ACCEPTANCES = (EXACT, TYPICAL, THRESHOLD, REJECTION)
 PARAMETERS = {"typical_epsilon": TYPICAL, "typical_delta": TYPICAL, "rollback_threshold": THRESHOLD}  # of which rule
@@ -31,8 +31,9 @@ class GenerationConfig:
 
     mode: "off": plain decoding, without drafts. "lookup": the latest n-gram match in prompt and answer. "suffix": an
         index of prompt and answer, which also learns how the answer edits what it copies, and the reference folder if
-        the pipeline has one. "draft": the draft model. "head": the head on the target's hidden states. "chained": the
-        index, and the model or the head behind it. "auto": whichever of these pays most, of those that the pair has.
+        the pipeline has one. "draft": the draft model. "head": the head on the target's hidden states. "skip": the
+        target without some of its layers. "exit": its first layers. "chained": the index, and one of these models
+        behind it. "auto": whichever of these pays most, of those that the pair has.
     num_assistant_tokens: tokens to draft for each pass; None for as many as pay.
     max_ngram_size: the longest n-gram of mode "lookup".
     acceptance: the rule by which drafted tokens are kept (see `engine/acceptance_rules.py`). "exact": those that the

@@ -35,7 +35,11 @@ Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | N
 
 WARM_UP: dict[str, Any] = {"max_new_tokens": 8, "apply_chat_template": False}
 WARM_UP_DRAFT = 2  # tokens
-MISSING = {"head": "a head on a target that runs on the CPU", "chained": "a draft model or a head"}  # by mode
+MISSING = {  # by mode
+    "head": "a head on a target that runs on the CPU", "chained": "a draft model or a head",
+    "skip": "layers that drafts skip, on the CPU", "exit": "an early exit, on the CPU",
+}  # fmt: skip
+GIVEN = {"head": "--head", "skip": "--skip-layers", "exit": "--exit-layer"}  # to the export, by mode
 
 
 class LLMPipeline:
@@ -287,9 +291,10 @@ class LLMPipeline:
         if self._speculation is None:
             check_with_genai(chosen, self.device, self.modes)
         if chosen.mode not in self.modes:
+            missing, option = MISSING.get(chosen.mode, "a draft model"), GIVEN.get(chosen.mode, "--draft")
             raise InvalidOption(
-                f"mode={chosen.mode!r} needs {MISSING.get(chosen.mode, 'a draft model')}, and {self.pair.path} has "
-                f"none: choose one of {', '.join(map(repr, self.modes))}, or export the pair with --draft."
+                f"mode={chosen.mode!r} needs {missing}, and {self.pair.path} has none: choose one of "
+                f"{', '.join(map(repr, self.modes))}, or export the pair with {option}."
             )
         own = self._own.eos_token_ids  # can lie outside the vocabulary; OpenVINO GenAI lists them as stop tokens too
         given = {

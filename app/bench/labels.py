@@ -3,5 +3,5 @@
 LABELS = {
     "target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index",
     "earlier_turn": "earlier turn", "reference": "your files", "draft_model": "draft model", "head": "head",
-    "grammar": "required form",
+    "layer_skipping": "fewer layers", "early_exit": "early exit", "grammar": "required form",
 }  # fmt: skip

@@ -72,4 +72,4 @@ Acceptance = Annotated[
     ),
 ]
 
-Mode = Literal["off", "lookup", "suffix", "draft", "head", "chained", "auto"]
+Mode = Literal["off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained", "auto"]

@@ -12,7 +12,7 @@ from .fields import MOST_MESSAGES, MOST_TOOLS, Biases, JsonObject, Prompts, Stop
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
 Acceptance: TypeAlias = Literal["exact", "typical", "threshold", "rejection"]
-Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "head", "chained", "auto"]
+Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained", "auto"]
 
 
 class StreamOptions(Strict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import openvino as ov
@@ -36,6 +36,22 @@ PROPERTIES = {
     # The default, by channel, requantizes the keys of accepted tokens whenever a rejected one enters their block.
     "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
 }
+
+
+class Request(Protocol):
+    """Runs passes: `PagedRequest` does, or several of them one behind the other."""
+
+    @property
+    def spare_block(self) -> int: ...
+
+    @property
+    def cache_bytes(self) -> int: ...
+
+    def resize(self, num_blocks: int) -> None: ...
+
+    def infer(self, inputs: Mapping[str, Any]) -> Sequence[Any]: ...
+
+    def occupy(self, blocks: Sequence[int]) -> None: ...
 
 
 class PagedModel:
@@ -75,18 +91,20 @@ class PagedModel:
         self.longest_inner = longest_inner(model)
         if longest is not None:
             split_products(model, longest)
+        given = {**PROPERTIES, **(properties or {}), **limited_properties()}
+        parts = self._parts_of(model, folder)
         try:
-            compiled = core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {}), **limited_properties()})
+            compiled = [core.compile_model(part, "CPU", given) for part in parts]
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise InvalidOption(f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason}") from error
         self.exact = exact
         self.rows = ANY_ROWS
-        self.num_threads: int = compiled.get_property("INFERENCE_NUM_THREADS")
-        self.precision: str = compiled.get_property(PRECISION).get_type_name()
+        self.num_threads: int = compiled[0].get_property("INFERENCE_NUM_THREADS")
+        self.precision: str = compiled[0].get_property(PRECISION).get_type_name()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
-        self._request = PagedRequest(compiled, num_blocks, folder)
-        self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
+        self._request = self._request_of([PagedRequest(each, num_blocks, folder) for each in compiled])
+        self.vocabulary_size: int = compiled[-1].output(0).partial_shape[-1].get_length()
         self.num_blocks = num_blocks
         self._has_taps = bool(taps)
         self._hidden_states: list[NDArray[np.float32]] = []
@@ -108,7 +126,11 @@ class PagedModel:
         FILLED_ROWS, because OpenVINO compiles kernels for every new number of rows, and with a small model that takes
         longer than the extra rows. Raises ValueError for more than `rows.most` rows, which would not be exact.
         """
-        wanted_rows = [w.num_rows for w in windows]
+        inputs, lengths = self._inputs(windows)
+        return self._results(windows, lengths, self._request.infer(inputs))
+
+    def _inputs(self, windows: Sequence[Window]) -> tuple[dict[str, Any], list[int]]:
+        """What the model is fed for a pass, and the rows of each window, that which pads it included."""
         num_rows = sum(len(w.tokens) for w in windows)
         if self.exact and num_rows > self.rows.most:
             raise ValueError(f"A pass of {num_rows} rows is too long: feed at most {self.rows.most}.")
@@ -125,15 +147,29 @@ class PagedModel:
             repeated = zip(accumulate(lengths, initial=0), lengths, attending, strict=False)
             inputs["attending"] = [begin + min(i, n - 1) for begin, n, rows in repeated for i in range(rows)]
             inputs["attended"] = ranges(inputs["subsequence_begins"], lengths)
-        outputs = self._request.infer({**inputs, "max_context_len": context})
+        return {**inputs, "max_context_len": context}, lengths
+
+    def _results(
+        self, windows: Sequence[Window], lengths: Sequence[int], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[NDArray[np.float32]]:
+        """The logits of each window; its hidden states are kept."""
         if self._has_taps:
-            self._hidden_states = np.split(outputs[1], [*accumulate(lengths)])[: len(wanted_rows)]
+            self._hidden_states = np.split(outputs[1], [*accumulate(lengths)])[: len(windows)]
+        wanted_rows = [w.num_rows for w in windows]
         return np.split(outputs[0].reshape(-1, self.vocabulary_size), [*accumulate(wanted_rows)])[:-1]
 
     def hidden_states(self) -> list[NDArray[np.float32]]:
         """What the tapped layers put out in the last pass, side by side: float32 [rows, taps * width] for each window,
         in the model's own memory, which the next pass overwrites. Empty without taps."""
         return self._hidden_states
+
+    def _parts_of(self, model: ov.Model, folder: Path) -> list[ov.Model]:
+        """The models to compile, one behind the other."""
+        return [model]
+
+    def _request_of(self, parts: Sequence[PagedRequest]) -> Request:
+        (whole,) = parts
+        return whole
 
     def occupy(self, blocks: Sequence[int]) -> None:
         """Fill blocks with anything, so that passes over them take a realistic time."""

@@ -61,11 +61,10 @@ class PagedRequest:
     def infer(self, inputs: Mapping[str, Any]) -> Sequence[Any]:
         """Run one pass; its outputs are arrays in memory that the next pass overwrites.
 
-        inputs: numbers, sequences or arrays, by name.
+        inputs: numbers, sequences or arrays, by name; what the model does not read is left out.
         """
-        for name, values in inputs.items():
-            fed = self._fed[name]
-            array = np.asarray(values, fed.data.dtype)
+        for name, fed in self._fed.items():
+            array = np.asarray(inputs[name], fed.data.dtype)
             fed.shape = array.shape
             fed.data[...] = array
         outputs = self._request.infer(share_outputs=True)

@@ -19,6 +19,20 @@ MODEL_FILES = (
 HEAD_FILES = ("openvino_model.xml", "openvino_model.bin", "config.json")
 
 
+@dataclass(frozen=True, slots=True)
+class Skipping:
+    """How a target drafts by itself.
+
+    layers: those that drafts skip, counted from 0, ascending.
+    is_exit: whether they are all layers from one on, so that drafts leave the model early.
+    head: the folder of a trained head behind such an exit, in place of the target's last norm.
+    """
+
+    layers: tuple[int, ...]
+    is_exit: bool = False
+    head: Path | None = None
+
+
 def name_of(pair: Path) -> str:
     """The name of a pair's folder, or of the parent folder if it is just called "pair"."""
     folder = pair.resolve()
@@ -27,14 +41,15 @@ def name_of(pair: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A pair folder contains target/, pair.json and, if there are a draft model and a head, draft/ and head/. A bare IR
-    folder is a pair without either."""
+    """A pair folder contains target/, pair.json and, if there are a draft model, a head and the head of an early exit,
+    draft/, head/ and exit/. A bare IR folder is a pair without any of these."""
 
     path: Path
     target: Path
     draft: Path | None
     head: Path | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    exit: Path | None = None
 
     @classmethod
     def open(cls, path: str | Path) -> Pair:
@@ -50,15 +65,16 @@ class Pair:
         if (folder / "openvino_model.xml").is_file():
             pair = cls(folder, folder, None)
         else:
-            drafting = {role: folder / role for role in ("draft", "head") if (folder / role).is_dir()}
+            drafting = {role: folder / role for role in ("draft", "head", "exit") if (folder / role).is_dir()}
             metadata = read_json(folder / "pair.json")
-            pair = cls(folder, folder / "target", drafting.get("draft"), drafting.get("head"), metadata)
-        files = {pair.target: MODEL_FILES, pair.draft: MODEL_FILES, pair.head: HEAD_FILES}
+            found = (drafting.get("draft"), drafting.get("head"), metadata, drafting.get("exit"))
+            pair = cls(folder, folder / "target", *found)
+        files = {pair.target: MODEL_FILES, pair.draft: MODEL_FILES, pair.head: HEAD_FILES, pair.exit: HEAD_FILES}
         for model, names in files.items():
             missing = [name for name in names if model is not None and not (model / name).is_file()]
             if missing:
                 raise BrokenPair(f"{model} lacks {', '.join(missing)}: export the pair again.")
-        for role, model in (("draft", pair.draft), ("head", pair.head)):
+        for role, model in (("draft", pair.draft), ("head", pair.head), ("exit", pair.exit)):
             if model is None and role in pair._models:
                 raise BrokenPair(f"{folder} lacks the {role}/ folder that its pair.json names: export the pair again.")
         return pair
@@ -80,6 +96,28 @@ class Pair:
         return found
 
     @property
+    def skipping(self) -> Skipping | None:
+        """How the target drafts by itself, by pair.json or the exit's config.json; None if it does not.
+
+        Raises BrokenPair.
+        """
+        target = self._models.get("target", {})
+        about = target if isinstance(target, dict) else {}
+        layers = about.get("skip_layers", [])
+        first = about.get("exit_layer") if self.exit is None else read_json(self.exit / "config.json").get("exit_layer")
+        if not layers and first is None and self.exit is None:
+            return None
+        number = num_layers(self.target)
+        if first is not None or self.exit is not None:
+            if layers or not isinstance(first, int) or not _are_layers([first], number):
+                also = f" beside layers to skip ({layers!r})" if layers else ""
+                raise BrokenPair(f"{self.path} has an exit before layer {first!r}{also}: export the pair again.")
+            return Skipping(tuple(range(first, number)), True, self.exit)
+        if not _are_layers(layers, number):
+            raise BrokenPair(f"{self.path / 'pair.json'} has invalid layers to skip ({layers!r}): export it again.")
+        return Skipping(tuple(sorted({*layers})))
+
+    @property
     def _models(self) -> dict[str, Any]:
         models = self.metadata.get("models", {})
         if not isinstance(models, dict):
@@ -90,6 +128,11 @@ class Pair:
     def max_context(self) -> int:
         """The most tokens of prompt and answer together, by the target's config.json."""
         return context_length(self.target)
+
+
+def _are_layers(layers: object, number: int) -> bool:
+    """Whether drafts can skip these layers of a model with `number` layers: the first one reads the tokens."""
+    return isinstance(layers, list) and all(type(layer) is int and 1 <= layer < number for layer in layers)
 
 
 def num_layers(model: Path) -> int:

@@ -38,13 +38,15 @@ def profile_path(
 
     A model is identified by its graph, which determines the cost of a pass; the values of its weights do not.
     """
-    models = [path for path in (pair.target, pair.draft, pair.head) if path is not None]
+    models = [path for path in (pair.target, pair.draft, pair.head, pair.exit) if path is not None]
     core = ov.Core()
     threads = core.get_property("CPU", "INFERENCE_NUM_THREADS")
     names = [_told(core, each) for each in dict.fromkeys(("CPU", device, draft_device))]
     about = [
         device, draft_device, ov.get_version(), threads, names, sorted(properties.items()), exact, instruction_limit(),
     ]  # fmt: skip
+    if pair.skipping is not None:
+        about.append(pair.skipping.layers)
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
         digest.update((model / "openvino_model.xml").read_bytes())

@@ -18,36 +18,54 @@ ADDS = 2  # to the residual stream in each layer: of its attention, and of its f
 
 def add_taps(model: ov.Model, layers: Sequence[int], folder: Path) -> None:
     """Add an output HIDDEN_STATES, float32 [rows, layers * width], to a paged model whose rows are selected (see
-    `gather_wanted_rows`): the residual stream behind each of `layers`, counted from 0, side by side. The number of
-    layers stands for what the projection to the vocabulary reads: the last layer's, normed.
+    `gather_wanted_rows`): the residual stream behind each of `layers`, side by side.
 
-    folder: of the model, for messages.
-
-    Raises UnsupportedModel if the model has no such layers, or none that add to a residual stream twice each, as those
-    of Llama, Qwen, Mistral, Phi-3 and Gemma do.
+    Raises what `tapped` raises.
     """
-    streams = residual_streams(model)
-    num_layers = sum(node.get_type_name() == "PagedAttentionExtension" for node in model.get_ops())
-    if len(streams) != ADDS * num_layers:
-        raise UnsupportedModel(
-            f"{folder} has {num_layers} layers and {len(streams)} sums in its residual stream, so a head cannot read "
-            "its hidden states: leave the head out of the pair."
-        )
-    beyond = [layer for layer in layers if not 0 <= layer <= num_layers]
-    if beyond:
-        raise UnsupportedModel(
-            f"The head wants hidden states of layer {beyond[0]}, and {folder} has {num_layers}: the head was made for "
-            "another model."
-        )
-    outputs = [*streams[ADDS - 1 :: ADDS], projected_states(model)]
-    tapped = [outputs[layer] for layer in layers]
-    width = tapped[0].get_partial_shape()[-1].get_length()
-    joined = ops.concat(tapped, -1) if len(tapped) > 1 else tapped[0]
+    streams = tapped(model, layers, folder)
+    width = streams[0].get_partial_shape()[-1].get_length()
+    joined = ops.concat(streams, -1) if len(streams) > 1 else streams[0]
     states = ops.reshape(joined, ops.constant(np.array([-1, len(layers) * width], np.int64)), False)
     output = ops.convert(states, "f32").output(0)
     output.set_names({HIDDEN_STATES})
     model.add_results([ops.result(output)])
     model.validate_nodes_and_infer_types()
+
+
+def tapped(model: ov.Model, layers: Sequence[int], folder: Path) -> list[ov.Output]:
+    """The residual stream behind each of `layers`, counted from 0. The number of layers stands for what the projection
+    to the vocabulary reads: the last layer's, normed.
+
+    folder: of the model, for messages.
+
+    Raises UnsupportedModel if the model has no such layers, or none that `layer_outputs` finds.
+    """
+    streams = layer_outputs(model, folder, "a head cannot read its hidden states: leave the head out of the pair")
+    beyond = [layer for layer in layers if not 0 <= layer <= len(streams)]
+    if beyond:
+        raise UnsupportedModel(
+            f"The head wants hidden states of layer {beyond[0]}, and {folder} has {len(streams)}: the head was made "
+            "for another model."
+        )
+    outputs = [*streams, projected_states(model)]
+    return [outputs[layer] for layer in layers]
+
+
+def layer_outputs(model: ov.Model, folder: Path, so: str) -> list[ov.Output]:
+    """The residual stream behind every layer.
+
+    so: what does not work otherwise, and what to do, for the message.
+
+    Raises UnsupportedModel if the layers do not add to a residual stream twice each, as those of Llama, Qwen, Mistral,
+    Phi-3 and Gemma do.
+    """
+    streams = residual_streams(model)
+    num_layers = sum(node.get_type_name() == "PagedAttentionExtension" for node in model.get_ops())
+    if len(streams) != ADDS * num_layers:
+        raise UnsupportedModel(
+            f"{folder} has {num_layers} layers and {len(streams)} sums in its residual stream, so {so}."
+        )
+    return streams[ADDS - 1 :: ADDS]
 
 
 def projected_states(model: ov.Model) -> ov.Output:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ..errors import InvalidOption
 from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
 from .paged_model import PROPERTIES, PagedModel
 from .paged_request import BLOCK_SIZE
+from .pair import Skipping
 from .processor import GROUP_SIZE, PRECISION, fastest_precision
 from .profile import keep, kept
+from .split_model import SplitModel
 from .target import ANY_ROWS, Rows, Window
 
 # How many activations share a scale if weights are int8 or int4. The plugin's default is 32. Larger groups are faster
@@ -54,13 +56,25 @@ class Compilation:
     price: float | None = None
 
     def load(
-        self, folder: Path, num_blocks: int, properties: Mapping[str, Any], taps: Sequence[int] = ()
+        self,
+        folder: Path,
+        num_blocks: int,
+        properties: Mapping[str, Any],
+        taps: Sequence[int] = (),
+        skipping: Skipping | None = None,
     ) -> PagedModel:
         """Raises what PagedModel raises."""
         given = {PRECISION: self.precision, **properties}
-        model = PagedModel(folder, num_blocks, given, self.exact, self.longest, taps)
+        model: PagedModel
+        if skipping is None:
+            model = PagedModel(folder, num_blocks, given, self.exact, self.longest, taps)
+        else:
+            model = SplitModel(folder, num_blocks, skipping, given, self.exact, self.longest, taps)
         model.rows = self.rows
         return model
+
+
+Load: TypeAlias = Callable[[Compilation, int], PagedModel]  # with a cache of so many blocks
 
 
 def fastest_properties(folder: Path) -> dict[str, int]:
@@ -94,6 +108,7 @@ def load_target(
     max_context: int = CHECKED_TOKENS,
     path: Path | None = None,
     taps: Sequence[int] = (),
+    skipping: Skipping | None = None,
 ) -> tuple[PagedModel, Compilation]:
     """The target compiled in the best way for this machine, and how.
 
@@ -102,20 +117,25 @@ def load_target(
     max_context: the longest text that the model can be tried with.
     path: a file that remembers the result, since trying takes long with a large model.
     taps: layers whose outputs a head reads.
+    skipping: how the target drafts by itself: it is a `SplitModel` then.
 
     Raises what PagedModel raises.
     """
+
+    def load(how: Compilation, num_blocks: int) -> PagedModel:
+        return how.load(folder, num_blocks, properties, taps, skipping)
+
     known = None if path is None else kept(path, Compilation)
     if known is not None:
-        return known.load(folder, num_blocks, properties, taps), known
+        return load(known, num_blocks), known
     model: PagedModel | None = None
     price: float | None = None
     if exact is not False:
-        search = _Search(folder, properties, taps, max_context, math.inf if exact else FAIR)
+        search = _Search(folder, properties, load, max_context, math.inf if exact else FAIR)
         model, found = search.run()
         price = search.price
     if model is None:
-        model, found = _fastest(folder, properties, taps)
+        model, found = _fastest(properties, load)
     found = replace(found, price=price)
     if path is not None:
         keep(path, found)
@@ -137,11 +157,11 @@ class _Search:
     """
 
     def __init__(
-        self, folder: Path, properties: Mapping[str, Any], taps: Sequence[int], max_context: int, limit: float
+        self, folder: Path, properties: Mapping[str, Any], load: Load, max_context: int, limit: float
     ) -> None:
         self._folder = folder
         self._properties = properties
-        self._taps = taps
+        self._load = load
         self._max_context = max_context
         self._limit = limit
         self._longest_inner = 0  # of the model, once it was loaded
@@ -206,7 +226,7 @@ class _Search:
         if candidate.longest is not None and not candidate.longest < self._longest_inner:
             return None, None
         try:
-            model = candidate.load(self._folder, 1, self._properties, self._taps)
+            model = self._load(candidate, 1)
         except InvalidOption as error:
             if candidate.precision == _precisions(self._properties)[1]:
                 raise
@@ -239,7 +259,7 @@ class _Search:
         return None if self.price > self._limit else replace(candidate, rows=rows)
 
     def _loaded(self, candidate: Compilation) -> PagedModel:
-        return candidate.load(self._folder, NUM_TOKENS // BLOCK_SIZE, self._properties, self._taps)
+        return self._load(candidate, NUM_TOKENS // BLOCK_SIZE)
 
     def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> float:
         """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
@@ -259,9 +279,7 @@ class _Search:
         return max(1.0, times[rows] / plain_s)
 
 
-def _fastest(
-    folder: Path, properties: Mapping[str, Any], taps: Sequence[int]
-) -> tuple[PagedModel, Compilation]:
+def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Compilation]:
     """The fastest model, exact or not: in the processor's native precision or in f32, with long products summed in
     parts if that gains enough without slowing down passes of one row."""
     own, full = (Compilation(False, precision) for precision in _precisions(properties))
@@ -269,7 +287,7 @@ def _fastest(
     times: dict[Compilation, list[float]] = {}
 
     def timed(candidate: Compilation) -> PagedModel:
-        loaded = candidate.load(folder, NUM_TOKENS // BLOCK_SIZE, properties, taps)
+        loaded = load(candidate, NUM_TOKENS // BLOCK_SIZE)
         times[candidate] = _fastest_s(loaded)
         return loaded
 
@@ -293,7 +311,7 @@ def _fastest(
             break
     if model is None or chosen != [*times][-1]:
         model = None
-        model = chosen.load(folder, NUM_TOKENS // BLOCK_SIZE, properties, taps)
+        model = load(chosen, NUM_TOKENS // BLOCK_SIZE)
     return model, chosen
 
 

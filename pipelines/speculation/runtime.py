@@ -6,7 +6,8 @@ import hashlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from ..model.paged_request import BLOCK_SIZE
 from ..model.pair import Pair, context_length, num_layers
 from ..model.processor import GROUP_SIZE, PRECISION
 from ..model.profile import cache_folder, keep, kept, measured_cost, profile_path
+from ..model.split_model import ShortModel, SplitModel
 from ..model.target import Target
 from ..model.timing import Run
 from ..model.tuning import FAIR, Compilation, load_target
@@ -36,12 +38,13 @@ from .acceptance import AcceptanceModel
 from .cost import CostModel
 from .draft_model_policy import HOPED
 from .drafter_set import DrafterSet
-from .drafters import draft_model, grammar, head, retrieval, suffix
+from .drafters import draft_model, grammar, head, retrieval, self_speculative, suffix
 from .drafters.base import Drafter, ModeDrafters
 from .drafters.draft_model import REACH, DraftModel
 from .drafters.head import Head
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.retrieval import Retrieval
+from .drafters.self_speculative import SelfSpeculative
 from .drafters.suffix import Suffix
 from .drafting_model import DraftingFailed, DraftingModel
 from .measuring import CONTEXTS, ROWS
@@ -56,7 +59,9 @@ PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADIN
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
 # Of a draft model on an NPU: room for what it begins with, and for three times as much before it begins anew.
 NPU_DRAFT = {MAX_PROMPT_LEN: REACH, MIN_RESPONSE_LEN: 3 * REACH}
-MODE_OF = {DraftModel.name: "draft", Head.name: "head"}  # the mode in which a model drafts alone
+MODE_OF = {  # the mode in which a model drafts alone
+    DraftModel.name: "draft", Head.name: "head", self_speculative.SKIPPING: "skip", self_speculative.EXIT: "exit",
+}  # fmt: skip
 MEASURE_S = 2.0  # spent on measuring passes at first; more is learnt while answers are written
 PREPARED_S = 2.0  # spent on compiling kernels that could also be compiled on the way
 
@@ -119,7 +124,7 @@ class Runtime:
                 "may give another text in another mode."
             )
         self._draft_device = draft_device
-        kinds = (grammar, suffix, retrieval, draft_model, head, draft_model_policy)
+        kinds = (grammar, suffix, retrieval, draft_model, head, self_speculative, draft_model_policy)
         acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if reference is not None:
@@ -135,6 +140,12 @@ class Runtime:
             self._drafting.append(_head(pair, pair.head, num_blocks, self._target.vocabulary_size, on_cpu))
         elif pair.head is not None:
             log.warning("The pair's head drafts for a target on the CPU only, so it is not used on %s.", device)
+        if pair.skipping is not None and isinstance(self._target, SplitModel):
+            name = self_speculative.EXIT if pair.skipping.is_exit else self_speculative.SKIPPING
+            drafter = SelfSpeculative(name, self._target, self._pool)
+            self._drafting.append(DraftingModel(drafter, ShortModel(self._target), self._pool))
+        elif pair.skipping is not None:
+            log.warning("The target drafts by itself on the CPU only, so it does not on %s.", device)
         drafters = tuple(each.drafter for each in self._drafting)
         modes |= {MODE_OF[drafter.name]: ModeDrafters(models=(drafter,)) for drafter in drafters}
         if drafters:
@@ -180,10 +191,10 @@ class Runtime:
         first of its size compiles kernels, which takes a small model a good part of a pass."""
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room, self._target.rows.most)
-        with self.engine.borrowed(room, *self._pools) as (blocks, *of_drafting):
-            passes: list[Callable[[int, int], object]] = [*self._passes(of_drafting).values()]
+        with self._borrowed(room) as blocks:
+            passes: list[Callable[[int, int], object]] = [*self._passes(blocks).values()]
             if self._target.rows.whole_prompt is None:
-                passes.insert(0, partial(self._target.blind_pass, blocks=blocks))
+                passes.insert(0, partial(self._target.blind_pass, blocks=blocks[self._pool]))
             for rows in range(1, room + 1):
                 for run in [*passes]:
                     if time.perf_counter() > until:
@@ -209,14 +220,16 @@ class Runtime:
         if self.cost is not None and self.cost.is_guessed:
             self._learn_costs(math.inf, anew=True)
 
-    @property
-    def _pools(self) -> tuple[BlockPool, ...]:
-        """The caches of the target and of the models that draft."""
-        return (self._pool, *(each.pool for each in self._drafting))
+    @contextmanager
+    def _borrowed(self, num_tokens: int) -> Iterator[dict[BlockPool, list[int]]]:
+        """Blocks for so many tokens of each cache: the target's, and those of the models that draft in their own."""
+        pools = dict.fromkeys((self._pool, *(each.pool for each in self._drafting)))
+        with self.engine.borrowed(num_tokens, *pools) as tables:
+            yield dict(zip(pools, tables, strict=True))
 
-    def _passes(self, blocks: Sequence[Sequence[int]]) -> dict[str, Run]:
+    def _passes(self, blocks: Mapping[BlockPool, Sequence[int]]) -> dict[str, Run]:
         """For each model that drafts, by the drafter's name, passes in these blocks of its cache."""
-        return {each.name: each.passes(its) for each, its in zip(self._drafting, blocks, strict=True)}
+        return {each.name: each.passes(blocks[each.pool]) for each in self._drafting}
 
     def _learn_costs(self, budget_s: float, anew: bool) -> None:
         if anew:
@@ -224,13 +237,13 @@ class Runtime:
         room = min(MEASURED_TOKENS, self._room)
 
         def measured() -> CostModel:
-            with self.engine.borrowed(room, *self._pools) as (blocks, *of_drafting):
+            with self._borrowed(room) as blocks:
                 rows = self._target.rows
-                self._target.occupy(blocks)
-                for each, its_blocks in zip(self._drafting, of_drafting, strict=True):
-                    each.occupy(its_blocks)
-                drafts = self._passes(of_drafting)
-                target = partial(self._target.blind_pass, blocks=blocks)
+                self._target.occupy(blocks[self._pool])
+                for each in self._drafting:
+                    each.occupy(blocks[each.pool])
+                drafts = self._passes(blocks)
+                target = partial(self._target.blind_pass, blocks=blocks[self._pool])
                 token_share = self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes
                 if rows.whole_prompt is not None or rows.fewest == rows.most:
                     return CostModel.measure_at_fixed_size(target, drafts, room, rows.most, token_share, budget_s)
@@ -274,7 +287,7 @@ class Runtime:
 
         Serves the running requests to their ends. What passes cost and what drafts were worth stays known.
         """
-        with self.engine.borrowed(self.cache_tokens, *self._pools):
+        with self._borrowed(self.cache_tokens):
             pass  # whoever holds every block has taken those that were kept
 
 
@@ -293,7 +306,9 @@ def _on_cpu(pair: Pair, cache_tokens: int | None, exact: bool | None, properties
     pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
     path = profile_path(pair, CPU, properties, exact).with_suffix(COMPILATION)
     taps = () if pair.head is None else tapped_layers(pair.head, num_layers(pair.target))
-    target, compilation = load_target(pair.target, pool.num_blocks, properties, exact, pair.max_context, path, taps)
+    target, compilation = load_target(
+        pair.target, pool.num_blocks, properties, exact, pair.max_context, path, taps, pair.skipping
+    )
     return _Loaded(target, compilation, pool, Room.of(pool), path)
 
 

@@ -16,10 +16,11 @@ from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.drafter_set import DrafterSet
-from outrider.pipelines.speculation.drafters import draft_model, grammar, head, suffix
+from outrider.pipelines.speculation.drafters import draft_model, grammar, head, self_speculative, suffix
 from outrider.pipelines.speculation.drafters.base import Drafter, ModeDrafters
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.head import Head
+from outrider.pipelines.speculation.drafters.self_speculative import SelfSpeculative
 from outrider.pipelines.speculation.planner import Planner
 
 Row = NDArray[np.float32]  # [vocabulary]
@@ -115,8 +116,12 @@ class FakeTokenizer:
         return [self.decode(ids) for ids in batch]
 
 
+MODELS = (DraftModel, Head, SelfSpeculative)
+
+
 def acceptance() -> AcceptanceModel:
-    return AcceptanceModel({**grammar.PRIORS, **suffix.PRIORS, **draft_model.PRIORS, **head.PRIORS})
+    kinds = (grammar, suffix, draft_model, head, self_speculative)
+    return AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
 
 
 def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
@@ -124,11 +129,11 @@ def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
 
     def chain(*modes: str) -> ModeDrafters:
         chosen = [drafters[mode] for mode in modes if mode in drafters]
-        texts = tuple(drafter for drafter in chosen if not isinstance(drafter, (DraftModel, Head)))
-        return ModeDrafters(texts, tuple(drafter for drafter in chosen if isinstance(drafter, (DraftModel, Head))))
+        texts = tuple(drafter for drafter in chosen if not isinstance(drafter, MODELS))
+        return ModeDrafters(texts, tuple(drafter for drafter in chosen if isinstance(drafter, MODELS)))
 
-    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft", "head")}
-    every = chain("suffix", "draft", "head")
+    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft", "head", "skip", "exit")}
+    every = chain("suffix", "draft", "head", "skip", "exit")
     return {"off": ModeDrafters(), **alone, "chained": every, "auto": every}
 
 

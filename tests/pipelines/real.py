@@ -14,13 +14,15 @@ from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadModel
 from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.paged_request import BLOCK_SIZE
-from outrider.pipelines.model.pair import Pair, context_length, num_layers
+from outrider.pipelines.model.pair import Pair, Skipping, context_length, num_layers
+from outrider.pipelines.model.split_model import SplitModel
 from outrider.pipelines.model.tuning import load_target
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import Drafter
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.speculation.drafters.self_speculative import EXIT, SKIPPING, SelfSpeculative
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 from outrider.pipelines.speculation.planner import Planner
 from outrider.pipelines.speculation.runtime import _draft_properties
@@ -45,12 +47,12 @@ class Models:
     grammars: Grammars
 
     @classmethod
-    def load(cls, folder: Path) -> Models:
+    def load(cls, folder: Path, skipping: Skipping | None = None) -> Models:
         pair = Pair.open(folder)
         assert pair.draft is not None
         assert pair.head is not None
         taps = tapped_layers(pair.head, num_layers(pair.target))
-        target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True, taps=taps)
+        target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True, taps=taps, skipping=skipping)
         properties = _draft_properties(target.precision, {})
         draft = PagedModel(pair.draft, NUM_BLOCKS, properties, exact=False)
         head = open_head(pair.head, pair.target, NUM_BLOCKS, properties)
@@ -67,6 +69,9 @@ class Models:
             "draft": DraftModel(self.draft, pools[1], self.draft_context),
             "head": Head(self.head, pools[2], self.target.vocabulary_size),
         }
+        if isinstance(self.target, SplitModel):
+            mode, name = ("exit", EXIT) if self.target._skipping.is_exit else ("skip", SKIPPING)
+            usual[mode] = SelfSpeculative(name, self.target, pools[0])
         drafter_set = DrafterSet(mode_drafters(drafters or usual), made, self.target.vocabulary_size)
         planner = Planner(drafter_set, made, replace(COST))
         return Served(Engine(self.target, pools[0], planner), pools, self.tokenizer, self.grammars)

@@ -39,7 +39,7 @@ def nothing_is_left_behind(pipeline: LLMPipeline):
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=str)
 def test_every_mode_writes_the_same(pipeline: LLMPipeline, options):
     answers = [pipeline.generate(RENAME, max_new_tokens=40, mode=mode, **options) for mode in pipeline.modes]
-    assert set(pipeline.modes) == set(MODES)
+    assert set(pipeline.modes) == {*MODES} - {"skip", "exit"}
     assert len({answer.generations[0].token_ids for answer in answers}) == 1
     assert len(set(map(str, answers))) == 1
     assert [set(answer.generations[0].sources) - {"target"} for answer in answers[:1]] == [set()]

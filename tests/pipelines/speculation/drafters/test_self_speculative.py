@@ -1,0 +1,160 @@
+"""A target that drafts by itself writes the same tokens, and leaves nothing of its drafts behind."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.engine.block_pool import BlockPool
+from outrider.pipelines.engine.request import Request
+from outrider.pipelines.model.pair import Skipping
+from outrider.pipelines.model.split_model import SplitModel
+from outrider.pipelines.model.target import Window
+from outrider.pipelines.speculation.drafters.self_speculative import SKIPPING, SelfSpeculative
+
+from ...fakes import BLOCK_SIZE, VOCABULARY, FakeModel, new_request, random_rule
+from ...real import Models, same, same_as_far_as_written
+from ...requests import Asked, Asking
+
+WAYS = {"skip": Skipping((2, 4)), "exit": Skipping((3, 4, 5), is_exit=True)}
+SAMPLED = {"do_sample": True, "temperature": 0.8, "rng_seed": 11}
+FIXED = {"num_assistant_tokens": 4}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def mode(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def split(embedded_pair: Path, mode: str) -> Models:
+    return Models.load(embedded_pair, WAYS[mode])
+
+
+def questions(models: Models, number: int, seed: int) -> list[Asked]:
+    asking = Asking(models.tokenizer, seed)
+    asked = [asking.question() for _ in range(number)]
+    return [Asked(each.prompt, each.config.updated(FIXED), each.max_new_tokens, each.answer) for each in asked]
+
+
+def test_answers_are_those_of_the_whole_target_alone_and_together(models, split, mode):
+    asked = questions(models, 5, 1)
+    plain = [models.served().one(question) for question in asked]
+    served = split.served()
+    alone = [served.one(question, mode) for question in asked]
+    same(alone, plain, asked, "alone")
+    assert sum(source not in ("target", "suffix") for request in alone for source in request.sources) > 5
+    served = split.served()
+    same(served.all(asked, [mode, "off", "chained", mode, "auto"]), plain, asked, "together")
+    served.assert_nothing_leaked()
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED], ids=str)
+def test_a_long_prompt_that_others_share_is_answered_the_same(models, split, mode, options):
+    prompt = Asking(models.tokenizer, 2).prompt("code")
+    prompt = (prompt * 50)[:450]
+    asked = [Asked(prompt[:length], GenerationConfig(**options, **FIXED), 16) for length in (450, 448, 448, 447)]
+    plain = [models.served().one(question) for question in asked]
+    served = split.served()
+    same([served.one(question, mode) for question in asked[:2]], plain[:2], asked[:2], "one after the other")
+    same(served.all(asked, [mode] * len(asked)), plain, asked, "together")
+    served.assert_nothing_leaked()
+
+
+def test_requests_that_are_cancelled_or_set_back_change_no_other(models, split, mode):
+    asked = questions(models, 5, 3)
+    plain = [models.served().one(question) for question in asked]
+    served = split.served()
+    same_as_far_as_written(served.some_cancelled(asked, [mode] * len(asked), random.Random(4)), plain)
+    same(served.all(asked, [mode] * len(asked)), plain, asked, "after others were cancelled")
+    most = max(len(question.prompt) + question.max_new_tokens for question in asked)
+    served = split.served(num_blocks=-(-most // 32) + 2)
+    same(served.all(asked, [mode] * len(asked)), plain, asked, "in a small cache")
+    served.assert_nothing_leaked()
+
+
+class FakeSplit(FakeModel):
+    """Takes the place of a SplitModel: a draft is written to the cache and foreseen by another rule."""
+
+    def __init__(self, num_blocks: int) -> None:
+        super().__init__(random_rule(), num_blocks)
+        self.passes: list[Sequence[Window]] = []
+        self.known: dict[int, int] = {}
+
+    def draft(self, windows):
+        self.passes.append(windows)
+        for window in windows:
+            assert len(window.blocks) * BLOCK_SIZE >= window.start + len(window.tokens)
+            for i, token in enumerate(window.tokens, window.start):
+                self.known[i] = token
+        return [np.zeros((window.num_rows, VOCABULARY), np.float32) for window in windows]
+
+    def num_drafted(self, window):
+        tokens = (i for i, token in enumerate(window.tokens) if self.known.get(window.start + i) != token)
+        return next(tokens, len(window.tokens))
+
+    def forget_drafts(self):
+        self.known.clear()
+
+
+def ready(num_tokens: int, num_blocks: int = 8) -> tuple[SelfSpeculative, FakeSplit, BlockPool, Request]:
+    model, pool = FakeSplit(num_blocks), BlockPool(num_blocks, BLOCK_SIZE)
+    request = new_request(range(1, 1 + num_tokens))
+    request.table, request.num_cached = pool.open(request.tokens, num_tokens)
+    return SelfSpeculative(SKIPPING, model, pool), model, pool, request
+
+
+def test_only_new_rows_are_run_and_the_last_again_where_its_logits_are_wanted():
+    drafter, model, _, request = ready(3)
+    assert drafter.num_behind(request) == 1
+    drafter.generate([(request, [])])
+    assert drafter.num_behind(request, [7]) == 1
+    drafter.generate([(request, [7])])
+    drafter.generate([(request, [7])])
+    drafter.generate([(request, [7, 8, 9])])
+    assert drafter.num_behind(request, [7, 8, 9, 1, 2]) == 2
+    drafter.score([(request, [7, 8])])
+    fed = [[(window.start, list(window.tokens), window.num_rows) for window in windows] for windows in model.passes]
+    assert fed == [[(2, [3], 1)], [(3, [7], 1)], [(3, [7], 1)], [(4, [8, 9], 1)], [(2, [3, 7, 8], 3)]]
+    drafter.release(request)
+    assert drafter.num_behind(request, [7]) == 2
+
+
+def test_a_draft_that_is_longer_than_a_pass_takes_several():
+    drafter, model, _, request = ready(3)
+    model.rows = type(model.rows)(1, 4)
+    other = new_request([5])
+    other.table = request.table
+    (scores, _) = drafter.score([(request, [1, 2, 3, 4, 5]), (other, [6])])
+    assert [sum(len(window.tokens) for window in windows) for windows in model.passes] == [4, 4]
+    assert scores is not None
+    assert len(scores) == 6
+
+
+def test_nothing_is_drafted_where_no_block_is_free_or_others_read_the_block():
+    drafter, model, pool, request = ready(2 * BLOCK_SIZE, num_blocks=3)
+    ahead = [1] * BLOCK_SIZE
+    assert drafter.generate([(request, ahead)])[0] is not None
+    assert drafter.generate([(request, [*ahead, 1])]) == [None]
+    assert pool.num_free == 0
+    pool.publish(request.table, request.tokens, 2 * BLOCK_SIZE)
+    model.passes.clear()
+    assert drafter.generate([(request, [])]) == [None]
+    assert model.passes == []
+
+
+def test_the_first_part_runs_once_for_every_accepted_token(split, mode):
+    """However often drafts are wrong: the target runs its first part only for the rows that no draft has run."""
+    target = split.target
+    assert isinstance(target, SplitModel)
+    before = target.num_taken_over
+    (question, *_) = questions(split, 1, 5)
+    asked = Asked(question.prompt, GenerationConfig(**FIXED), 24)
+    request = split.served().one(asked, mode)
+    drafted = sum(len(record.drafted) for record in request.trace)
+    assert target.num_taken_over - before == drafted > 0
