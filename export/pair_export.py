@@ -12,10 +12,12 @@ from outrider.models import pair_folder
 from outrider.models.room import blaming_full_disk, in_words, require_room
 from outrider.models.staging import Staging
 from outrider.pipelines.errors import OutriderError
+from outrider.pipelines.model.heads.head_kind import tapped_layers
+from outrider.pipelines.model.pair import num_layers
 from outrider.pipelines.model.tuning import fastest_properties
 from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
-from .checkpoint import Checkpoint, find_checkpoint
+from .checkpoint import OTHER_HEADS_WITHIN, Checkpoint, find_checkpoint
 from .compression import BYTES_PER_WEIGHT, Compression
 from .convert import compress, convert, precisions
 from .device import Device, check_weights, default_weights, grouped
@@ -151,10 +153,20 @@ def _by_role(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
     if found["target"].is_head:
         raise NotADecoder(f"{found['target'].source} is a head, not a target: give it with --draft.")
     if "head" in found and not found["head"].is_head:
-        raise NotADecoder(
-            f"{found['head'].source} is a {found['head'].architecture}, not a head: give it with --draft."
-        )
+        found["head"] = _head_within(found["head"])
     return found
+
+
+def _head_within(target: Checkpoint) -> Checkpoint:
+    """The head that the checkpoint of a target brings along. Raises NotADecoder."""
+    if target.head_kind is not None:
+        return target.head_within()
+    if missing := OTHER_HEADS_WITHIN.get(target.architecture):
+        raise NotADecoder(
+            f"The MTP head in {target.source} ({target.architecture}) cannot be run yet, for want of {missing}: leave "
+            "--head out, or give a head or a draft model of its own."
+        )
+    raise NotADecoder(f"{target.source} is a {target.architecture}, not a head: give it with --draft.")
 
 
 def _make_head(
@@ -175,7 +187,10 @@ def _make_head(
 def _with_taps(
     checkpoints: Mapping[str, Checkpoint], pair: Path, models: Mapping[str, Any], announce: Announce
 ) -> dict[str, Any]:
-    """What pair.json says of the layers that the head reads, which are tried with the pair as it is so far."""
+    """What pair.json says of the layers that the head reads. Those of an EAGLE-3 head are tried with the pair as it is
+    so far; others say them."""
+    if checkpoints["head"].head_kind != "eagle3":
+        return {"taps": list(tapped_layers(pair / "head", num_layers(pair / "target")))}
     candidates = tap_candidates(checkpoints["head"], pair / "target")
     if len(candidates) > 1:
         announce("Trying which layers of the target the head reads")

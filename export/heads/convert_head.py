@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checkpoint import Checkpoint
+from .dflash import convert_dflash
 from .eagle3 import convert_eagle3
+from .mtp import convert_mtp
 
-CONVERTERS = {"eagle3": convert_eagle3}  # by `Checkpoint.head_kind`
+CONVERTERS = {"dflash": convert_dflash, "eagle3": convert_eagle3, "mtp": convert_mtp}  # by `Checkpoint.head_kind`
 
 
 def convert_head(head: Checkpoint, target: Checkpoint, folder: Path) -> None:

@@ -69,6 +69,7 @@ class DraftModelPolicy:
         self._num_expected = DOUBTED  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
+        self._begun: set[Request] = set()  # those whose draft in the next pass it has begun
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
@@ -81,6 +82,7 @@ class DraftModelPolicy:
 
         rate: what a millisecond is worth, in tokens.
         """
+        self._begun.clear()
         for draft in drafts:
             if (backoff := self._backoffs.get(draft.request)) is not None and backoff.left:
                 backoff.left -= 1
@@ -117,7 +119,8 @@ class DraftModelPolicy:
         `context` tokens."""
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
         best = tokens / time_ms
-        for window in range(1, 1 + LONGEST_GENERATED):
+        time_ms += self.cost(cost).beginning_ms()
+        for window in range(1, 1 + min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)):
             reached *= self.expected
             tokens += reached
             time_ms += self.cost(cost).pass_ms(1) + cost.row_ms(window, window, context)
@@ -161,13 +164,20 @@ class DraftModelPolicy:
                 self._backoffs.setdefault(draft.request, _Backoff()).again()
             else:
                 self._backoffs.pop(draft.request, None)
+                self._begun.add(draft.request)
         if None not in answers:
             cost.observe(expected_ms, 1e3 * (self._drafters.model_s - began))
         return answers
 
     def _gain(self, batch: Batch, rate: float) -> ExpectedGain:
         return ExpectedGain(
-            batch.cost, self.cost(batch.cost), rate, self.expected, batch.python_row_ms, self.model.reads_ahead
+            batch.cost,
+            self.cost(batch.cost),
+            rate,
+            self.expected,
+            batch.python_row_ms,
+            self.model.reads_ahead,
+            self.model.depth,
         )
 
     def _best_use(
@@ -181,7 +191,7 @@ class DraftModelPolicy:
         outside the batch, where the model scores it.
         """
         gain, behind, length = self._gain(batch, rate), self.model.num_behind(draft.request), len(draft.proposals)
-        rows_ms = batch.draft_ms(draft)
+        rows_ms, catching_up_ms = batch.draft_ms(draft), self.cost(batch.cost).feeding_ms(behind - 1)
 
         def time_ms(use: str) -> float:
             """Of catching up and the first pass."""
@@ -204,7 +214,7 @@ class DraftModelPolicy:
             if batch.can_afford(time_ms(SCORE) - rows_ms):
                 uses[SCORE] = of_scoring - of_draft
         use = max(uses, key=lambda name: uses[name], default=None)
-        if use is None or uses[use] + self._advance(draft, rate * gain.feeding_ms(behind, 0), uses) <= 0:
+        if use is None or uses[use] + self._advance(draft, rate * catching_up_ms, uses) <= 0:
             draft.cut(length)
             return None
         self._missed.pop(draft.request, None)
@@ -308,12 +318,13 @@ class DraftModelPolicy:
         return goes_on
 
     def _feeding_ms(self, cost: DraftCost, draft: Draft, ahead: Sequence[int]) -> float:
-        """The time that the model takes to catch up with a request and the tokens ahead of it."""
+        """The time that the model takes to catch up with a request and the tokens ahead of it, and to begin."""
         num_behind = self.model.num_behind(draft.request, ahead)
+        begin_ms = 0.0 if draft.request in self._begun else cost.beginning_ms()
         if self.model.reads_ahead:
-            return cost.feeding_ms(num_behind - 1)
+            return begin_ms + cost.feeding_ms(num_behind - 1)
         num_read = self.model.num_behind(draft.request)
-        return cost.feeding_ms(num_read - 1) + (num_behind - num_read) * cost.pass_ms(1)
+        return begin_ms + cost.feeding_ms(num_read - 1) + (num_behind - num_read) * cost.pass_ms(1)
 
 
 def _share_ms(cost: DraftCost, is_shared: bool) -> float:
