@@ -71,7 +71,7 @@ class Checkpoint:
         return self.architecture in HEADS
 
     def head_within(self) -> Checkpoint:
-        """The head in the checkpoint of a target, with its share of the weights. Raises NoSuchModel if it is left out."""
+        """The head in the checkpoint of a target, with its share of the weights. Raises NoSuchModel without one."""
         _, prefix = HEADS_WITHIN[self.architecture]
         num_weights = sum(_count_weights(file, prefix) for file in _weight_files(self.source, self.folder))
         if not num_weights:

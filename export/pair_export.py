@@ -52,7 +52,8 @@ def export_pair(
     """Export a target and what drafts for it as a pair to the folder `out`, and return its path.
 
     target, draft, head: folders, or hub ids, which are downloaded. The draft can be a head, too: one that drafts from
-        the target's hidden states. Without either, the pair drafts from texts only.
+        the target's hidden states. The head can be the target's checkpoint, if that holds one. Without either, the pair
+        drafts from texts only.
     target_compression: None takes the weights that suit `device`.
     device: where the target is to run. It is checked there as well as on the CPU.
     force: replace a pair at `out` once the new one is complete.

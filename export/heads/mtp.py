@@ -38,7 +38,12 @@ class _Layout:
 
 
 OUTSIDE = {"enorm": "enorm.", "hnorm": "hnorm.", "eh_proj": "eh_proj.", "model.norm": "norm."}
-MIMO = {"enorm": "token_layernorm.", "hnorm": "hidden_layernorm.", "eh_proj": "input_proj.", "model.norm": "final_layernorm."}
+MIMO = {
+    "enorm": "token_layernorm.",
+    "hnorm": "hidden_layernorm.",
+    "eh_proj": "input_proj.",
+    "model.norm": "final_layernorm.",
+}
 LAYOUTS = {
     "MtpHead": _Layout("", OUTSIDE, "layer."),
     "MiMoForCausalLM": _Layout("model.mtp_layers.0.", MIMO, "", hidden_first=True),

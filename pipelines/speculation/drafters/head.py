@@ -108,7 +108,8 @@ class Head:
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
         wanted = [(request, ahead[: self.depth]) for request, ahead in wanted]
         last = None if self.depth is None else self.depth - 1
-        rows = zip(wanted, self._run([(request, ahead[:last]) for request, ahead in wanted], only_last=False), strict=True)
+        read = [(request, ahead[:last]) for request, ahead in wanted]
+        rows = zip(wanted, self._run(read, only_last=False), strict=True)
         return [None if logits is None else scores(self.name, *each, logits) for each, logits in rows]
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
