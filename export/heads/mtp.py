@@ -129,7 +129,7 @@ def _new_head(config: Any) -> Any:
     import torch
     from transformers import AutoModel, GenerationMixin, PreTrainedModel
 
-    class Mtp(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    class Mtp(PreTrainedModel, GenerationMixin):
         config_class = type(config)
 
         def __init__(self) -> None:
@@ -165,7 +165,7 @@ def _export_config(config: Any) -> Any:
     base: Any = of_decoder.func if isinstance(of_decoder, partial) else of_decoder
     read = {name: {0: "batch_size", 1: "sequence_length"} for name in ("inputs_embeds", "hidden_states")}
 
-    class States(DummyTextInputGenerator):  # type: ignore[misc]
+    class States(DummyTextInputGenerator):
         SUPPORTED_INPUT_NAMES = tuple(read)
 
         def generate(
@@ -174,7 +174,7 @@ def _export_config(config: Any) -> Any:
             shape = (self.batch_size, self.sequence_length, config.hidden_size)
             return self.random_float_tensor(shape, framework=framework, dtype=float_dtype)
 
-    class MtpConfig(base):  # type: ignore[misc]
+    class MtpConfig(base):
         DUMMY_INPUT_GENERATOR_CLASSES = (States, *base.DUMMY_INPUT_GENERATOR_CLASSES)
 
         @property

@@ -67,7 +67,8 @@ class DFlashModel:
             raise InvalidOption(
                 f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason_of(error)}"
             ) from error
-        self.depth = self._size - 1
+        self._num_drafted = self._size - 1
+        self.depth: int | None = self._num_drafted
         self.tap_width = block.input(HIDDEN_STATES).partial_shape[-1].get_length()
         self.vocabulary: NDArray[np.int64] = np.arange(rows.output(0).partial_shape[-1].get_length())
         self._block, self._projection = block.create_infer_request(), rows.create_infer_request()
@@ -86,7 +87,7 @@ class DFlashModel:
     def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
         own = np.concatenate([w.states if w.is_own else self._run_block(w) for w in windows])
         own[:, 0] += 1
-        blocks = own[:, 1:].reshape(len(own), self.depth, self._width)
+        blocks = own[:, 1:].reshape(len(own), self._num_drafted, self._width)
         rows = blocks[np.arange(len(own)), own[:, 0].astype(int)]
         logits = self._projection.infer({STATES: rows}, share_outputs=True)[0]
         return logits.reshape(len(windows), -1), own
@@ -98,7 +99,7 @@ class DFlashModel:
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
         if rows > 1:
             return self.forward([HeadWindow([0] * rows, context, blocks, np.zeros((rows, self.tap_width), np.float32))])
-        states = np.full((1, 1 + self.depth * self._width), BEFORE_FIRST, np.float32)
+        states = np.full((1, 1 + self._num_drafted * self._width), BEFORE_FIRST, np.float32)
         return self.forward([HeadWindow([0], context, blocks, states, is_own=True)])
 
     def _run_block(self, window: HeadWindow) -> States:
@@ -110,7 +111,7 @@ class DFlashModel:
         seen = np.ones((1, num_slots + num_rows + self._size), np.int64)
         seen[:, window.start : num_slots] = 0
         inputs: dict[str, Any] = {
-            "input_ids": [[window.tokens[-1], *[self._mask] * self.depth]],
+            "input_ids": [[window.tokens[-1], *[self._mask] * self._num_drafted]],
             "position_ids": [[*range(window.start, end + self._size)]],
             "attention_mask": seen,
             HIDDEN_STATES: window.states[np.newaxis],

@@ -45,7 +45,8 @@ class MtpModel:
         core = ov.Core()
         model = read_model(core, folder)
         theirs = read_model(core, target)
-        self.reach, self.depth = REACH, None
+        self.reach = REACH
+        self.depth: int | None = None
         try:
             add_embedding(model, theirs, folder)
             logits = share_projection(take_states(model), theirs, folder)
