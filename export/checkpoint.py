@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,21 @@ HEADS = {  # kinds by architecture
     "LlamaForCausalLMEagle3": "eagle3",
     "Eagle3LlamaForCausalLM": "eagle3",
     "ExitHead": "exit",
+    "DFlashDraftModel": "dflash",
+    "MtpHead": "mtp",
 }
+# Kinds of the heads within the checkpoints of targets, by the target's architecture, and the names of their weights.
+HEADS_WITHIN = {"MiMoForCausalLM": ("mtp", "model.mtp_layers.")}
+OTHER_HEADS_WITHIN = {  # and what is missing to run them
+    "DeepseekV3ForCausalLM": "multi-head latent attention",
+    "Glm4MoeForCausalLM": "mixtures of experts",
+    "Qwen3NextForCausalLM": "linear attention and mixtures of experts",
+    "Qwen3_5ForCausalLM": "linear attention",
+    "Qwen3_5MoeForCausalLM": "linear attention and mixtures of experts",
+}
+# Architectures that compute what another one does, which transformers knows: its class and its model type.
+RENAMED = {"MiMoForCausalLM": ("Qwen2ForCausalLM", "qwen2")}
 OTHER_HEADS = {
-    "DFlashDraftModel": "a DFlash head, whose blocks cannot be drafted yet",
     "EagleLlamaForCausalLM": "a head of EAGLE's first version, which optimum-intel cannot convert",
     "EAGLEModel": "a head of EAGLE's first version, which optimum-intel cannot convert",
     "MedusaModel": "a set of Medusa heads, which optimum-intel cannot convert",
@@ -51,12 +63,21 @@ class Checkpoint:
 
     @property
     def head_kind(self) -> str | None:
-        """The kind of a head, which drafts from the hidden states of another model; None for other models."""
-        return HEADS.get(self.architecture)
+        """The kind of a head, which drafts from the hidden states of another model, or of the one within a target;
+        None for other models."""
+        return HEADS.get(self.architecture) or HEADS_WITHIN.get(self.architecture, (None,))[0]
 
     @property
     def is_head(self) -> bool:
-        return self.head_kind is not None
+        return self.architecture in HEADS
+
+    def head_within(self) -> Checkpoint:
+        """The head in the checkpoint of a target, with its share of the weights. Raises NoSuchModel without one."""
+        _, prefix = HEADS_WITHIN[self.architecture]
+        num_weights = sum(_count_weights(file, prefix) for file in _weight_files(self.source, self.folder))
+        if not num_weights:
+            raise NoSuchModel(f"{self.source} has no weights {prefix}*: choose a checkpoint that has kept its head.")
+        return replace(self, num_weights=num_weights, size=self.size * num_weights // self.num_weights)
 
 
 def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], None]) -> Checkpoint:
@@ -96,7 +117,7 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
         raise NoSuchModel(f"{folder / 'config.json'} is not valid JSON: {error}") from error
     architectures = config.get("architectures") or []
     for architecture in architectures:
-        if architecture in HEADS:
+        if architecture in HEADS or architecture in RENAMED:
             return str(architecture)
         if architecture in OTHER_HEADS:
             raise NotADecoder(
@@ -127,14 +148,15 @@ def _weight_files(source: str, folder: Path) -> list[Path]:
     return files
 
 
-def _count_weights(file: Path) -> int:
+def _count_weights(file: Path, prefix: str = "") -> int:
+    """The number of weights in a file whose names begin with `prefix`; of all where the file does not name them."""
     if file.suffix != ".safetensors":
         return file.stat().st_size // 2
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(file, framework="numpy") as tensors:
-            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118  no mapping
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys() if name.startswith(prefix)]  # noqa: SIM118  no mapping
     except SafetensorError as error:
         raise NoSuchModel(f"{file} is damaged or incomplete: {error}") from error
     return sum(map(math.prod, shapes))

@@ -38,8 +38,13 @@ app = plain_app()
 def export_command(
     target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
     out: Annotated[Path, typer.Option(help="Folder for the pair.")],
-    draft: Annotated[str | None, typer.Option(help="Folder or hub id of a draft model or an EAGLE-3 head.")] = None,
-    head: Annotated[str | None, typer.Option(help="Folder or hub id of an EAGLE-3 head, beside a draft model.")] = None,
+    draft: Annotated[
+        str | None, typer.Option(help="Folder or hub id of a draft model, or of an EAGLE-3, MTP or DFlash head.")
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(help="Folder or hub id of a head, beside a draft model; the target's if it has one."),
+    ] = None,
     skip_layers: Annotated[
         str,
         typer.Option(

@@ -15,6 +15,7 @@ from .checkpoint import Checkpoint
 from .compression import Compression
 from .errors import ConversionFailed
 from .quiet import quiet
+from .renamed import known_form
 
 TASK = "text-generation-with-past"
 MODEL = "openvino_model.xml"
@@ -34,8 +35,8 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
     from optimum.intel import OVConfig
     from transformers import AutoConfig
 
-    with quiet():
-        model_type = AutoConfig.from_pretrained(checkpoint.folder, trust_remote_code=checkpoint.remote_code).model_type
+    with quiet(), known_form(checkpoint) as known_folder:
+        model_type = AutoConfig.from_pretrained(known_folder, trust_remote_code=checkpoint.remote_code).model_type
         try:
             known = TasksManager.get_supported_tasks_for_model_type(
                 model_type, exporter="openvino", library_name="transformers"
@@ -49,7 +50,7 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
             )
         try:
             main_export(
-                str(checkpoint.folder),
+                str(known_folder),
                 folder,
                 task=TASK,
                 library_name="transformers",

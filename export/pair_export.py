@@ -12,12 +12,13 @@ from outrider.models import pair_folder
 from outrider.models.room import blaming_full_disk, in_words, require_room
 from outrider.models.staging import Staging
 from outrider.pipelines.errors import InvalidOption, OutriderError
+from outrider.pipelines.model.heads.head_kind import tapped_layers
 from outrider.pipelines.model.pair import num_layers
 from outrider.pipelines.model.parts import require_layers
 from outrider.pipelines.model.tuning import fastest_properties
 from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
-from .checkpoint import Checkpoint, find_checkpoint
+from .checkpoint import OTHER_HEADS_WITHIN, Checkpoint, find_checkpoint
 from .compression import BYTES_PER_WEIGHT, Compression
 from .convert import compress, convert, precisions
 from .device import Device, check_weights, default_weights, grouped
@@ -56,7 +57,8 @@ def export_pair(
     """Export a target and what drafts for it as a pair to the folder `out`, and return its path.
 
     target, draft, head: folders, or hub ids, which are downloaded. The draft can be a head, too: one that drafts from
-        the target's hidden states. Without either, the pair drafts from texts only.
+        the target's hidden states. The head can be the target's checkpoint, if that holds one. Without either, the pair
+        drafts from texts only.
     target_compression: None takes the weights that suit `device`.
     skip_layers: layers that the target leaves out when it drafts by itself, counted from 0; "auto" tries which.
     exit_layer: the first layer behind an early exit, from which the target drafts without a head.
@@ -163,12 +165,22 @@ def _by_role(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
     if found["target"].is_head:
         raise NotADecoder(f"{found['target'].source} is a head, not a target: give it with --draft.")
     if "head" in found and not found["head"].is_head:
-        raise NotADecoder(
-            f"{found['head'].source} is a {found['head'].architecture}, not a head: give it with --draft."
-        )
+        found["head"] = _head_within(found["head"])
     if "head" in found and found["head"].head_kind == "exit":
         found["exit"] = found.pop("head")
     return found
+
+
+def _head_within(target: Checkpoint) -> Checkpoint:
+    """The head that the checkpoint of a target brings along. Raises NotADecoder."""
+    if target.head_kind is not None:
+        return target.head_within()
+    if missing := OTHER_HEADS_WITHIN.get(target.architecture):
+        raise NotADecoder(
+            f"The MTP head in {target.source} ({target.architecture}) cannot be run yet, for want of {missing}: leave "
+            "--head out, or give a head or a draft model of its own."
+        )
+    raise NotADecoder(f"{target.source} is a {target.architecture}, not a head: give it with --draft.")
 
 
 def _check_skipping(
@@ -222,7 +234,10 @@ def _make_head(
 def _with_taps(
     checkpoints: Mapping[str, Checkpoint], pair: Path, models: Mapping[str, Any], announce: Announce
 ) -> dict[str, Any]:
-    """What pair.json says of the layers that the head reads, which are tried with the pair as it is so far."""
+    """What pair.json says of the layers that the head reads. Those of an EAGLE-3 head are tried with the pair as it is
+    so far; others say them."""
+    if checkpoints["head"].head_kind != "eagle3":
+        return {"taps": list(tapped_layers(pair / "head", num_layers(pair / "target")))}
     candidates = tap_candidates(checkpoints["head"], pair / "target")
     if len(candidates) > 1:
         announce("Trying which layers of the target the head reads")

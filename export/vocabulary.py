@@ -10,6 +10,7 @@ from typing import Any
 from .checkpoint import Checkpoint
 from .errors import TokenizerNotConverted
 from .quiet import quiet
+from .renamed import known_form
 
 TOKENIZER_FILES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken")
 
@@ -24,8 +25,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"{checkpoint.source} has no tokenizer: put its tokenizer.json into {checkpoint.folder}."
         )
     try:
-        with quiet():
-            return AutoTokenizer.from_pretrained(checkpoint.folder, trust_remote_code=checkpoint.remote_code)
+        with quiet(), known_form(checkpoint) as folder:
+            return AutoTokenizer.from_pretrained(folder, trust_remote_code=checkpoint.remote_code)
     except Exception as error:
         raise TokenizerNotConverted(
             f"transformers cannot load the tokenizer of {checkpoint.source}: {type(error).__name__}: {error}"

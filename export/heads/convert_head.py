@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..checkpoint import Checkpoint
+from .dflash import convert_dflash
 from .eagle3 import convert_eagle3
 from .exit_head import convert_exit
+from .mtp import convert_mtp
 
-CONVERTERS = {"eagle3": convert_eagle3, "exit": convert_exit}  # by `Checkpoint.head_kind`
+CONVERTERS = {  # by `Checkpoint.head_kind`
+    "dflash": convert_dflash,
+    "eagle3": convert_eagle3,
+    "exit": convert_exit,
+    "mtp": convert_mtp,
+}
 
 
 def convert_head(head: Checkpoint, target: Checkpoint, folder: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -216,6 +216,7 @@ class CostModel:
         most_rows: int | None = None,
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
+        beginning: Collection[str] = (),
     ) -> CostModel:
         """Time passes of the target, with `least_rows` to `most_rows` rows, and of the models that draft, by name.
         Raises NoMeasurement.
@@ -223,8 +224,10 @@ class CostModel:
         budget_s: after so many seconds only indispensable passes are begun. Costs that were not measured are estimated,
             and corrected by later passes.
         token_share: bytes of a token's keys and values for each byte of the target's weights.
+        beginning: those models for which the first token of a draft takes another pass than the next.
         """
-        return cls._of(measured(target, drafts, max_context, least_rows, most_rows, token_share, budget_s))
+        made = measured(target, drafts, max_context, least_rows, most_rows, token_share, budget_s, beginning)
+        return cls._of(made)
 
     @classmethod
     def measure_at_fixed_size(
@@ -235,9 +238,11 @@ class CostModel:
         most_rows: int,
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
+        beginning: Collection[str] = (),
     ) -> CostModel:
         """As `measure`, where every pass takes as long as one of `most_rows` rows, behind any context."""
-        return cls._of(measured_at_fixed_size(target, drafts, max_context, most_rows, token_share, budget_s))
+        made = measured_at_fixed_size(target, drafts, max_context, most_rows, token_share, budget_s, beginning)
+        return cls._of(made)
 
     @classmethod
     def _of(cls, made: Measured) -> CostModel:

@@ -21,6 +21,7 @@ class DraftCost:
     token_ms: to generate a token.
     row_ms: to read a token that it has to catch up with.
     context_ms: what each token of context adds to that.
+    begin_ms: what the first token of a draft takes beyond `token_ms`.
 
     A filter over one factor corrects the measurements with every pass. It returns to them while the model is not asked.
     """
@@ -28,6 +29,7 @@ class DraftCost:
     token_ms: float
     row_ms: float = 0.0
     context_ms: float = 0.0
+    begin_ms: float = 0.0
     _filter: KalmanFilter = field(init=False, compare=False, repr=False)
     _slowness: float = field(init=False, compare=False, repr=False)  # actual over measured time
 
@@ -43,6 +45,10 @@ class DraftCost:
     def feeding_ms(self, num_tokens: int) -> float:
         """The time in which it reads `num_tokens`; many tokens are assumed to be its whole context."""
         return self._slowness * num_tokens * (self.row_ms + self.context_ms * num_tokens / 2)
+
+    def beginning_ms(self) -> float:
+        """The time that the first token of a draft takes beyond that of another one."""
+        return self._slowness * self.begin_ms
 
     def observe(self, expected_ms: float, measured_ms: float) -> None:
         """Learn from a pass."""
@@ -60,5 +66,9 @@ class DraftCost:
         be found out."""
         quick = min(1.0, self._slowness)
         return replace(
-            self, token_ms=quick * self.token_ms, row_ms=quick * self.row_ms, context_ms=quick * self.context_ms
+            self,
+            token_ms=quick * self.token_ms,
+            row_ms=quick * self.row_ms,
+            context_ms=quick * self.context_ms,
+            begin_ms=quick * self.begin_ms,
         )

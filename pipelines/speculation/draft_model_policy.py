@@ -72,6 +72,7 @@ class DraftModelPolicy:
         self._num_expected = dict.fromkeys(ACCEPTANCES, DOUBTED)  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
+        self._begun: set[Request] = set()  # those whose draft in the next pass it has begun
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
@@ -84,6 +85,7 @@ class DraftModelPolicy:
 
         rate: what a millisecond is worth, in tokens.
         """
+        self._begun.clear()
         for draft in drafts:
             if (backoff := self._backoffs.get(draft.request)) is not None and backoff.left:
                 backoff.left -= 1
@@ -120,7 +122,8 @@ class DraftModelPolicy:
         `context` tokens under an acceptance rule."""
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
         best = tokens / time_ms
-        for window in range(1, 1 + LONGEST_GENERATED):
+        time_ms += self.cost(cost).beginning_ms()
+        for window in range(1, 1 + min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)):
             reached *= self.expected[rule]
             tokens += reached
             time_ms += self.cost(cost).pass_ms(1) + cost.row_ms(window, window, context)
@@ -165,6 +168,7 @@ class DraftModelPolicy:
                 self._backoffs.setdefault(draft.request, _Backoff()).again()
             else:
                 self._backoffs.pop(draft.request, None)
+                self._begun.add(draft.request)
         if None not in answers:
             cost.observe(expected_ms, 1e3 * (self._drafters.model_s - began))
         return answers
@@ -172,7 +176,13 @@ class DraftModelPolicy:
     def _gain(self, batch: Batch, rate: float, draft: Draft) -> ExpectedGain:
         expected = self.expected[draft.request.config.acceptance]
         return ExpectedGain(
-            batch.cost, self.cost(batch.cost), rate, expected, batch.python_row_ms, self.model.reads_ahead
+            batch.cost,
+            self.cost(batch.cost),
+            rate,
+            expected,
+            batch.python_row_ms,
+            self.model.reads_ahead,
+            self.model.depth,
         )
 
     def _best_use(
@@ -187,7 +197,7 @@ class DraftModelPolicy:
         """
         gain, behind = self._gain(batch, rate, draft), self.model.num_behind(draft.request)
         length = len(draft.proposals)
-        rows_ms = batch.draft_ms(draft)
+        rows_ms, catching_up_ms = batch.draft_ms(draft), self.cost(batch.cost).feeding_ms(behind - 1)
 
         def time_ms(use: str) -> float:
             """Of catching up and the first pass."""
@@ -210,7 +220,7 @@ class DraftModelPolicy:
             if batch.can_afford(time_ms(SCORE) - rows_ms):
                 uses[SCORE] = of_scoring - of_draft
         use = max(uses, key=lambda name: uses[name], default=None)
-        if use is None or uses[use] + self._advance(draft, rate * gain.feeding_ms(behind, 0), uses) <= 0:
+        if use is None or uses[use] + self._advance(draft, rate * catching_up_ms, uses) <= 0:
             draft.cut(length)
             return None
         self._missed.pop(draft.request, None)
@@ -318,12 +328,13 @@ class DraftModelPolicy:
         return goes_on
 
     def _feeding_ms(self, cost: DraftCost, draft: Draft, ahead: Sequence[int]) -> float:
-        """The time that the model takes to catch up with a request and the tokens ahead of it."""
+        """The time that the model takes to catch up with a request and the tokens ahead of it, and to begin."""
         num_behind = self.model.num_behind(draft.request, ahead)
+        begin_ms = 0.0 if draft.request in self._begun else cost.beginning_ms()
         if self.model.reads_ahead:
-            return cost.feeding_ms(num_behind - 1)
+            return begin_ms + cost.feeding_ms(num_behind - 1)
         num_read = self.model.num_behind(draft.request)
-        return cost.feeding_ms(num_read - 1) + (num_behind - num_read) * cost.pass_ms(1)
+        return begin_ms + cost.feeding_ms(num_read - 1) + (num_behind - num_read) * cost.pass_ms(1)
 
 
 def _share_ms(cost: DraftCost, is_shared: bool) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernel
 EARLY = (5, 9, 3, 17, 4, 33)  # the most informative sizes, which come first in case time runs out
 CONTEXTS = (64, 1984)  # cached tokens: a short and a long context
 CATCH_UP_ROWS = 64
+BEGINNING_ROWS = 2  # of the first pass for a draft, where they come from the target (see `HeadModel.blind_pass`)
 UNTILED_ROWS, TILE_ROWS = 64, 32  # see `CostModel.is_tiled`
 LEAST_ROW = 0.02  # least estimate for one more row, as a share of the smallest pass
 TOKEN_SHARE = 2e-5  # bytes of a token's keys and values for each byte of weights, in models of 1 to 8 billion
@@ -47,6 +48,7 @@ def measured(
     most_rows: int | None,
     token_share: float,
     budget_s: float,
+    beginning: Collection[str] = (),
 ) -> Measured:
     """See `CostModel.measure`. Raises NoMeasurement."""
     most = min(max_context - 1, most_rows or max_context)
@@ -59,13 +61,13 @@ def measured(
     at_short = {n: Timing(target, n, short) for n in (*rows, *tiles)}
     at_long = {n: Timing(target, n, long) if long > short else at_short[n] for n in few}
     of_drafts = {
-        name: _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long)
+        name: _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long, name in beginning)
         for name, draft in drafts.items()
     }
     first, second, *others = sorted(rows, key=lambda n: (n != rows[0], EARLY.index(n) if n in EARLY else len(EARLY), n))
     at_short[first].num_needed, at_short[second].num_needed = 2, 1
-    needed = [at_short[first], *(timings[0] for timings in of_drafts.values()), at_short[second]]
-    catching_up = [timing for timings in of_drafts.values() for timing in timings[1:]]
+    needed = [at_short[first], *(timing for timings in of_drafts.values() for timing in timings[:2]), at_short[second]]
+    catching_up = [timing for timings in of_drafts.values() for timing in timings[2:]]
     more = [at_long[first], *catching_up, *(at_short[n] for n in (*others, *tiles)), *at_long.values()]
     take(list(dict.fromkeys((*needed, *more))), budget_s)
     short_ms, base_doubt = _filled(rows, at_short)
@@ -88,7 +90,13 @@ def measured(
 
 
 def measured_at_fixed_size(
-    target: Run, drafts: Mapping[str, Run], max_context: int, most_rows: int, token_share: float, budget_s: float
+    target: Run,
+    drafts: Mapping[str, Run],
+    max_context: int,
+    most_rows: int,
+    token_share: float,
+    budget_s: float,
+    beginning: Collection[str] = (),
 ) -> Measured:
     """See `CostModel.measure_at_fixed_size`. Raises NoMeasurement."""
     if most_rows < 2:
@@ -96,10 +104,10 @@ def measured_at_fixed_size(
     short = max(0, min(CONTEXTS[0], max_context - most_rows))
     one = Timing(target, 1, short, num_needed=2)
     of_drafts = {
-        name: _draft_timings(draft, lambda: target(1, short), max_context, short, short)
+        name: _draft_timings(draft, lambda: target(1, short), max_context, short, short, name in beginning)
         for name, draft in drafts.items()
     }
-    take([one, *(timing for timings in of_drafts.values() for timing in timings)], budget_s)
+    take(list(dict.fromkeys((one, *(timing for timings in of_drafts.values() for timing in timings)))), budget_s)
     assert one.ms is not None
     costs = {name: _draft_cost(*timings, 0.0, token_share) for name, timings in of_drafts.items()}
     return Measured((1, most_rows), (one.ms, one.ms), (0.0, 0.0), costs, False, (one.doubt, one.doubt), (0.0, 0.0))
@@ -149,27 +157,33 @@ def _slopes(
 
 
 def _draft_timings(
-    draft: Run, before: Callable[[], object], max_context: int, short: int, long: int
-) -> tuple[Timing, Timing, Timing]:
-    """Timings of a model that drafts: for one token, for several to catch up with, and for as many behind a longer
-    context. As in use, a pass of the target `before` each has displaced its weights from the processor's cache."""
+    draft: Run, before: Callable[[], object], max_context: int, short: int, long: int, begins: bool
+) -> tuple[Timing, Timing, Timing, Timing]:
+    """Timings of a model that drafts: for one token, for the first one of a draft where it `begins` in another way, for
+    several to catch up with, and for as many behind a longer context. As in use, a pass of the target `before` each has
+    displaced its weights from the processor's cache."""
     more = min(CATCH_UP_ROWS, max_context - short - 1)
     far = max(short, min(long, max_context - more - 1))
     one, near = Timing(draft, 1, short, 2, before), Timing(draft, 1 + more, short, 0, before)
-    return one, near, Timing(draft, 1 + more, far, 0, before) if far > short else near
+    first = Timing(draft, BEGINNING_ROWS, short, 2, before) if begins else one
+    return one, first, near, Timing(draft, 1 + more, far, 0, before) if far > short else near
 
 
-def _draft_cost(one: Timing, near: Timing, far: Timing, row_share: float, token_share: float) -> DraftCost:
+def _draft_cost(
+    one: Timing, first: Timing, near: Timing, far: Timing, row_share: float, token_share: float
+) -> DraftCost:
     """If catching up was not timed, a row is assumed to take the share `row_share` of a pass, as with the target."""
     if one.ms is None:
         return DraftCost(0.0)
-    if near.ms is None:
-        return DraftCost(one.ms, row_share * one.ms, token_share * one.ms)
-    context_ms = token_share * one.ms
-    if far.ms is not None:
-        context_ms = max(0.0, (far.ms - near.ms) / max(far.context - near.context, 1) / near.rows)
-    row_ms = (near.ms - one.ms) / max(near.rows - one.rows, 1) - context_ms * near.context
-    return DraftCost(one.ms, max(0.0, row_ms), context_ms)
+    first_ms = one.ms if first.ms is None else first.ms
+    row_ms, context_ms = row_share * one.ms, token_share * one.ms
+    if near.ms is not None:
+        if far.ms is not None:
+            context_ms = max(0.0, (far.ms - near.ms) / max(far.context - near.context, 1) / near.rows)
+        row_ms = (near.ms - first_ms) / max(near.rows - first.rows, 1) - context_ms * near.context
+    row_ms = max(0.0, row_ms)
+    begin_ms = max(0.0, first_ms - one.ms - (first.rows - one.rows) * row_ms)
+    return DraftCost(one.ms, row_ms, context_ms, begin_ms)
 
 
 def _is_tiled(tiles_ms: SequenceOf[float | None]) -> bool:

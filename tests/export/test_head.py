@@ -221,10 +221,10 @@ def test_what_is_no_head_is_refused_by_its_name(
         export_pair(head_checkpoint, None, tmp_path / "pair")
     with pytest.raises(NotADecoder, match="is a head, as is"):
         export_pair(deep_target, head_checkpoint, tmp_path / "pair", head=head_checkpoint)
-    other = shutil.copytree(head_checkpoint, tmp_path / "dflash")
+    other = shutil.copytree(head_checkpoint, tmp_path / "other")
     described = json.loads((other / "config.json").read_text(encoding="utf-8"))
-    (other / "config.json").write_text(json.dumps({**described, "architectures": ["DFlashDraftModel"]}))
-    with pytest.raises(NotADecoder, match="a DFlash head"):
+    (other / "config.json").write_text(json.dumps({**described, "architectures": ["EAGLEModel"]}))
+    with pytest.raises(NotADecoder, match="a head of EAGLE's first version"):
         export_pair(deep_target, other, tmp_path / "pair")
     del head.model.midlayer.mlp.up_proj  # the last use of it in this file
     incomplete = save_head(tmp_path / "incomplete", head, eagle_taps=list(TAPS))

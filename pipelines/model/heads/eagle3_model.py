@@ -44,6 +44,7 @@ class Eagle3Model:
         core = ov.Core()
         model = read_model(core, folder)
         self.reach = REACH
+        self.depth: int | None = None
         self.vocabulary = _take_vocabulary(model)
         try:
             paged_attention_transformation(model)

@@ -10,10 +10,13 @@ import openvino as ov
 
 from ...errors import UnsupportedModel
 from ..paged_model import read_model
+from .dflash_model import DFlashModel
 from .eagle3_model import Eagle3Model
 from .head_model import HeadModel
+from .mtp_model import MtpModel
 
-EAGLE3 = "eagle3_mode"  # in the runtime information of such a model, as optimum-intel writes it
+# In the runtime information of such models; "eagle3_mode" and "dflash_mode" as optimum-intel writes them.
+EAGLE3, DFLASH, MTP = "eagle3_mode", "dflash_mode", "mtp_mode"
 LAYERS = "hidden_layers_list"  # there as well, as OpenVINO GenAI reads it
 
 
@@ -29,6 +32,10 @@ def open_head(
     model = read_model(ov.Core(), folder)
     if _says(model, EAGLE3):
         return Eagle3Model(folder, target, num_blocks, properties)
+    if _says(model, MTP):
+        return MtpModel(folder, target, num_blocks, properties)
+    if _says(model, DFLASH):
+        return DFlashModel(folder, target, num_blocks, properties)
     raise UnsupportedModel(f"{folder} is not a head that is known: export it with `outrider export --head`.")
 
 

@@ -79,6 +79,20 @@ def test_what_context_adds_to_the_draft_models_time_is_measured(monkeypatch):
     assert made.of_draft("draft_model").feeding_ms(2000) == pytest.approx(2000 * (0.25 + 0.0001 * 1000), rel=0.02)
 
 
+def test_what_the_first_token_of_a_draft_takes_beyond_another_is_measured_where_there_is_such_a_thing(monkeypatch):
+    target = Clock(monkeypatch, lambda rows, context: 20 + rows)
+    head = Clock(monkeypatch, lambda rows, context: 0.5 if rows == 1 else 6 + rows * 0.25)
+    head.run = lambda rows, context: target.__setattr__("now", target.now + head.takes(rows, context) / 1e3)
+    monkeypatch.setattr(time, "perf_counter", lambda: target.now)
+    made = CostModel.measure(target.run, {"head": head.run}, 4096, beginning=["head"])
+    of_head = made.of_draft("head")
+    assert (of_head.token_ms, of_head.row_ms) == pytest.approx((0.5, 0.25))
+    for num_behind in (2, 9):
+        first_ms = of_head.beginning_ms() + of_head.feeding_ms(num_behind - 1) + of_head.pass_ms(1)
+        assert first_ms == pytest.approx(6 + num_behind * 0.25)
+    assert CostModel.measure(target.run, {"head": head.run}, 4096).of_draft("head").beginning_ms() == 0
+
+
 def test_a_single_row_may_cost_much_less_over_a_long_context_than_two(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: 20 + rows + 0.01 * context * (1 if rows == 1 else 4))
     made = CostModel.measure(clock.run, {}, 4096, least_rows=1)

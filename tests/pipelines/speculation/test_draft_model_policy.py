@@ -48,6 +48,17 @@ def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     assert draft.sources == expected
 
 
+@pytest.mark.parametrize(("begin_ms", "num_drafted"), [(0.0, 9), (4.0, 9), (60.0, 0)])
+def test_beginning_a_draft_is_paid_for_once_and_only_where_all_of_the_draft_is_worth_it(begin_ms, num_drafted):
+    draft = draft_of()
+    model = OddsModel("draft_model", {draft.request: [0.95] * 9})
+    cost = cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.1)
+    cost.drafts["draft_model"].begin_ms = begin_ms
+    planner_of(cost, OddsDrafter("suffix", {draft.request: []}), model).draft([draft])
+    assert len(draft.proposals) == num_drafted
+    assert draft.draft_ms == pytest.approx(num_drafted and begin_ms + 0.1 * model.num_passes, rel=0.02)
+
+
 class Noting(Odds):
     def __init__(self) -> None:
         self.seen: list[tuple[str, float, bool]] = []

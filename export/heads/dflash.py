@@ -1,0 +1,90 @@
+"""DFlash heads, which draft a block in one pass, to OpenVINO's IR."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from outrider.pipelines.errors import UnsupportedModel
+from outrider.pipelines.model.heads.dflash_model import SIZE
+from outrider.pipelines.model.heads.head_kind import LAYERS
+
+from ..checkpoint import Checkpoint
+from ..convert import TASK
+from ..errors import ConversionFailed
+from ..quiet import quiet
+from ..renamed import known_form
+from .ir import rewrite
+from .sizes import check_sizes
+from .weights import read_weights
+
+LEAST_BLOCK = 2  # the token that is known, and one that is drafted
+
+
+def convert_dflash(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
+    """Write the head's IR and configuration to `folder`, as optimum-intel builds them, without the embedding and the
+    projection of the target.
+
+    Raises UnsupportedModel for a head of another target or one that does not describe itself, and ConversionFailed.
+    """
+    from optimum.exporters.openvino.convert import export_from_model
+    from optimum.exporters.openvino.model_patcher import Qwen3DFlashForCausalLM
+    from optimum.intel import OVConfig
+    from transformers import AutoConfig
+
+    class DFlash(Qwen3DFlashForCausalLM):
+        """One that optimum-intel takes for a model of transformers, without loading its class from a file."""
+
+    with quiet():
+        with known_form(target) as known:
+            of_target = AutoConfig.from_pretrained(known, trust_remote_code=target.remote_code).get_text_config()
+        config = AutoConfig.from_pretrained(head.folder)
+        check_sizes(
+            head,
+            target,
+            ("tokens in its vocabulary", of_target.vocab_size, config.vocab_size),
+            ("numbers in a hidden state", of_target.hidden_size, config.hidden_size),
+        )
+        layers, size = _described(head, config, of_target.num_hidden_layers)
+        try:
+            model = DFlash(config).eval()
+            missing, unknown = model.load_state_dict(_weights(head), strict=False)
+            if lacking := sorted(missing) + sorted(unknown):
+                raise ValueError(f"its weights are not those of a DFlash head: {', '.join(lacking[:3])}")
+            export_from_model(model.float(), folder, task=TASK, stateful=True, ov_config=OVConfig())
+        except Exception as error:
+            raise ConversionFailed(
+                f"optimum-intel cannot convert the head {head.source} ({type(error).__name__}: {error}): choose "
+                "another one, or a newer optimum-intel."
+            ) from error
+    for file in folder.glob("*tok*"):  # a head has no tokenizer, and optimum-intel makes one up
+        file.unlink()
+    rewrite(folder, partial(_describe, layers=layers, size=size))
+
+
+def _described(head: Checkpoint, config: Any, num_layers: int) -> tuple[Sequence[int], int]:
+    """The layers of the target that the head reads, and the size of its blocks. Raises UnsupportedModel."""
+    facts = getattr(config, "dflash_config", None) or {}
+    layers, size = facts.get("target_layer_ids") or (), getattr(config, "block_size", facts.get("block_size"))
+    if config.model_type != "qwen3":
+        problem = f"has layers like those of {config.model_type}, and optimum-intel converts those of qwen3"
+    elif not layers or facts.get("mask_token_id") is None or not isinstance(size, int) or size < LEAST_BLOCK:
+        problem = "does not say its block_size, or its target_layer_ids and mask_token_id in dflash_config"
+    elif beyond := [layer for layer in layers if not 0 <= layer < num_layers]:
+        problem = f"wants hidden states of layer {beyond[0]}, and its target has {num_layers}"
+    else:
+        return layers, size
+    raise UnsupportedModel(f"{head.source} {problem}: choose a DFlash head that was made for this model.")
+
+
+def _weights(head: Checkpoint) -> dict[str, Any]:
+    """Without what is the target's, and under names that some checkpoints put behind "model."."""
+    weights = {name.removeprefix("model."): weight for name, weight in read_weights(head.folder).items()}
+    return {name: weight for name, weight in weights.items() if not name.startswith(("embed_tokens.", "lm_head."))}
+
+
+def _describe(model: Any, layers: Sequence[int], size: int) -> None:
+    model.set_rt_info(list(layers), [LAYERS])
+    model.set_rt_info(str(size), [*SIZE])

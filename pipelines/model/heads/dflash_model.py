@@ -1,0 +1,133 @@
+"""DFlashModel: a head that drafts a block in one pass (DFlash, arXiv 2602.06036), over a key-value cache of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+from openvino._offline_transformations import stateful_to_stateless_transformation
+
+from ...errors import InvalidOption, UnsupportedModel, reason_of
+from ..paged_model import PROPERTIES, read_model
+from ..paged_request import BLOCK_SIZE
+from ..processor import limited_properties
+from ..taps import HIDDEN_STATES
+from .embedding import add_embedding
+from .head_model import HeadWindow, States
+from .projection import STATES, projection_bytes, share_projection
+
+MASK, SIZE = ("dflash", "mask_token_id"), ("dflash", "block_size")  # in the runtime information
+PAST, PRESENT = "past_key_values.", "present."
+REACH = 256  # its cache is copied in each pass
+BEFORE_FIRST = -1  # a place in a block
+
+
+class DFlashModel:
+    """Compiles the head in `folder`, as optimum-intel exports it, with the token embedding and the projection of the
+    model in `target`, and a cache of `num_blocks` blocks. Not safe for concurrent calls.
+
+    The pass with the target's states runs a block: the last token, and masks, which see each other and all of the text
+    before. So it is known then what the head proposes for each of them, whatever is put before it, and a row that
+    continues projects the next of them only. Its own states are the block's, behind the place of the last one that was
+    projected. The cache holds what is computed from the target's states.
+
+    depth: tokens that a block drafts.
+    tap_width: of the target's states.
+
+    Raises BrokenPair if an IR cannot be read, UnsupportedModel if it is no such head or was made for a target of
+    another width, and InvalidOption for a property that the device refuses.
+    """
+
+    def __init__(
+        self, folder: Path, target: Path, num_blocks: int, properties: Mapping[str, Any] | None = None
+    ) -> None:
+        core = ov.Core()
+        model, theirs = read_model(core, folder), read_model(core, target)
+        self.reach = REACH
+        try:
+            self._mask = int(model.get_rt_info([*MASK]).astype(str))
+            self._size = int(model.get_rt_info([*SIZE]).astype(str))
+            self._width = model.output(STATES).partial_shape[-1].get_length()
+            add_embedding(model, theirs, folder)
+            projection = _projection(theirs, self._width, folder)
+            stateful_to_stateless_transformation(model)
+        except (RuntimeError, StopIteration, ValueError) as error:
+            raise UnsupportedModel(
+                f"{folder} is not built as optimum-intel builds DFlash heads ({reason_of(error)}): export it again."
+            ) from error
+        compiling = {**PROPERTIES, **(properties or {}), **limited_properties()}
+        try:
+            block, rows = (core.compile_model(each, "CPU", compiling) for each in (model, projection))
+        except RuntimeError as error:
+            raise InvalidOption(
+                f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason_of(error)}"
+            ) from error
+        self._num_drafted = self._size - 1
+        self.depth: int | None = self._num_drafted
+        self.tap_width = block.input(HIDDEN_STATES).partial_shape[-1].get_length()
+        self.vocabulary: NDArray[np.int64] = np.arange(rows.output(0).partial_shape[-1].get_length())
+        self._block, self._projection = block.create_infer_request(), rows.create_infer_request()
+        self._caches: dict[str, NDArray[np.float32]] = {}  # [heads, blocks, BLOCK_SIZE, head size] each
+        for port in block.inputs:
+            if (name := port.get_any_name()).startswith(PAST):
+                heads, _, size = (dim.get_length() if dim.is_static else 0 for dim in list(port.partial_shape)[1:])
+                self._caches[name.removeprefix(PAST)] = np.zeros((heads, num_blocks, BLOCK_SIZE, size), np.float32)
+        weights = (folder / "openvino_model.bin").stat().st_size
+        self.weight_bytes = weights + projection_bytes(projection.get_results()[0].input_value(0))
+
+    @property
+    def cache_bytes(self) -> int:
+        return sum(cache.nbytes for cache in self._caches.values())
+
+    def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
+        own = np.concatenate([w.states if w.is_own else self._run_block(w) for w in windows])
+        own[:, 0] += 1
+        blocks = own[:, 1:].reshape(len(own), self._num_drafted, self._width)
+        rows = blocks[np.arange(len(own)), own[:, 0].astype(int)]
+        logits = self._projection.infer({STATES: rows}, share_outputs=True)[0]
+        return logits.reshape(len(windows), -1), own
+
+    def occupy(self, blocks: Sequence[int]) -> None:
+        for cache in self._caches.values():
+            cache[:, blocks] = 0.1
+
+    def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
+        if rows > 1:
+            return self.forward([HeadWindow([0] * rows, context, blocks, np.zeros((rows, self.tap_width), np.float32))])
+        states = np.full((1, 1 + self._num_drafted * self._width), BEFORE_FIRST, np.float32)
+        return self.forward([HeadWindow([0], context, blocks, states, is_own=True)])
+
+    def _run_block(self, window: HeadWindow) -> States:
+        """Put the rows of a window into the cache, and run the block behind them: the own states before its first
+        place. What the cache is fed holds whole blocks, so that it has few sizes; their ends are masked."""
+        num_rows, end = len(window.tokens), window.start + len(window.tokens)
+        used = list(window.blocks[: -(-window.start // BLOCK_SIZE)])
+        num_slots = BLOCK_SIZE * len(used)
+        seen = np.ones((1, num_slots + num_rows + self._size), np.int64)
+        seen[:, window.start : num_slots] = 0
+        inputs: dict[str, Any] = {
+            "input_ids": [[window.tokens[-1], *[self._mask] * self._num_drafted]],
+            "position_ids": [[*range(window.start, end + self._size)]],
+            "attention_mask": seen,
+            HIDDEN_STATES: window.states[np.newaxis],
+        }
+        for name, cache in self._caches.items():
+            inputs[PAST + name] = cache[:, used].reshape(1, len(cache), num_slots, cache.shape[-1])
+        outputs = self._block.infer(inputs, share_outputs=True)
+        places = np.arange(window.start, end)
+        written = np.asarray(window.blocks)[places // BLOCK_SIZE], places % BLOCK_SIZE
+        for name, cache in self._caches.items():
+            cache[:, written[0], written[1]] = outputs[PRESENT + name][0, :, num_slots:]
+        return np.concatenate([[[BEFORE_FIRST]], outputs[STATES].reshape(1, -1)], 1, dtype=np.float32)
+
+
+def _projection(target: ov.Model, width: int, folder: Path) -> ov.Model:
+    """A model of the target's projection alone, from STATES, float32 [rows, width], to logits."""
+    states = ops.parameter([-1, width], ov.Type.f32, name=STATES)
+    states.output(0).set_names({STATES})
+    return ov.Model([ops.result(share_projection(states.output(0), target, folder))], [states])

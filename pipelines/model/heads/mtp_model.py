@@ -1,0 +1,104 @@
+"""MtpModel: a multi-token-prediction head (DeepSeek-V3, arXiv 2412.19437), with paged attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+from openvino import opset15 as ops
+from openvino._offline_transformations import paged_attention_transformation
+
+from ...errors import InvalidOption, UnsupportedModel, reason_of
+from ..paged_model import PROPERTIES, read_model
+from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
+from ..processor import limited_properties
+from ..row_selection import gather_wanted_rows, gathered
+from ..taps import HIDDEN_STATES, projected_states
+from ..target import Window
+from .embedding import add_embedding
+from .head_model import HeadWindow, States
+from .projection import projection_bytes, share_projection, take_states
+
+REACH = 128  # as for other heads of one layer
+
+
+class MtpModel:
+    """Compiles the head in `folder`, as optimum-intel exports such heads, with the token embedding and the projection
+    of the model in `target`, and a cache of `num_blocks` blocks. Not safe for concurrent calls.
+
+    A row reads the hidden state that the target's projection reads, or in its place what the head put out in the row
+    before.
+
+    width: of a hidden state, the target's and its own.
+
+    Raises BrokenPair if an IR cannot be read, UnsupportedModel if it is no such head or was made for a target of
+    another width, and InvalidOption for a property that the device refuses.
+    """
+
+    def __init__(
+        self, folder: Path, target: Path, num_blocks: int, properties: Mapping[str, Any] | None = None
+    ) -> None:
+        core = ov.Core()
+        model = read_model(core, folder)
+        theirs = read_model(core, target)
+        self.reach = REACH
+        self.depth: int | None = None
+        try:
+            add_embedding(model, theirs, folder)
+            logits = share_projection(take_states(model), theirs, folder)
+            logits.set_names({"logits"})
+            model.add_results([ops.result(logits)])
+            paged_attention_transformation(model)
+            self.width = _take_rows(model)
+            rows = gather_wanted_rows(model, folder)
+            model.add_results([ops.result(gathered(projected_states(model), rows))])
+            model.validate_nodes_and_infer_types()
+        except (RuntimeError, StopIteration) as error:
+            raise UnsupportedModel(
+                f"{folder} is not built as optimum-intel builds heads of multi-token prediction ({reason_of(error)}): "
+                "export it again."
+            ) from error
+        try:
+            compiled = core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {}), **limited_properties()})
+        except RuntimeError as error:
+            raise InvalidOption(
+                f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason_of(error)}"
+            ) from error
+        self.vocabulary: NDArray[np.int64] = np.arange(compiled.output(0).partial_shape[-1].get_length())
+        self._request = PagedRequest(compiled, num_blocks, folder)
+        self.weight_bytes = (folder / "openvino_model.bin").stat().st_size + projection_bytes(logits)
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._request.cache_bytes
+
+    def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
+        plain = [Window(w.tokens, w.start, w.blocks) for w in windows]
+        lengths = [len(w.tokens) for w in windows]
+        paged, context = pass_inputs(plain, lengths, BLOCK_SIZE, self._request.spare_block)
+        states = np.concatenate([w.states for w in windows])
+        logits, own = self._request.infer({**paged, "max_context_len": context, HIDDEN_STATES: states})
+        return logits.reshape(len(windows), -1), own.reshape(len(windows), -1)
+
+    def occupy(self, blocks: Sequence[int]) -> None:
+        self._request.occupy(blocks)
+
+    def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
+        return self.forward([HeadWindow([0] * rows, context, blocks, np.zeros((rows, self.width), np.float32))])
+
+
+def _take_rows(model: ov.Model) -> int:
+    """Let the input HIDDEN_STATES be rows, [rows, width], as paged attention has them. Returns the width."""
+    states = next(node for node in model.get_parameters() if HIDDEN_STATES in node.output(0).get_names())
+    width = states.get_partial_shape()[-1].get_length()
+    readers = list(states.output(0).get_target_inputs())
+    states.set_partial_shape(ov.PartialShape([-1, width]))
+    row = ops.unsqueeze(states, ops.constant(1, dtype=np.int64)).output(0)  # a sequence of one row each, as they come
+    for reader in readers:
+        reader.replace_source_output(row)
+    model.validate_nodes_and_infer_types()
+    return int(width)

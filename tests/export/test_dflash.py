@@ -1,0 +1,268 @@
+"""An exported DFlash head computes what its checkpoint does, and drafts for its target as for OpenVINO GenAI."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino_genai
+import pytest
+
+from outrider.export import Compression, export_pair
+from outrider.export.errors import ConversionFailed
+from outrider.pipelines import LLMPipeline
+from outrider.pipelines.errors import UnsupportedModel
+from outrider.pipelines.model.heads.dflash_model import DFlashModel
+from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
+from outrider.pipelines.model.heads.head_model import HeadWindow
+from outrider.pipelines.model.processor import PRECISION
+
+from .conftest import make_llama, make_tokenizer, save
+
+LAYERS, WIDTH, VOCABULARY = 6, 128, 300
+TAPS, MASK, BLOCK = (0, 2, 4), 7, 6
+PROMPT, NEW_TOKENS, STEPS = "area = width", 60, 60
+
+
+def make_head(target: Any, seed: int = 3) -> Any:
+    import torch
+    from optimum.exporters.openvino.model_patcher import Qwen3DFlashForCausalLM
+    from transformers import Qwen3Config
+
+    torch.manual_seed(seed)
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
+    sizes = {name: getattr(target.config, name) for name in names}
+    described = {"dflash_config": {"mask_token_id": MASK, "target_layer_ids": list(TAPS)}, "block_size": BLOCK}
+    config = Qwen3Config(**sizes, **described, num_hidden_layers=2, initializer_range=0.1, tie_word_embeddings=False)
+    head = Qwen3DFlashForCausalLM(config).eval()
+    for name, weight in head.named_parameters():
+        if "norm" in name:
+            torch.nn.init.normal_(weight, 1.0, 0.1)
+    return head
+
+
+def save_head(folder: Path, head: Any, **changed: Any) -> Path:
+    """As the heads on the hub are saved: without an embedding and a projection."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True)
+    save_file({name: weight.contiguous() for name, weight in head.state_dict().items()}, folder / "model.safetensors")
+    described = {**head.config.to_dict(), "architectures": ["DFlashDraftModel"], **changed}
+    (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deep() -> Any:
+    return make_llama(WIDTH, LAYERS, seed=1)
+
+
+@pytest.fixture(scope="module")
+def deep_target(deep: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("checkpoints") / "target", deep, make_tokenizer())
+
+
+@pytest.fixture(scope="module")
+def head(deep: Any) -> Any:
+    return make_head(deep)
+
+
+@pytest.fixture(scope="module")
+def pair(deep_target: Path, head: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    checkpoint = save_head(tmp_path_factory.mktemp("checkpoints") / "head", head)
+    return export_pair(
+        deep_target,
+        checkpoint,
+        tmp_path_factory.mktemp("pairs") / "pair",
+        target_compression=Compression("fp16"),
+        draft_compression=Compression("fp16"),
+    )
+
+
+@pytest.fixture(scope="module")
+def model(pair: Path) -> DFlashModel:
+    opened = open_head(pair / "head", pair / "target", 6)
+    assert isinstance(opened, DFlashModel)
+    return opened
+
+
+def test_the_head_computes_what_its_checkpoint_does(model: DFlashModel, pair: Path, deep: Any, head: Any) -> None:
+    """From states that come in several passes, and for all tokens of a block; in torch each time from the beginning."""
+    facts = json.loads((pair / "pair.json").read_text(encoding="utf-8"))["models"]["head"]
+    assert (facts["kind"], facts["taps"], tapped_layers(pair / "head", LAYERS)) == ("dflash", list(TAPS), TAPS)
+    assert model.depth == BLOCK - 1
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, VOCABULARY, 80).tolist()
+    states = rng.normal(size=(len(tokens), model.tap_width)).astype(np.float32)
+    start = 0
+    for end in (5, 6, 40, 31, 64, 79):  # across blocks, exactly to an end of one, and back
+        start = min(start, end - 1)
+        window = HeadWindow(tokens[start + 1 : end + 1], start, [4, 0, 3], states[start:end])
+        expected = slowly(deep, head, states[:end], tokens[end])
+        assert np.allclose(drafted(model, window), expected, atol=0.05)
+        start = end
+
+
+def drafted(model: DFlashModel, window: HeadWindow) -> np.ndarray:
+    """Logits of each token of a block, with other tokens ahead each time."""
+    logits, own = model.forward([window])
+    rows = [logits[0].copy()]
+    for token in range(BLOCK - 2):
+        place = window.start + len(window.tokens) + token
+        logits, own = model.forward([HeadWindow([token], place, window.blocks, own.copy(), is_own=True)])
+        rows.append(logits[0].copy())
+    return np.array(rows)
+
+
+def slowly(target: Any, head: Any, states: np.ndarray, token: int) -> np.ndarray:
+    """Logits of each token of the block behind `token`: head by head of the attention, in float64, without a cache."""
+    import torch
+
+    weights = {name: weight.double() for name, weight in head.state_dict().items()}
+    embedding, config = target.get_input_embeddings().weight.double(), head.config
+    with torch.no_grad():
+        context = norm(torch.tensor(states).double() @ weights["fc.weight"].T, weights["hidden_norm.weight"])
+        x = embedding[torch.tensor([token, *[MASK] * (BLOCK - 1)])]
+        for layer in range(config.num_hidden_layers):
+            prefix = f"layers.{layer}."
+            own = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+            normed = norm(x, own["input_layernorm.weight"])
+            both, size = torch.cat([context, normed]), config.head_dim
+            mixed = []
+            for i in range(config.num_attention_heads):
+                shared = i // (config.num_attention_heads // config.num_key_value_heads)
+                mine, theirs = slice(i * size, (i + 1) * size), slice(shared * size, (shared + 1) * size)
+                query = norm(normed @ own["self_attn.q_proj.weight"][mine].T, own["self_attn.q_norm.weight"])
+                key = norm(both @ own["self_attn.k_proj.weight"][theirs].T, own["self_attn.k_norm.weight"])
+                query, key = turned(query, len(context), config), turned(key, 0, config)
+                value = both @ own["self_attn.v_proj.weight"][theirs].T
+                mixed.append(torch.softmax(query @ key.T / size**0.5, -1) @ value)
+            x = x + torch.cat(mixed, -1) @ own["self_attn.o_proj.weight"].T
+            normed = norm(x, own["post_attention_layernorm.weight"])
+            gate = torch.nn.functional.silu(normed @ own["mlp.gate_proj.weight"].T)
+            x = x + (gate * (normed @ own["mlp.up_proj.weight"].T)) @ own["mlp.down_proj.weight"].T
+        return (norm(x[1:], weights["norm.weight"]) @ embedding.T).numpy()
+
+
+def norm(x: Any, weight: Any) -> Any:
+    return x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt() * weight
+
+
+def turned(x: Any, begin: int, config: Any) -> Any:
+    """Rows of queries or keys, of which the first is at position `begin`, with their rotary embedding."""
+    import torch
+
+    half = config.head_dim // 2
+    angles = torch.outer(
+        torch.arange(begin, begin + len(x)).double(),
+        config.rope_parameters["rope_theta"] ** -(torch.arange(half).double() / half),
+    )
+    left, right = x[:, :half], x[:, half:]
+    return torch.cat([left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()], -1)
+
+
+def test_sequences_of_both_kinds_share_a_pass_of_the_head(model: DFlashModel) -> None:
+    rng = np.random.default_rng(1)
+    states = rng.normal(size=(9, model.tap_width)).astype(np.float32)
+    _, own = model.forward([HeadWindow(range(7), 0, [1], states[:7])])
+    windows = [
+        HeadWindow(range(9), 0, [0], states),
+        HeadWindow([5], 7, [1], own.copy(), is_own=True),
+        HeadWindow(range(4), 0, [2], states[:4]),
+    ]
+    together = [each.copy() for each in model.forward(windows)]
+    for i, window in enumerate(windows):
+        alone = model.forward([replace(window, blocks=[3 + i])])
+        for many, one in zip(together, alone, strict=True):
+            assert np.allclose(many[i], one[0], atol=1e-4)
+
+
+def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
+    """Also where more tokens are asked for than a block drafts."""
+    pipeline = LLMPipeline(pair, cache_tokens=1024, exact=True)
+    assert pipeline.modes == ("off", "lookup", "suffix", "head", "chained", "auto")
+    for options in ({}, {"do_sample": True, "rng_seed": 3}):
+        answers = [
+            pipeline.generate(
+                ["area = width", "The quick"], mode=mode, max_new_tokens=30, ignore_eos=True,
+                num_assistant_tokens=BLOCK + 2, **options,
+            ).generations
+            for mode in pipeline.modes
+        ]  # fmt: skip
+        for each in zip(*answers, strict=True):
+            assert len({answer.token_ids for answer in each}) == 1
+        assert all(answer.stats.drafted > 0 for answer in answers[3])
+
+
+def test_as_many_drafts_are_accepted_as_with_openvino_genai(deep: Any, head: Any, tmp_path: Path) -> None:
+    """Of a head that has learnt a part of the answer; without rounding in the caches."""
+    import torch
+
+    prompt = torch.tensor([make_tokenizer().encode(PROMPT)])
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    (tokens,) = deep.float().generate(prompt, max_new_tokens=NEW_TOKENS, **options).tolist()
+    learn(head, deep, tokens, range(prompt.shape[1], len(tokens) - BLOCK))
+    trained = save_head(tmp_path / "head", head)
+    target = save(tmp_path / "target", deep.half(), make_tokenizer())
+    fp16 = Compression("fp16")
+    made = export_pair(target, trained, tmp_path / "pair", target_compression=fp16, draft_compression=fp16)
+
+    exact = {PRECISION: "f32", "KV_CACHE_PRECISION": "f32"}
+    genai = openvino_genai.LLMPipeline(
+        str(made / "target"),
+        "CPU",
+        draft_model=openvino_genai.draft_model(str(made / "head"), "CPU", **{PRECISION: "f32"}),
+        scheduler_config=openvino_genai.SchedulerConfig(),
+        **exact,
+    )
+    config = openvino_genai.GenerationConfig()
+    options = {"max_new_tokens": NEW_TOKENS, "num_assistant_tokens": BLOCK - 1, "ignore_eos": True}
+    options["apply_chat_template"] = False
+    for name, value in options.items():
+        setattr(config, name, value)
+    theirs = genai.generate([PROMPT], config)
+    (ours,) = LLMPipeline(made, exact=False, **exact).generate([PROMPT], mode="head", **options).generations
+    assert list(ours.token_ids) == tokens[prompt.shape[1] :]
+    assert ours.stats.accepted == theirs.extended_perf_metrics.get_num_accepted_tokens() > NEW_TOKENS / 4
+
+
+def learn(head: Any, target: Any, tokens: Sequence[int], places: Sequence[int]) -> None:
+    """Train the head on the blocks of a text that begin at `places`."""
+    import torch
+
+    rng, ids = np.random.default_rng(0), torch.tensor([tokens])
+    with torch.no_grad():
+        outputs = target.float()(ids, output_hidden_states=True).hidden_states
+    states, embedding = torch.cat([outputs[tap + 1] for tap in TAPS], -1), target.get_input_embeddings().weight.detach()
+    optimizer = torch.optim.Adam(head.parameters(), 2e-3)
+    for _ in range(STEPS):
+        loss = torch.zeros(())
+        for place in rng.choice(places, 4):
+            block = embedding[torch.tensor([[tokens[place], *[MASK] * (BLOCK - 1)]])]
+            positions = torch.arange(place + BLOCK)[None]
+            output = head(block, states[:, :place], positions, use_cache=False).last_hidden_state[0]
+            wanted = ids[0, place + 1 : place + BLOCK]
+            loss = loss + torch.nn.functional.cross_entropy(output @ embedding.T, wanted)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def test_a_head_of_another_target_or_that_does_not_describe_itself_is_refused(
+    target: Path, deep_target: Path, head: Any, tmp_path: Path
+) -> None:
+    checkpoint = save_head(tmp_path / "head", head)
+    with pytest.raises(UnsupportedModel, match="wants hidden states of layer 2, and its target has 2: choose a DFlash"):
+        export_pair(target, checkpoint, tmp_path / "pair")
+    silent = save_head(tmp_path / "silent", head, dflash_config={"target_layer_ids": list(TAPS)})
+    with pytest.raises(UnsupportedModel, match="does not say its block_size, or its target_layer_ids"):
+        export_pair(deep_target, silent, tmp_path / "pair")
+    del head.layers[1].mlp.up_proj  # the last use of it in this file
+    incomplete = save_head(tmp_path / "incomplete", head)
+    with pytest.raises(ConversionFailed, match=r"not those of a DFlash head: layers\.1\.mlp\.up_proj\.weight"):
+        export_pair(deep_target, incomplete, tmp_path / "pair")
+    assert not (tmp_path / "pair").exists()
