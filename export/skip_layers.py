@@ -18,15 +18,27 @@ from outrider.pipelines.model.target import Window
 from outrider.pipelines.text.prompt import encode_prompt
 from outrider.pipelines.text.tokenizer import Tokenizer
 
+CODE = (
+    'def area(width, height):\n    """Return the area."""\n    size = width * height\n    return size\n',
+    "def read(path):\n    with open(path) as file:\n        text = file.read()\n    return text.splitlines()\n",
+    "def total(items):\n    count = 0\n    for item in items:\n        count += item.price\n    return count\n",
+)
 PROMPTS = (
     "Write a function that reverses a list, and explain it.",
     "What is the capital of France, and what is it known for?",
-    "def area(width, height):\n    size = width * height\n    return size\n",
     "Tell a short story about a lighthouse.",
+    f"Rename `size` to `result`.\n\n{CODE[0]}",
+    f"Remove the docstring.\n\n{CODE[0]}",
+    f"Rename `text` to `lines`.\n\n{CODE[1]}",
+    f"Complete this function:\n\n{CODE[1][:40]}",
+    f"Repeat this function:\n\n{CODE[2]}",
+    f"Complete this function:\n\n{CODE[2][:50]}",
 )
 NEW_TOKENS = 64
 LONGEST = 8  # tokens of a draft
 TRIED = 4  # layers that are tried in each step
+CIRCLE = 4  # tokens that an answer repeats
+FEWEST = 8  # drafts to judge by
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +53,20 @@ class _Text:
 def choose_layers(target: Path, properties: Mapping[str, Any]) -> dict[str, Any]:
     """What pair.json says of the layers that drafts skip: those with the highest expected speedup, none without one.
 
-    The target's own greedy answers are drafted, LONGEST tokens at a time. Layers are left out one by one, in each step
-    the best of the TRIED that cost least alone, as long as the speedup grows. A drafted token is taken to cost the
-    share of the weights that it reads; no time is measured, so that the result does not depend on the machine's load.
+    The target's own greedy answers, up to where they go in circles, are drafted LONGEST tokens at a time. Layers are
+    left out one by one, in each step the best of the TRIED that cost least alone, as long as the speedup grows. A
+    drafted token is taken to cost the share of the weights that it reads; no time is measured, so that the result does
+    not depend on the machine's load.
 
     Raises what SplitModel raises.
     """
-    number, texts = num_layers(target), _prompts(target)
+    number, texts, eos = num_layers(target), _prompts(target), Tokenizer(target).eos_token_id
     layers = tuple(range(1, number))
     if not layers:
         raise InvalidOption(f"{target} has a single layer: leave out --skip-layers.")
     model = SplitModel(target, texts[-1].blocks.stop, Skipping(layers), properties, exact=False, is_apart=True)
     for text in texts:
-        _write(model, text)
+        _write(model, text, eos)
     speedups: dict[tuple[int, ...], float] = {}
 
     def speedup(skipped: Collection[int]) -> float:
@@ -103,17 +116,22 @@ def _prompts(target: Path) -> list[_Text]:
     return texts
 
 
-def _write(model: SplitModel, text: _Text) -> None:
-    """Append the greedy answer, of NEW_TOKENS tokens."""
-    cached = 0
+def _write(model: SplitModel, text: _Text, eos: int | None) -> None:
+    """Append the greedy answer, of NEW_TOKENS tokens at most, without what it repeats at its end: that is easily
+    foreseen, and there is no end to it in the answers of small models."""
+    cached, seen = 0, set[tuple[int, ...]]()
     for _ in range(NEW_TOKENS):
         (logits,) = model.forward([Window(text.tokens[cached:], cached, text.blocks)])
         cached = len(text.tokens)
-        text.tokens.append(int(logits[-1].argmax()))
+        text.tokens.append(token := int(logits[-1].argmax()))
+        last = tuple(text.tokens[text.start + 1 :][-CIRCLE:])
+        if token == eos or last in seen:
+            return
+        seen.add(last)
 
 
 def _accepted(model: SplitModel, texts: Sequence[_Text]) -> list[float]:
-    """For each token of a draft, the share of drafts that are accepted up to it.
+    """For each token of a draft, the share of drafts that are accepted up to it; none if there are too few drafts.
 
     A draft is fed the answer itself, in one pass over its rows, each of which reads those before it as the draft has
     left them. The last drafts come first, since those before them do not read what they leave.
@@ -123,12 +141,14 @@ def _accepted(model: SplitModel, texts: Sequence[_Text]) -> list[float]:
         windows, following = [], []
         for text in texts:
             begin = text.start + place
+            if begin + LONGEST >= len(text.tokens):
+                continue
             windows.append(Window(text.tokens[begin : begin + LONGEST], begin, text.blocks, LONGEST))
             following.append(text.tokens[begin + 1 : begin + LONGEST + 1])
-        for logits, tokens in zip(model.draft(windows), following, strict=True):
+        for logits, tokens in zip(model.draft(windows) if windows else (), following, strict=True):
             runs.append(np.logical_and.accumulate(logits.argmax(axis=1) == tokens))
     model.forget_drafts()
     for text in texts:  # again what the whole model leaves
         model.forward([Window(text.tokens[text.start : -1], text.start, text.blocks)])
-    shares: list[float] = np.mean(runs, axis=0).tolist()
+    shares: list[float] = np.mean(runs, axis=0).tolist() if len(runs) >= FEWEST else []
     return shares

@@ -47,7 +47,7 @@ class SplitModel(PagedModel):
         is_apart: bool = False,
     ) -> None:
         self._is_apart = is_apart
-        self._skipping = skipping
+        self.skipping = skipping
         self._taps = taps
         self._chain = _Chain()
         super().__init__(folder, num_blocks, properties, exact, longest)
@@ -121,12 +121,12 @@ class SplitModel(PagedModel):
 
     def _parts_of(self, model: ov.Model, folder: Path) -> list[ov.Model]:
         taps = tapped(model, self._taps, folder) if self._taps else ()
-        is_normed = self._skipping.head is not None
-        parts = cut(model, self._skipping.layers, is_normed, taps, folder, self._is_apart)
+        is_normed = self.skipping.head is not None
+        parts = cut(model, self.skipping.layers, is_normed, taps, folder, self._is_apart)
         self._chain.taps = [part.taps for part in parts]
         self._chain.layers = [part.layers for part in parts]
         self._chain.bytes = [part.weight_bytes for part in parts]
-        self._chain.skip(self._skipping.layers)
+        self._chain.skip(self.skipping.layers)
         return [part.model for part in parts]
 
     def _request_of(self, parts: Sequence[PagedRequest]) -> Request:

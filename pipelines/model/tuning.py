@@ -156,9 +156,7 @@ class _Search:
     price: of the candidate that was chosen, or of the one tried last, if it was exact or too slow to check.
     """
 
-    def __init__(
-        self, folder: Path, properties: Mapping[str, Any], load: Load, max_context: int, limit: float
-    ) -> None:
+    def __init__(self, folder: Path, properties: Mapping[str, Any], load: Load, max_context: int, limit: float) -> None:
         self._folder = folder
         self._properties = properties
         self._load = load

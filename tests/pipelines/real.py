@@ -70,7 +70,7 @@ class Models:
             "head": Head(self.head, pools[2], self.target.vocabulary_size),
         }
         if isinstance(self.target, SplitModel):
-            mode, name = ("exit", EXIT) if self.target._skipping.is_exit else ("skip", SKIPPING)
+            mode, name = ("exit", EXIT) if self.target.skipping.is_exit else ("skip", SKIPPING)
             usual[mode] = SelfSpeculative(name, self.target, pools[0])
         drafter_set = DrafterSet(mode_drafters(drafters or usual), made, self.target.vocabulary_size)
         planner = Planner(drafter_set, made, replace(COST))

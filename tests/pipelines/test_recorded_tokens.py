@@ -71,7 +71,7 @@ def answered(vocabulary: int, mode: str, length: int | None) -> list[tuple[Reque
 
 
 @pytest.mark.parametrize("length", [None, 5])
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("head", "skip", "exit")])  # no hidden states
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("head", "skip", "exit")])  # no fake has layers
 @pytest.mark.parametrize("vocabulary", [12, 200])
 def test_a_seed_gives_the_tokens_that_were_recorded(vocabulary: int, mode: str, length: int | None) -> None:
     answers = answered(vocabulary, mode, length)

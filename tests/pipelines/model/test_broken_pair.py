@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -93,6 +94,24 @@ def test_a_pair_json_of_another_build_is_told(pair: Path, models: bytes):
     with (
         damaged(pair / "pair.json", b'{"models": ' + models + b"}"),
         pytest.raises(BrokenPair, match=r"pair\.json .* export the pair again"),
+    ):
+        LLMPipeline(pair)
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        {"skip_layers": [0]}, {"skip_layers": [6]}, {"skip_layers": "2"}, {"skip_layers": [True]}, {"exit_layer": 6},
+        {"exit_layer": "3"}, {"exit_layer": 0}, {"exit_layer": 3, "skip_layers": [2]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_layers_that_drafts_cannot_skip_are_told(pair: Path, about):
+    metadata = json.loads((pair / "pair.json").read_bytes())
+    metadata["models"]["target"] |= about
+    with (
+        damaged(pair / "pair.json", json.dumps(metadata).encode()),
+        pytest.raises(BrokenPair, match=r"(layers to skip|an exit before layer).*: export .* again"),
     ):
         LLMPipeline(pair)
 

@@ -150,7 +150,7 @@ def test_every_product_and_cache_is_in_one_part_only(target, whole, split):
         return [name for name in names if "linear" in name]
 
     expected = products(read_paged_model(ov.Core(), target))
-    parts = cut(read_paged_model(ov.Core(), target), split._skipping.layers, False, (), target)
+    parts = cut(read_paged_model(ov.Core(), target), split.skipping.layers, False, (), target)
     assert sorted(name for part in parts for name in products(part.model)) == sorted(expected)
     assert (split.weight_bytes, split.cache_bytes) == (whole.weight_bytes, whole.cache_bytes)
     assert (ShortModel(split).weight_bytes, ShortModel(split).cache_bytes) == (0, 0)
