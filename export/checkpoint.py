@@ -10,18 +10,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outrider.models.checkpoint import download
+from outrider.models.checkpoint import WEIGHTS, download
 from outrider.models.digest import sha256
 from outrider.models.errors import NoSuchModel
 
 from .errors import NotADecoder
 
-HEADS = {"LlamaForCausalLMEagle3": "eagle3", "Eagle3LlamaForCausalLM": "eagle3"}  # kinds by architecture
+HEADS = {  # kinds by architecture
+    "LlamaForCausalLMEagle3": "eagle3",
+    "Eagle3LlamaForCausalLM": "eagle3",
+    "MedusaModel": "medusa",
+    "HydraModel": "hydra",
+}
+COUNTED = {"medusa_num_heads": "MedusaModel", "hydra_num_heads": "HydraModel"}  # published heads name no architecture
 OTHER_HEADS = {
     "DFlashDraftModel": "a DFlash head, whose blocks cannot be drafted yet",
     "EagleLlamaForCausalLM": "a head of EAGLE's first version, which optimum-intel cannot convert",
     "EAGLEModel": "a head of EAGLE's first version, which optimum-intel cannot convert",
-    "MedusaModel": "a set of Medusa heads, which optimum-intel cannot convert",
 }
 
 
@@ -90,7 +95,7 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
         raise NoSuchModel(f"{source} has no config.json: it is not a checkpoint saved by transformers.") from error
     except ValueError as error:
         raise NoSuchModel(f"{folder / 'config.json'} is not valid JSON: {error}") from error
-    architectures = config.get("architectures") or []
+    architectures = config.get("architectures") or [name for field, name in COUNTED.items() if field in config]
     for architecture in architectures:
         if architecture in HEADS:
             return str(architecture)
@@ -117,10 +122,10 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
 
 
 def _weight_files(source: str, folder: Path) -> list[Path]:
-    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    if not files:
-        raise NoSuchModel(f"{source} has no weights: neither model*.safetensors nor pytorch_model*.bin in {folder}.")
-    return files
+    for pattern in WEIGHTS:
+        if files := sorted(folder.glob(pattern)):
+            return files
+    raise NoSuchModel(f"{source} has no weights: none of {', '.join(WEIGHTS)} in {folder}.")
 
 
 def _count_weights(file: Path) -> int:

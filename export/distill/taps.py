@@ -39,10 +39,10 @@ def check_taps(taps: Sequence[int], layers: int) -> tuple[int, int, int]:
 def tapped(target: PreTrainedModel, taps: Sequence[int]) -> Iterator[list[torch.Tensor]]:
     """A list that holds the outputs of the layers `taps`, each (sequences, tokens, width), after each forward pass.
 
-    These are the residual streams; `output_hidden_states` would give that of the last layer behind the final norm.
+    These are the residual streams; the number of layers stands for what the projection reads, behind the final norm.
     """
     outputs: list[torch.Tensor] = []
-    layers = layers_of(target)
+    layers = [*layers_of(target), target.get_decoder().norm]
 
     def keep(layer: nn.Module, arguments: Any, output: Any) -> None:
         if layer is layers[taps[0]]:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ..checkpoint import Checkpoint
 from .eagle3 import convert_eagle3
+from .medusa import convert_medusa
 
-CONVERTERS = {"eagle3": convert_eagle3}  # by `Checkpoint.head_kind`
+CONVERTERS = {"eagle3": convert_eagle3, "medusa": convert_medusa, "hydra": convert_medusa}  # by `Checkpoint.head_kind`
 
 
 def convert_head(head: Checkpoint, target: Checkpoint, folder: Path) -> None:

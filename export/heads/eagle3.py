@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from outrider.pipelines.errors import UnsupportedModel
 from outrider.pipelines.model.heads.embedding import without_embedding
 
 from ..checkpoint import Checkpoint
@@ -13,6 +12,7 @@ from ..convert import TASK
 from ..errors import ConversionFailed
 from ..quiet import quiet
 from .ir import rewrite
+from .sizes import check_sizes
 
 NOT_NEEDED = {"embed_tokens.weight", "t2d", "d2t"}  # the target's embedding is used; without d2t the ids are the same
 
@@ -64,13 +64,10 @@ def _weights(head: Checkpoint) -> dict[str, Any]:
 
 def _check_same_target(head: Checkpoint, config: Any, target: Checkpoint, of_target: Any) -> None:
     width = getattr(config, "target_hidden_size", config.hidden_size)
-    for name, has, wants in (
+    check_sizes(
+        head,
+        target,
         ("tokens in its vocabulary", of_target.vocab_size, config.vocab_size),
         ("numbers in a hidden state", of_target.hidden_size, width),
         ("numbers in a token's embedding", of_target.hidden_size, config.hidden_size),
-    ):
-        if has != wants:
-            raise UnsupportedModel(
-                f"{head.source} is a head for a model with {wants} {name}, and {target.source} has {has}: choose the "
-                "head that was made for this model."
-            )
+    )

@@ -117,7 +117,7 @@ class DraftModelPolicy:
         `context` tokens."""
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
         best = tokens / time_ms
-        for window in range(1, 1 + LONGEST_GENERATED):
+        for window in range(1, 1 + min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)):
             reached *= self.expected
             tokens += reached
             time_ms += self.cost(cost).pass_ms(1) + cost.row_ms(window, window, context)
@@ -167,7 +167,13 @@ class DraftModelPolicy:
 
     def _gain(self, batch: Batch, rate: float) -> ExpectedGain:
         return ExpectedGain(
-            batch.cost, self.cost(batch.cost), rate, self.expected, batch.python_row_ms, self.model.reads_ahead
+            batch.cost,
+            self.cost(batch.cost),
+            rate,
+            self.expected,
+            batch.python_row_ms,
+            self.model.reads_ahead,
+            self.model.depth,
         )
 
     def _best_use(

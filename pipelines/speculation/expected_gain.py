@@ -21,6 +21,7 @@ class ExpectedGain:
     expected: the probability that its next proposal is accepted.
     python_row_ms: Python's time for each drafted row.
     reads_ahead: whether it reads several tokens of a draft in one pass; otherwise each takes a pass.
+    depth: tokens of a draft that it can generate or score at most; None: any number.
     """
 
     cost: CostModel
@@ -29,6 +30,7 @@ class ExpectedGain:
     expected: float
     python_row_ms: float = 0.0
     reads_ahead: bool = True
+    depth: int | None = None
 
     def row_price(self, rows: int, window: int, context: int) -> float:
         """The price of one more row, in tokens, for a request that has `window` rows in the pass."""
@@ -62,7 +64,8 @@ class ExpectedGain:
         reached = draft.probabilities[length - 1] if length else 1.0
         probabilities: list[float] = []
         prices_ms: list[float] = []
-        for window in range(1 + length, 1 + draft.limit):
+        most = draft.limit if self.depth is None else min(draft.limit, self.depth)
+        for window in range(1 + length, 1 + most):
             reached *= self.expected
             if reached < self.rate * least_ms:  # nor will any further token pay
                 break
@@ -87,7 +90,8 @@ class ExpectedGain:
         scoring_ms = self.draft_cost.pass_ms(num_sharing) / num_sharing
         gain, reached = 0.0, 1.0
         best, best_length = -math.inf, 0
-        for num_scored, (probability, price) in enumerate(zip(draft.probabilities, prices, strict=True), 1):
+        scored = list(zip(draft.probabilities, prices, strict=True))[: self.depth]
+        for num_scored, (probability, price) in enumerate(scored, 1):
             gain += probability + (reached - probability) * self.expected - reached * price
             rest, rest_price, reached = rest - probability, rest_price - price, probability
             found = gain + max(0.0, rest - reached * rest_price)

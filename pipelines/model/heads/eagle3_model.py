@@ -43,7 +43,7 @@ class Eagle3Model:
     ) -> None:
         core = ov.Core()
         model = read_model(core, folder)
-        self.reach = REACH
+        self.reach, self.depth = REACH, None
         self.vocabulary = _take_vocabulary(model)
         try:
             paged_attention_transformation(model)

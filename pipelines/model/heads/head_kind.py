@@ -12,8 +12,10 @@ from ...errors import UnsupportedModel
 from ..paged_model import read_model
 from .eagle3_model import Eagle3Model
 from .head_model import HeadModel
+from .medusa_model import MedusaModel
 
 EAGLE3 = "eagle3_mode"  # in the runtime information of such a model, as optimum-intel writes it
+MEDUSA = "medusa_mode"  # there as well, "medusa" or "hydra"
 LAYERS = "hidden_layers_list"  # there as well, as OpenVINO GenAI reads it
 
 
@@ -29,6 +31,8 @@ def open_head(
     model = read_model(ov.Core(), folder)
     if _says(model, EAGLE3):
         return Eagle3Model(folder, target, num_blocks, properties)
+    if model.has_rt_info([MEDUSA]):
+        return MedusaModel(folder, target, properties)
     raise UnsupportedModel(f"{folder} is not a head that is known: export it with `outrider export --head`.")
 
 

@@ -36,11 +36,13 @@ class HeadModel(Protocol):
 
     vocabulary: the token ids that the head predicts, int64 [size]: it may know the commonest ones only.
     reach: tokens of a text that are worth reading to begin with.
+    depth: drafted tokens of one draft at most; None: any number.
     weight_bytes, cache_bytes: its size in memory.
     """
 
     vocabulary: NDArray[np.int64]
     reach: int
+    depth: int | None
     weight_bytes: int
 
     @property

@@ -60,16 +60,18 @@ class ModelDrafter(Drafter, Protocol):
     """A drafter that runs a model, whose passes cost time and can serve several requests.
 
     reads_ahead: whether it reads several tokens ahead of a request in one pass; otherwise each takes a pass.
+    depth: tokens of a draft that it can generate or score at most; None: any number.
     """
 
     reads_ahead: bool
+    depth: int | None
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
         """The next proposal behind each request's tokens and those ahead of them, all in one pass."""
         ...
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
-        """A score for every token ahead, and one for the position behind the last."""
+        """A score for every token ahead, and one for the position behind the last, as far as the model's depth."""
         ...
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:

@@ -40,6 +40,7 @@ class DraftModel:
 
     name = "draft_model"
     reads_ahead = True
+    depth: int | None = None
 
     def __init__(self, model: Target, pool: BlockPool, max_context: int, reach: int = REACH) -> None:
         self._model = model

@@ -73,7 +73,7 @@ class Head:
     It samples with the target's settings and noise, as a draft model does (see `DraftModel`). Of a long text it reads
     the last `model.reach` tokens, and begins anew with them when it has read twice as many. It proposes nothing where
     the states of the last tokens are missing, as behind a prompt whose blocks were all taken over, where its cache is
-    full, and where the answer's structure allows none of the tokens that it knows.
+    full, behind `depth` drafted tokens, and where the answer's structure allows none of the tokens that it knows.
     """
 
     name = "head"
@@ -84,6 +84,7 @@ class Head:
         self._pool = pool
         self._vocabulary_size = vocabulary_size  # of the target
         self._reach = model.reach
+        self.depth = model.depth
         self._progress: dict[Request, _Progress] = {}
 
     def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
@@ -105,7 +106,11 @@ class Head:
         return [None if logits is None else score(self.name, *each, None, logits[-1]).proposal for each, logits in rows]
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
-        rows = zip(wanted, self._run(wanted, only_last=False), strict=True)
+        wanted = [(request, ahead[: self.depth]) for request, ahead in wanted]
+        last = None if self.depth is None else self.depth - 1
+        rows = zip(
+            wanted, self._run([(request, ahead[:last]) for request, ahead in wanted], only_last=False), strict=True
+        )
         return [None if logits is None else scores(self.name, *each, logits) for each, logits in rows]
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
@@ -151,6 +156,8 @@ class Head:
         """The progress of a request, with room in its cache and a row left to compute; None if nothing can be done."""
         progress, last = self._progress.get(request), len(request.tokens) - 1
         if progress is None or progress.end < last or last - progress.begin < 1:
+            return None
+        if self.depth is not None and len(ahead) >= self.depth:
             return None
         if not self._goes_on(progress, last):
             if progress.table is not None:

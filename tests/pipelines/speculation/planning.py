@@ -60,6 +60,7 @@ class OddsModel(OddsDrafter):
     """
 
     reads_ahead = True
+    depth: int | None = None
     num_passes = 0
     clock_s = 0.0
     slowness = 1.0

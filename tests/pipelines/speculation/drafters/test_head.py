@@ -43,8 +43,9 @@ class FakeHead:
 
     vocabulary = KNOWN
 
-    def __init__(self, num_blocks: int, reach: int = REACH) -> None:
+    def __init__(self, num_blocks: int, reach: int = REACH, depth: int | None = None) -> None:
         self.reach = reach
+        self.depth = depth
         self.slots: dict[int, tuple[list[float], int]] = {}
         self.windows: list[HeadWindow] = []
         self._num_blocks = num_blocks
@@ -186,6 +187,20 @@ def test_a_head_without_room_proposes_nothing_until_there_is_some():
     assert head.generate([(request, [])]) == [None]
     head._pool.close(table)
     assert head.generate([(request, [])])[0].token == cold(request, [], 0)
+
+
+def test_a_head_of_limited_depth_proposes_nothing_behind_it_and_scores_up_to_it():
+    head, request, _ = ready(9)
+    every = [proposal.token for proposal in islice(head.propose(request), 4)]
+    scored = head.score([(request, every)])[0]
+    head = Head(FakeHead(32, REACH, depth=3), BlockPool(32, BLOCK_SIZE), VOCABULARY)
+    Reader(head, request, 0).catch_up()
+    assert [proposal.token for proposal in head.propose(request)] == every[:3]
+    assert head.generate([(request, every[:3]), (request, every[:2])])[0] is None
+    assert head.generate([(request, every[:2])])[0].token == every[2]
+    assert head.score([(request, every)])[0] == scored[:3]
+    assert head.score([(request, every[:2])])[0][:2] == scored[:2]
+    assert all(len(window.tokens) == 1 for window in head._model.windows[1:] if window.is_own)
 
 
 def test_what_is_kept_of_a_long_text_is_bounded():
