@@ -17,7 +17,7 @@ from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
 from transformers import DynamicCache, LlamaConfig, PreTrainedModel
 
 from .samples import Sample
-from .taps import check_taps, default_taps, layers_of
+from .taps import check_taps, default_taps, layers_of, norm_of
 from .trainable import shape_of
 from .unrolled import unroll
 
@@ -45,6 +45,9 @@ class Eagle3(LlamaEagle3ForCausalLM):
 
     def project(self, states: torch.Tensor) -> torch.Tensor:
         return self.model.lm_head(states)
+
+    def save(self, folder: Path) -> None:
+        save_head(self, folder)
 
     def begin(self, features: torch.Tensor) -> torch.Tensor:
         return self.model.fc(features)
@@ -94,7 +97,7 @@ def new_head(
         model.embed_tokens.weight.copy_(target.get_input_embeddings().weight)
         if from_target:
             model.lm_head.weight.copy_(target.get_output_embeddings().weight[ids.to(target.device)])
-            model.norm.weight.copy_(target.get_decoder().norm.weight)
+            model.norm.weight.copy_(norm_of(target).weight)
     model.embed_tokens.weight.requires_grad_(False)
     return head
 

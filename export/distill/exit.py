@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
-from .taps import layers_of
+from .taps import layers_of, norm_of
 from .trainable import SharingHead, shape_of
 
 
@@ -44,7 +44,7 @@ class Exit(SharingHead):
         self.norm = LlamaRMSNorm(self.width, config.rms_norm_eps)
         with torch.no_grad():
             self.adapter.down_proj.weight.zero_()
-            self.norm.weight.copy_(target.get_decoder().norm.weight)
+            self.norm.weight.copy_(norm_of(target).weight)
         self.to(target.device)
 
     def drafts(

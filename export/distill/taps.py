@@ -42,7 +42,7 @@ def tapped(target: PreTrainedModel, taps: Sequence[int]) -> Iterator[list[torch.
     These are the residual streams; the number of layers stands for what the projection reads, behind the final norm.
     """
     outputs: list[torch.Tensor] = []
-    layers = [*layers_of(target), target.get_decoder().norm]
+    layers = [*layers_of(target), norm_of(target)]
 
     def keep(layer: nn.Module, arguments: Any, output: Any) -> None:
         if layer is layers[taps[0]]:
@@ -63,3 +63,11 @@ def layers_of(target: PreTrainedModel) -> nn.ModuleList:
     if not isinstance(layers, nn.ModuleList):
         raise ValueError(f"{type(target).__name__} does not keep its decoder layers as Llama does")
     return layers
+
+
+def norm_of(target: PreTrainedModel) -> nn.Module:
+    """The norm behind the last layer. Raises ValueError for a model that does not keep it as Llama does."""
+    norm = getattr(target.get_decoder(), "norm", None)
+    if not isinstance(norm, nn.Module):
+        raise ValueError(f"{type(target).__name__} does not keep its last norm as Llama does")
+    return norm

@@ -51,6 +51,10 @@ class TrainableHead(Protocol):
         """Logits over `vocabulary` of states, (..., width)."""
         ...
 
+    def save(self, folder: Path) -> None:
+        """Write `config.json` and float16 weights, without those of the target."""
+        ...
+
 
 class SharingHead(nn.Module):
     """A head, float32 on the device of its target, that shares its embedding and its projection, both of which it
@@ -89,7 +93,6 @@ class SharingHead(nn.Module):
         raise NotImplementedError
 
     def save(self, folder: Path) -> None:
-        """Write `config.json` and float16 weights."""
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
