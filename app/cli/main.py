@@ -24,6 +24,7 @@ from .options import (
     Engine,
     Exact,
     Fallback,
+    Head,
     KeyFile,
     Mode,
     PairFolder,
@@ -71,6 +72,7 @@ def chat(
     speculation: Speculation = None,
     fallback: Fallback = None,
     openvino_property: Property = None,
+    head: Head = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 7860,
     api_key_file: KeyFile = None,
@@ -94,7 +96,7 @@ def chat(
     keys, certificate = read_keys(api_key_file), certificate_of(tls_cert, tls_key)
     names = tuple(allowed_host or ())
     pair = pair or _embedded_pair()
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
     serve(pair, load, host, port, open_browser, pairs, keys, names, certificate)
 
 
@@ -107,6 +109,7 @@ def serve(
     speculation: Speculation = None,
     fallback: Fallback = None,
     openvino_property: Property = None,
+    head: Head = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 8000,
     api_key_file: KeyFile = None,
@@ -134,7 +137,7 @@ def serve(
     scheme = "http" if certificate is None else "https"
     access = Access(host, read_keys(api_key_file), tuple(cors_origin or ()), tuple(allowed_host or ()), scheme)
     limits = Limits(max_answers, max_body_mib * MIB, max_connections, request_s=request_seconds)
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
     run_server(pair or _embedded_pair(), load, access, port, limits, certificate)
 
 
@@ -148,6 +151,7 @@ def generate(
     speculation: Speculation = None,
     fallback: Fallback = None,
     openvino_property: Property = None,
+    head: Head = None,
     mode: Annotated[Mode, typer.Option(help="Drafting mode.")] = "auto",
     seed: Annotated[int, typer.Option(help="Seed for sampling.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 decodes greedily.", min=0.0)] = 0.0,
@@ -158,7 +162,7 @@ def generate(
 ) -> None:
     """Answer one prompt and print the answer as it is generated. Use - as PROMPT to read it from standard input."""
     keep_private()
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
     pipeline = load.load(pair or _embedded_pair())
     options: dict[str, Any] = {
         "mode": mode,
@@ -198,6 +202,7 @@ def doctor(
     speculation: Speculation = None,
     fallback: Fallback = None,
     openvino_property: Property = None,
+    head: Head = None,
     report: Annotated[
         Path | None, typer.Option(help="Write the findings to this file, with versions and devices, for an issue.")
     ] = None,
@@ -209,7 +214,7 @@ def doctor(
     from .doctor import examine
     from .issue_report import require_writable, write_report
 
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, None, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, None, openvino_property, head)
     if report is not None:
         require_writable(report)
     console = Console(record=report is not None)
@@ -260,9 +265,10 @@ def _load_options(
     exact: bool | None,
     reference: Path | None,
     properties: list[str] | None,
+    head: Path | None,
 ) -> LoadOptions:
     given = properties_of(properties or ())
-    return LoadOptions(device, draft_device, engine, speculation, fallback, exact, reference, given)
+    return LoadOptions(device, draft_device, engine, speculation, fallback, exact, reference, given, head)
 
 
 def _embedded_pair() -> Path:

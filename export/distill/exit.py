@@ -29,13 +29,14 @@ class Exit(SharingHead):
     architecture = "ExitHead"
     most_steps = 1
 
-    def __init__(self, target: PreTrainedModel, layer: int | None = None) -> None:
+    def __init__(self, target: PreTrainedModel, layer: int | None = None, seed: int = 0) -> None:
         super().__init__(target)
         count = len(layers_of(target))
         self.exit_layer = max(1, count // 3) if layer is None else layer
         if not 1 <= self.exit_layer < count:
             raise ValueError(f"an exit is behind 1 to {count - 1} of {count} layers, not {self.exit_layer}")
         self.taps = (self.exit_layer - 1,)
+        torch.manual_seed(seed)
         config = shape_of(target)
         self.config = config
         config.mlp_bias = False

@@ -26,10 +26,8 @@ from ..vocabulary import load_tokenizer, vocabulary
 from .answers import read_answers, stretches_of, write_answers
 from .draft import distil
 from .eagle3 import commonest_ids, new_head
-from .exit import Exit
 from .head import distil_head
-from .medusa import HEADS, Medusa
-from .mtp import Mtp
+from .kinds import make_head
 from .prompts import read_prompts
 from .samples import Sample
 from .settings import FOUR_STEPS, Distillation, Unrolling
@@ -47,7 +45,7 @@ class Plan:
     draft: the checkpoint that a draft model begins with; None for a head.
     taps: the layers that an EAGLE-3 head reads; None for the usual ones.
     draft_vocabulary: how many ids an EAGLE-3 head can propose; None for all.
-    heads: how many Medusa or Hydra heads; None for HEADS.
+    heads: how many Medusa or Hydra heads; None for three.
     exit_layer: how many layers of the target run below an exit; None for a third of them.
     """
 
@@ -134,12 +132,8 @@ def _head(plan: Plan, target: PreTrainedModel) -> TrainableHead:
             "leave it out for all."
         )
     try:
-        if plan.kind == "mtp":
-            return Mtp(target, plan.how.seed)
-        if plan.kind == "exit":
-            return Exit(target, plan.exit_layer)
-        if plan.kind in ("medusa", "hydra"):
-            return Medusa(target, plan.kind, plan.heads or HEADS, plan.target)
+        if plan.kind in ("medusa", "hydra", "mtp", "exit"):
+            return make_head(plan.kind, target, plan.target, plan.how.seed, plan.heads, plan.exit_layer)
         return new_head(target, plan.taps, seed=plan.how.seed)
     except ValueError as error:
         raise InvalidOption(f"No head can be made for {plan.target}: {error}.") from error

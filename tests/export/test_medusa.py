@@ -17,7 +17,7 @@ from outrider.export.convert import convert
 from outrider.export.errors import ConversionFailed
 from outrider.export.heads.convert_head import convert_head
 from outrider.pipelines import LLMPipeline
-from outrider.pipelines.errors import UnsupportedModel
+from outrider.pipelines.errors import BrokenPair, InvalidOption, UnsupportedModel
 from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.heads.medusa_model import MedusaModel
@@ -149,6 +149,19 @@ def test_what_the_export_says_of_heads(pairs: dict[str, Path]) -> None:
     head = facts["models"]["head"]
     assert (head["kind"], head["architecture"], head["taps"], head["weights"]) == ("medusa", "MedusaModel", [2], "int8")
     assert facts["checks"]["round_trip"]["head"]["drafted"] > 0
+
+
+def test_another_head_takes_the_place_of_a_pairs_own(pairs: dict[str, Path], tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mode": "head", "max_new_tokens": 8, "ignore_eos": True}
+    expected = LLMPipeline(pairs["hydra"], cache_tokens=1024).generate("area", **options).generations[0]
+    pipeline = LLMPipeline(pairs["int8"], cache_tokens=1024, head=pairs["hydra"] / "head")
+    found = pipeline.generate("area", **options).generations[0]
+    assert found.token_ids == expected.token_ids
+    assert pipeline.pair.head == pairs["hydra"] / "head"
+    with pytest.raises(BrokenPair, match=r"is not an exported head, since it lacks openvino_model\.xml"):
+        LLMPipeline(pairs["int8"], head=tmp_path)
+    with pytest.raises(InvalidOption, match="drafts for a target on the CPU: leave it out on NPU"):
+        LLMPipeline(pairs["int8"], "NPU", head=pairs["hydra"] / "head")
 
 
 def test_heads_of_another_target_are_refused(

@@ -92,7 +92,7 @@ def test_figures_count_drafts_with_all_before_them() -> None:
 def test_a_draft_model_that_is_the_target_is_always_right() -> None:
     words: PreTrainedTokenizerFast = tokenizer.train([f.source for f in FUNCTIONS], vocabulary=600)
     target = _model(0)
-    found = depth.depths(target, target, new_head(target), words, CASES, 1.0)
+    found = depth.depths(target, target, {"head": new_head(target)}, words, CASES, 1.0)
     assert found["draft"]["by_depth"] == [1.0] * DEPTH
     assert found["head"]["by_depth"][0] < 0.5
     assert found["cases"] == len(CASES)
