@@ -101,7 +101,7 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
             return str(architecture)
         if architecture in OTHER_HEADS:
             raise NotADecoder(
-                f"{source} is {OTHER_HEADS[architecture]}: choose an EAGLE-3 head or a draft model for this target."
+                f"{source} is {OTHER_HEADS[architecture]}: choose another head or a draft model for this target."
             )
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""), ())
     known = (known,) if isinstance(known, str) else known

@@ -38,8 +38,8 @@ app = plain_app()
 def export_command(
     target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
     out: Annotated[Path, typer.Option(help="Folder for the pair.")],
-    draft: Annotated[str | None, typer.Option(help="Folder or hub id of a draft model or an EAGLE-3 head.")] = None,
-    head: Annotated[str | None, typer.Option(help="Folder or hub id of an EAGLE-3 head, beside a draft model.")] = None,
+    draft: Annotated[str | None, typer.Option(help="Folder or hub id of a draft model or a head.")] = None,
+    head: Annotated[str | None, typer.Option(help="Folder or hub id of a head, beside a draft model.")] = None,
     device: Annotated[
         Device, typer.Option("--for", help="Device that the target is to run on.", case_sensitive=False)
     ] = "CPU",

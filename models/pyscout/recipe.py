@@ -236,7 +236,9 @@ def measure_other_heads(run: Run) -> None:
     maker = TaskMaker(_functions(run, "train"))
     target = _model(run, "target")
     folders = {kind: run.work / "heads" / kind for kind in run.config.other_heads}
-    heads = {kind: load_sharing_head(folder / "checkpoint", target) for kind, folder in folders.items()}
+    heads: dict[str, SharingHead] = {
+        kind: load_sharing_head(folder / "checkpoint", target) for kind, folder in folders.items()
+    }
     about = {
         kind: {
             "parameters": sum(weight.numel() for weight in heads[kind].own_weights().values()),

@@ -75,7 +75,7 @@ SIZES = {
         taps=(0, 3, 5),
         head=Distillation(epochs=4, batch_size=16, learning_rate=1e-3),
         other_heads={
-            "medusa": Distillation(epochs=2, batch_size=16, learning_rate=2e-3),
+            "medusa": Distillation(epochs=1, batch_size=16, learning_rate=2e-3),
             "hydra": Distillation(epochs=2, batch_size=16, learning_rate=2e-3),
             "mtp": Distillation(epochs=1, batch_size=16, learning_rate=2e-3),
             "exit": Distillation(epochs=3, batch_size=16, learning_rate=2e-3),

@@ -43,7 +43,8 @@ class Eagle3Model:
     ) -> None:
         core = ov.Core()
         model = read_model(core, folder)
-        self.reach, self.depth = REACH, None
+        self.reach = REACH
+        self.depth: int | None = None
         self.vocabulary = _take_vocabulary(model)
         try:
             paged_attention_transformation(model)

@@ -49,13 +49,13 @@ class MedusaModel:
         model = read_model(core, folder)
         try:
             names = {name for port in model.inputs for name in port.get_names()}
-            self.depth = sum(STATES.format(head) in names for head in range(len(names)))
+            self._heads = sum(STATES.format(head) in names for head in range(len(names)))
             self._reads_tokens = EMBEDDINGS.format(0) in names
             self.width = model.input(STATES.format(0)).get_partial_shape()[-1].get_length()
             theirs = read_model(core, target)
             if self._reads_tokens:
-                _look_up(model, theirs, self.depth, folder)
-            logits = _logits(model, theirs, self.depth, self.width, folder)
+                _look_up(model, theirs, self._heads, folder)
+            logits = _logits(model, theirs, self._heads, self.width, folder)
             for result in model.get_results():
                 model.remove_result(result)
             model.add_results([ops.result(logits)])
@@ -64,6 +64,7 @@ class MedusaModel:
             raise UnsupportedModel(
                 f"{folder} is not built as `outrider export` builds Medusa heads ({reason_of(error)}): export it again."
             ) from error
+        self.depth: int | None = self._heads
         self.vocabulary: NDArray[np.int64] = np.arange(logits.get_partial_shape()[-1].get_length())
         try:
             compiled = core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {}), **limited_properties()})
@@ -76,7 +77,7 @@ class MedusaModel:
         self.cache_bytes = 0
 
     def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
-        own = np.zeros((len(windows), self.width + 1 + self.depth), np.float32)
+        own = np.zeros((len(windows), self.width + 1 + self._heads), np.float32)
         for row, window in zip(own, windows, strict=True):
             known = window.states[-1]
             row[: len(known)] = known
@@ -84,11 +85,11 @@ class MedusaModel:
         depths = own[:, self.width].astype(np.int64)
         tokens = own[:, self.width + 1 :]
         inputs: dict[str, Any] = {}
-        for head in range(self.depth):
+        for head in range(self._heads):
             (rows,) = np.nonzero(depths == head)
             inputs[STATES.format(head)] = own[rows, : self.width]
             if self._reads_tokens:
-                inputs[PLACES.format(head)] = rows[:, np.newaxis] * self.depth + np.arange(head + 1)
+                inputs[PLACES.format(head)] = rows[:, np.newaxis] * self._heads + np.arange(head + 1)
         if self._reads_tokens:
             inputs[TOKENS] = tokens.ravel()
         (found,) = self._request.infer(inputs)
