@@ -87,6 +87,8 @@ class LLMPipeline:
         head: str | Path | None = None,
         **properties: Any,
     ) -> None:
+        if head is not None and device != CPU:
+            raise InvalidOption(f"head={str(head)!r} drafts for a target on the CPU: leave it out on {device}.")
         check_device(device, properties)
         check_device(draft_device)
         if fallback is not None and (fallback != CPU or device == CPU):
@@ -100,8 +102,6 @@ class LLMPipeline:
             )
         if cache_tokens is not None and not (type(cache_tokens) is int and cache_tokens >= 2):
             raise InvalidOption(f"cache_tokens={cache_tokens!r} is not possible: give a whole number from 2 up.")
-        if head is not None and device != CPU:
-            raise InvalidOption(f"head={str(head)!r} drafts for a target on the CPU: leave it out on {device}.")
         self.pair = Pair.open(models_path) if head is None else Pair.open(models_path).with_head(head)
         self.tokenizer = Tokenizer(self.pair.target)
         self._grammars = Grammars(self.tokenizer)
