@@ -102,8 +102,10 @@ def _other_heads(heads: dict[str, Any]) -> str:
         state = about["training"]
         losses = f"{state['first_loss']:.3f}, {state['last_loss']:.3f}"
         sizes = (_millions(about["parameters"]), f"{about['share_of_pass']:.0%}")
-        rows.append((KINDS[kind], f"`checkpoints/{kind}`", *sizes, str(state["epochs"]), losses))
-    return _table(("head", "folder", "parameters", "read for a draft", "times seen", "loss at first, at last"), rows)
+        seen = f"{_thousands(state['answers'])}, {state['epochs']}"
+        rows.append((KINDS[kind], f"`checkpoints/{kind}`", *sizes, seen, losses))
+    columns = ("head", "folder", "parameters", "read for a draft", "answers, times seen", "loss at first, at last")
+    return _table(columns, rows)
 
 
 def _other_depths(heads: dict[str, Any]) -> str:
@@ -233,8 +235,9 @@ It starts from weights that can copy (`head_copying.py`) and learns, four drafts
 
 ## Heads of other kinds
 `checkpoints/` holds four more heads of the target, in the layouts that `outrider distill` writes, to try the kinds. \
-They were trained for minutes: Medusa, Hydra and MTP, which begin without weights that copy, had too few. All share \
-the target's embedding and projection. “Read for a draft” are the weights behind one drafted token, the projection \
+They were trained for minutes: Medusa and Hydra, which cannot look for a place to copy from, propose little of use; \
+MTP begins with weights that copy (`mtp_copying.py`); an exit follows the layers of the target that do. All share the \
+target's embedding and projection. “Read for a draft” are the weights behind one drafted token, the projection \
 among them, as a share of those that a pass of the target reads; an exit reads the layers of the target below it, too.
 
 {other_heads}

@@ -25,11 +25,12 @@ from outrider.export.distill.exit import Exit
 from outrider.export.distill.head import distil_head
 from outrider.export.distill.kinds import load_sharing_head, make_head
 from outrider.export.distill.medusa import Medusa
+from outrider.export.distill.mtp import Mtp
 from outrider.export.distill.trainable import SharingHead
 from outrider.export.quiet import quiet
 from outrider.pipelines.errors import InvalidOption
 
-from . import batches, card, copying, corpus, head_copying, tokenizer, wording
+from . import batches, card, copying, corpus, head_copying, mtp_copying, tokenizer, wording
 from .depth import evaluate_heads
 from .evaluate import evaluate
 from .sizes import SIZES, Size
@@ -183,6 +184,8 @@ def train_other_heads(run: Run) -> None:
         samples = read_answers(run.work / "answers.jsonl")
         target = _model(run, "target")
         head = make_head(kind, target, "../target")  # which is published beside it
+        if isinstance(head, Mtp):
+            mtp_copying.initialize(head, target, samples[:: max(1, len(samples) // FITTED)])
         folder.mkdir(parents=True, exist_ok=True)
         outcome = distil_head(target, head, samples, how, state=folder / "state.pt")
         _write(folder / "budget.json", json.dumps(_summary(samples, how.epochs, outcome)))

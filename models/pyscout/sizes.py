@@ -77,7 +77,7 @@ SIZES = {
         other_heads={
             "medusa": Distillation(epochs=1, batch_size=16, learning_rate=2e-3),
             "hydra": Distillation(epochs=2, batch_size=16, learning_rate=2e-3),
-            "mtp": Distillation(epochs=1, batch_size=16, learning_rate=2e-3),
+            "mtp": Distillation(epochs=1, batch_size=16, learning_rate=1e-3),
             "exit": Distillation(epochs=3, batch_size=16, learning_rate=2e-3),
         },
     ),
