@@ -28,6 +28,7 @@ class LoadOptions:
     exact: bool | None = None
     reference: Path | None = None
     properties: Mapping[str, Any] = field(default_factory=dict)
+    head: Path | None = None
 
     def load(self, pair: Path) -> LLMPipeline:
         """Raises what LLMPipeline raises."""
@@ -40,6 +41,7 @@ class LoadOptions:
             speculation=self.speculation,
             draft_device=self.draft_device,
             fallback=self.fallback,
+            head=self.head,
             **self.properties,
         )
 
@@ -77,7 +79,8 @@ class LoadOptions:
         fallback = None if device == CPU else self.fallback
         properties = npu_properties(self.properties) if self.draft_device == NPU else {}
         fitting = replace(
-            self, device=device, engine=engine, speculation=speculation, fallback=fallback, properties=properties
+            self, device=device, engine=engine, speculation=speculation, fallback=fallback, properties=properties,
+            head=None,
         )  # fmt: skip
         if fitting.uses_genai:
             draft_device = self.draft_device if speculation == "draft" else CPU

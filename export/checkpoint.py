@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from outrider.models.checkpoint import download
+from outrider.models.checkpoint import WEIGHTS, download
 from outrider.models.digest import sha256
 from outrider.models.errors import NoSuchModel
 
@@ -22,7 +22,10 @@ HEADS = {  # kinds by architecture
     "ExitHead": "exit",
     "DFlashDraftModel": "dflash",
     "MtpHead": "mtp",
+    "MedusaModel": "medusa",
+    "HydraModel": "hydra",
 }
+COUNTED = {"medusa_num_heads": "MedusaModel", "hydra_num_heads": "HydraModel"}  # published heads name no architecture
 # Kinds of the heads within the checkpoints of targets, by the target's architecture, and the names of their weights.
 HEADS_WITHIN = {"MiMoForCausalLM": ("mtp", "model.mtp_layers.")}
 OTHER_HEADS_WITHIN = {  # and what is missing to run them
@@ -37,7 +40,6 @@ RENAMED = {"MiMoForCausalLM": ("Qwen2ForCausalLM", "qwen2")}
 OTHER_HEADS = {
     "EagleLlamaForCausalLM": "a head of EAGLE's first version, which optimum-intel cannot convert",
     "EAGLEModel": "a head of EAGLE's first version, which optimum-intel cannot convert",
-    "MedusaModel": "a set of Medusa heads, which optimum-intel cannot convert",
 }
 
 
@@ -115,13 +117,13 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
         raise NoSuchModel(f"{source} has no config.json: it is not a checkpoint saved by transformers.") from error
     except ValueError as error:
         raise NoSuchModel(f"{folder / 'config.json'} is not valid JSON: {error}") from error
-    architectures = config.get("architectures") or []
+    architectures = config.get("architectures") or [name for field, name in COUNTED.items() if field in config]
     for architecture in architectures:
         if architecture in HEADS or architecture in RENAMED:
             return str(architecture)
         if architecture in OTHER_HEADS:
             raise NotADecoder(
-                f"{source} is {OTHER_HEADS[architecture]}: choose an EAGLE-3 head or a draft model for this target."
+                f"{source} is {OTHER_HEADS[architecture]}: choose another head or a draft model for this target."
             )
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""), ())
     known = (known,) if isinstance(known, str) else known
@@ -142,10 +144,10 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
 
 
 def _weight_files(source: str, folder: Path) -> list[Path]:
-    files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
-    if not files:
-        raise NoSuchModel(f"{source} has no weights: neither model*.safetensors nor pytorch_model*.bin in {folder}.")
-    return files
+    for pattern in WEIGHTS:
+        if files := sorted(folder.glob(pattern)):
+            return files
+    raise NoSuchModel(f"{source} has no weights: none of {', '.join(WEIGHTS)} in {folder}.")
 
 
 def _count_weights(file: Path, prefix: str = "") -> int:

@@ -39,7 +39,7 @@ def export_command(
     target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
     out: Annotated[Path, typer.Option(help="Folder for the pair.")],
     draft: Annotated[
-        str | None, typer.Option(help="Folder or hub id of a draft model, or of an EAGLE-3, MTP or DFlash head.")
+        str | None, typer.Option(help="Folder or hub id of a draft model, or of a head.")
     ] = None,
     head: Annotated[
         str | None,

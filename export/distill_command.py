@@ -15,11 +15,22 @@ from .extra import require_extra
 
 app = plain_app()
 
+ONLY_FOR = {  # kinds that an option is for
+    "--taps": ("eagle3",),
+    "--draft-vocabulary": ("eagle3",),
+    "--unrolled-steps": ("eagle3", "mtp"),
+    "--heads": ("medusa", "hydra"),
+    "--exit-layer": ("exit",),
+}
+
 
 @app.command()
 def distill_command(
     target: Annotated[str, typer.Option(help="Folder of a checkpoint, or hub id ORG/NAME[@REVISION] to download.")],
-    kind: Annotated[Literal["draft", "eagle3"], typer.Option(help="What to train: a draft model, or an EAGLE-3 head.")],
+    kind: Annotated[
+        Literal["draft", "eagle3", "medusa", "hydra", "mtp", "exit"],
+        typer.Option(help="What to train: a draft model, or a head of this kind; exit drafts with the lower layers."),
+    ],
     prompts: Annotated[
         Path,
         typer.Option(help='File with one {"prompt": "..."} or {"messages": [...]} a line.'),
@@ -31,15 +42,24 @@ def distill_command(
     taps: Annotated[
         str | None,
         typer.Option(
-            help="The three layers that a head reads, counted from 0, such as 1,17,32.",
+            help="The three layers that an EAGLE-3 head reads, counted from 0, such as 1,17,32.",
             show_default="early, middle and late ones",
         ),
     ] = None,
     draft_vocabulary: Annotated[
-        int | None, typer.Option(help="Let a head propose only this many of the commonest tokens.", show_default="all")
+        int | None,
+        typer.Option(help="Let an EAGLE-3 head propose only this many of the commonest tokens.", show_default="all"),
     ] = None,
     unrolled_steps: Annotated[
-        int | None, typer.Option(help="Drafts in a row that a head learns from each place.", show_default="4")
+        int | None,
+        typer.Option(help="Drafts in a row that an EAGLE-3 or MTP head learns from each place.", show_default="4"),
+    ] = None,
+    heads: Annotated[
+        int | None, typer.Option(help="How many Medusa or Hydra heads, each for one draft more.", show_default="3")
+    ] = None,
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(help="How many layers of the target run below an exit.", show_default="a third of them"),
     ] = None,
     temperature: Annotated[
         list[float] | None,
@@ -63,16 +83,23 @@ def distill_command(
     """
     keep_private(network=True)
     stop_cleanly()
-    only_for_heads = {"--taps": taps, "--draft-vocabulary": draft_vocabulary, "--unrolled-steps": unrolled_steps}
-    given = [name for name, value in only_for_heads.items() if value is not None]
-    if kind == "draft" and given:
-        raise InvalidOption(f"{given[0]} is for heads, and --kind is draft: leave it out.")
+    given = {
+        "--taps": taps, "--draft-vocabulary": draft_vocabulary, "--unrolled-steps": unrolled_steps, "--heads": heads,
+        "--exit-layer": exit_layer,
+    }  # fmt: skip
+    for name, value in given.items():
+        if value is not None and kind not in ONLY_FOR[name]:
+            raise InvalidOption(
+                f"{name} is for --kind {' and '.join(ONLY_FOR[name])}, and --kind is {kind}: leave it out."
+            )
     if kind == "draft" and draft is None:
         raise InvalidOption("--kind draft requires --draft, the checkpoint of the draft model to begin with.")
     if kind != "draft" and draft is not None:
         raise InvalidOption(f"--draft {draft} is for --kind draft: leave it out.")
     if draft_vocabulary is not None and draft_vocabulary < 1:
         raise InvalidOption(f"--draft-vocabulary must be at least 1, not {draft_vocabulary}.")
+    if heads is not None and heads < 1:
+        raise InvalidOption(f"--heads must be at least 1, not {heads}.")
     layers = None if taps is None else _layers(taps)
     require_extra()
     from .distill.run import Plan, run
@@ -93,7 +120,9 @@ def distill_command(
         unrolling = FOUR_STEPS if unrolled_steps is None else Unrolling(unrolled_steps)
     except ValueError as error:
         raise InvalidOption(f"{error}.") from error
-    plan = Plan(target, kind, prompts, how, draft, layers, draft_vocabulary, unrolling, trust_remote_code)
+    plan = Plan(
+        target, kind, prompts, how, draft, layers, draft_vocabulary, heads, exit_layer, unrolling, trust_remote_code
+    )
     folder = run(plan, out, clocked())
     typer.echo(f"Made {folder}. Make a pair of it: outrider export --target {target} --draft {folder} --out PAIR")
 

@@ -14,8 +14,8 @@ from .hub import TEXT_FILES, Repository, cached, cached_snapshot, fetch, list_re
 from .room import in_words, require_room
 from .staging import Claim
 
-SAFE_WEIGHTS = "model*.safetensors"  # some repositories hold the same weights a second time under other names
-PICKLED_WEIGHTS = "pytorch_model*.bin"
+# Some repositories hold the same weights a second time under other names: the first of these are taken.
+WEIGHTS = ("model*.safetensors", "*_lm_head.safetensors", "pytorch_model*.bin", "medusa_lm_head.pt")
 COMPLETE = "complete"  # holds the commit; `fetch` removes it first, so an interrupted download lacks it
 STEP = 100 << 20  # bytes between two reports of progress, at least
 
@@ -60,11 +60,17 @@ def download(name: str, remote_code: bool, announce: Callable[[str], None], cach
 
 def _listed(name: str, remote_code: bool) -> Repository:
     repository, _, revision = name.partition("@")
-    patterns = (*TEXT_FILES, *(("*.py",) if remote_code else ()), SAFE_WEIGHTS, PICKLED_WEIGHTS)
+    patterns = (*TEXT_FILES, *(("*.py",) if remote_code else ()), *WEIGHTS)
     listed = list_repository(repository, revision or None, patterns, "neither a folder nor")
-    if any(fnmatch(file.name, SAFE_WEIGHTS) for file in listed.files):
-        return replace(listed, files=tuple(file for file in listed.files if not fnmatch(file.name, PICKLED_WEIGHTS)))
-    return listed
+    kinds = [_kind_of(file.name) for file in listed.files]
+    taken = min((kind for kind in kinds if kind is not None), default=None)
+    files = tuple(file for file, kind in zip(listed.files, kinds, strict=True) if kind in (None, taken))
+    return replace(listed, files=files)
+
+
+def _kind_of(name: str) -> int | None:
+    """The place in WEIGHTS of the pattern of a file of weights; None for another file."""
+    return next((place for place, pattern in enumerate(WEIGHTS) if fnmatch(name, pattern)), None)
 
 
 def _downloaded_before(name: str, folder: Path) -> Download | None:

@@ -52,6 +52,7 @@ class LLMPipeline:
         this machine; True: at any price; False: never. Otherwise text is lossless in distribution. The outcome is
         `pipeline.exact`; it is saved in the user's cache folder, so that it does not change from run to run.
     reference: a folder of text files that answers may quote; its index is saved in the user's cache folder.
+    head: the folder of an exported head, to draft with in place of the pair's own.
     properties: OpenVINO properties of the target, and of the draft model on an NPU those whose names begin with NPU.
 
     On an NPU requests are served one after the other, by the same engine and with all modes. `exact` is what a check
@@ -90,8 +91,11 @@ class LLMPipeline:
         speculation: str | None = None,
         draft_device: str = CPU,
         fallback: str | None = None,
+        head: str | Path | None = None,
         **properties: Any,
     ) -> None:
+        if head is not None and device != CPU:
+            raise InvalidOption(f"head={str(head)!r} drafts for a target on the CPU: leave it out on {device}.")
         check_device(device, properties)
         check_device(draft_device, properties)
         if fallback is not None and (fallback != CPU or device == CPU):
@@ -100,7 +104,7 @@ class LLMPipeline:
             )
         if cache_tokens is not None and not (type(cache_tokens) is int and cache_tokens >= 2):
             raise InvalidOption(f"cache_tokens={cache_tokens!r} is not possible: give a whole number from 2 up.")
-        self.pair = Pair.open(models_path)
+        self.pair = Pair.open(models_path) if head is None else Pair.open(models_path).with_head(head)
         self.tokenizer = Tokenizer(self.pair.target)
         self._grammars = Grammars(self.tokenizer)
         self.device, self.draft_device = device, draft_device

@@ -19,7 +19,7 @@ from outrider.pipelines import EXACT, InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
 from outrider.pipelines.speculation.cost import CostModel
 
-from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Property
+from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Head, Property
 from ..load_options import LoadOptions, properties_of
 from .about import describe
 from .best import best_shares
@@ -61,6 +61,7 @@ def bench_command(
     draft_device: DraftDevice = "CPU",
     engine: Engine = None,
     openvino_property: Property = None,
+    head: Head = None,
 ) -> None:
     """Benchmark every mode of a pair against plain decoding, and check that all generate the same tokens.
 
@@ -72,7 +73,8 @@ def bench_command(
     known = shipped_tasks() if prompts is None else read_tasks(prompts)
     tasks = first_of_each(_chosen(known, family), prompts_per_family)
     messages = Console(stderr=True)
-    load = LoadOptions(device, draft_device, engine, exact=exact, properties=properties_of(openvino_property or ()))
+    given = properties_of(openvino_property or ())
+    load = LoadOptions(device, draft_device, engine, exact=exact, properties=given, head=head)
     if device.startswith("GPU") and engine != "outrider":
         raise InvalidOption(
             "The benchmark measures Outrider's engine: give --engine outrider. To compare OpenVINO GenAI's ways of "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import socket
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
-from outrider.pipelines import InvalidOption, OutriderError
+from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.model.pair import name_of
 
 from ..load_options import LoadOptions
@@ -49,9 +50,12 @@ def serve(
     if pairs is not None and not pairs.is_dir():
         raise InvalidOption(f"There is no folder {pairs} to take pairs from: give one that contains pairs.")
     others = pairs or pairs_folder()
-    assistant = Assistant(
-        load.load(pair), name_of(pair), lambda path, device: load.on(device).load(path), others, (pair,)
-    )
+
+    def loaded(path: Path, device: str) -> LLMPipeline:
+        fitting = load if path == pair else replace(load, head=None)  # a head is one of the pair that it was given for
+        return fitting.on(device).load(path)
+
+    assistant = Assistant(load.load(pair), name_of(pair), loaded, others, (pair,))
     page = open_page(assistant, History(history_path()), host, port, open_browser, keys, names, certificate)
     print(f"Outrider is at {url_of(host, port, access.scheme)} (Ctrl-C ends it)", flush=True)
     try:

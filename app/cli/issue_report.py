@@ -59,6 +59,8 @@ def _options(load: LoadOptions) -> Iterator[tuple[str, str]]:
     yield "engine", "genai" if load.uses_genai else "outrider"
     if load.speculation is not None:
         yield "speculation", load.speculation
+    if load.head is not None:
+        yield "head", without_path(str(load.head))
     for name, value in load.properties.items():
         yield name, without_path(value)
 

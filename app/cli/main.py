@@ -25,6 +25,7 @@ from .options import (
     Engine,
     Exact,
     Fallback,
+    Head,
     KeyFile,
     Mode,
     PairFolder,
@@ -72,6 +73,7 @@ def chat(
     speculation: Speculation = None,
     fallback: Fallback = None,
     openvino_property: Property = None,
+    head: Head = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 7860,
     api_key_file: KeyFile = None,
@@ -95,7 +97,7 @@ def chat(
     keys, certificate = read_keys(api_key_file), certificate_of(tls_cert, tls_key)
     names = tuple(allowed_host or ())
     pair = pair or _embedded_pair()
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
     serve(pair, load, host, port, open_browser, pairs, keys, names, certificate)
 
 
@@ -108,6 +110,7 @@ def serve(
     speculation: Speculation = None,
     fallback: Fallback = None,
     openvino_property: Property = None,
+    head: Head = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 8000,
     api_key_file: KeyFile = None,
@@ -135,7 +138,7 @@ def serve(
     scheme = "http" if certificate is None else "https"
     access = Access(host, read_keys(api_key_file), tuple(cors_origin or ()), tuple(allowed_host or ()), scheme)
     limits = Limits(max_answers, max_body_mib * MIB, max_connections, request_s=request_seconds)
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
     run_server(pair or _embedded_pair(), load, access, port, limits, certificate)
 
 
@@ -149,6 +152,7 @@ def generate(
     speculation: Speculation = None,
     fallback: Fallback = None,
     openvino_property: Property = None,
+    head: Head = None,
     mode: Annotated[Mode, typer.Option(help="Drafting mode.")] = "auto",
     acceptance: Acceptance = "exact",
     seed: Annotated[int, typer.Option(help="Seed for sampling.", min=0)] = 0,
@@ -160,7 +164,7 @@ def generate(
 ) -> None:
     """Answer one prompt and print the answer as it is generated. Use - as PROMPT to read it from standard input."""
     keep_private()
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
     pipeline = load.load(pair or _embedded_pair())
     options: dict[str, Any] = {
         "mode": mode,
@@ -202,6 +206,7 @@ def doctor(
     speculation: Speculation = None,
     fallback: Fallback = None,
     openvino_property: Property = None,
+    head: Head = None,
     report: Annotated[
         Path | None, typer.Option(help="Write the findings to this file, with versions and devices, for an issue.")
     ] = None,
@@ -213,7 +218,7 @@ def doctor(
     from .doctor import examine
     from .issue_report import require_writable, write_report
 
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, None, openvino_property)
+    load = _load_options(device, draft_device, engine, speculation, fallback, exact, None, openvino_property, head)
     if report is not None:
         require_writable(report)
     console = Console(record=report is not None)
@@ -264,9 +269,10 @@ def _load_options(
     exact: bool | None,
     reference: Path | None,
     properties: list[str] | None,
+    head: Path | None,
 ) -> LoadOptions:
     given = properties_of(properties or ())
-    return LoadOptions(device, draft_device, engine, speculation, fallback, exact, reference, given)
+    return LoadOptions(device, draft_device, engine, speculation, fallback, exact, reference, given, head)
 
 
 def _embedded_pair() -> Path:

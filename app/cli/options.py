@@ -19,6 +19,11 @@ PairFolder = Annotated[
 
 Reference = Annotated[Path | None, typer.Option("--reference", help="A folder of text files to draft quotations from.")]
 
+Head = Annotated[
+    Path | None,
+    typer.Option("--head", help="An exported head to draft with in place of the pair's own.", show_default=False),
+]
+
 Device = Annotated[str, typer.Option(help="Device of the model: CPU, NPU, GPU, GPU.1.")]
 
 DraftDevice = Annotated[str, typer.Option(help="Device of the draft model: CPU, NPU, GPU, GPU.1.")]

@@ -1,4 +1,4 @@
-"""Trains what drafts for a target, on text that the target generates: draft models, and EAGLE-3 heads in `head.py`.
+"""Trains what drafts for a target, on text that the target generates: draft models, and heads in `head.py`.
 
 DistillSpec (arXiv 2310.08461) compares the divergences, FastDraft (arXiv 2411.11055) the data.
 """

@@ -8,19 +8,63 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
-from transformers import LlamaConfig, PreTrainedModel
+from transformers import DynamicCache, LlamaConfig, PreTrainedModel
 
 from .samples import Sample
-from .taps import check_taps, default_taps, layers_of
+from .taps import check_taps, default_taps, layers_of, norm_of
+from .trainable import shape_of
+from .unrolled import unroll
 
 ARCHITECTURE = "LlamaForCausalLMEagle3"
 EMBEDDING = "embed_tokens.weight"
+
+
+class Eagle3(LlamaEagle3ForCausalLM):
+    """A head as optimum-intel builds it, which can be trained (see `TrainableHead`)."""
+
+    most_steps: int | None = None
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        return tuple(self.config.eagle_taps)
+
+    @property
+    def vocabulary(self) -> torch.Tensor:
+        return draft_ids(self)
+
+    def drafts(
+        self, ids: torch.Tensor, features: torch.Tensor, rows: torch.Tensor, steps: int
+    ) -> Iterator[torch.Tensor]:
+        return unroll(self, ids, features, rows, steps)
+
+    def project(self, states: torch.Tensor) -> torch.Tensor:
+        return self.model.lm_head(states)
+
+    def save(self, folder: Path) -> None:
+        save_head(self, folder)
+
+    def begin(self, features: torch.Tensor) -> torch.Tensor:
+        return self.model.fc(features)
+
+    def advance(
+        self, ids: torch.Tensor, state: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        return self.model.midlayer(
+            input_emb=self.model.embed_tokens(ids).to(state.dtype),
+            hidden_states=state,
+            attention_mask=mask,
+            position_embeddings=self.model.rotary_emb(state, position_ids=positions),
+            past_key_values=cache,
+        )
+
+    def finish(self, state: torch.Tensor) -> torch.Tensor:
+        return self.model.norm(state)
 
 
 def new_head(
@@ -29,7 +73,7 @@ def new_head(
     vocabulary: Sequence[int] | None = None,
     from_target: bool = True,
     seed: int = 0,
-) -> LlamaEagle3ForCausalLM:
+) -> Eagle3:
     """A head with the widths of `target`, float32, on its device.
 
     taps: the layers whose outputs it reads, counted from 0; `default_taps` without them.
@@ -45,7 +89,7 @@ def new_head(
     if not len(ids) or ids[0] < 0 or ids[-1] >= of.vocab_size or (ids.diff() <= 0).any():
         raise ValueError(f"the draft vocabulary must be ascending ids of 0..{of.vocab_size - 1}")
     torch.manual_seed(seed)
-    head = LlamaEagle3ForCausalLM(_config(of, taps, len(ids))).to(target.device)
+    head = Eagle3(_config(target, taps, len(ids))).to(target.device)
     model = head.model
     model.d2t.copy_(ids - torch.arange(len(ids)))
     model.t2d[ids] = True
@@ -53,7 +97,7 @@ def new_head(
         model.embed_tokens.weight.copy_(target.get_input_embeddings().weight)
         if from_target:
             model.lm_head.weight.copy_(target.get_output_embeddings().weight[ids.to(target.device)])
-            model.norm.weight.copy_(target.get_decoder().norm.weight)
+            model.norm.weight.copy_(norm_of(target).weight)
     model.embed_tokens.weight.requires_grad_(False)
     return head
 
@@ -67,12 +111,12 @@ def commonest_ids(samples: Sequence[Sample], count: int) -> list[int]:
     return sorted(sorted(counts, key=lambda token: (-counts[token], token))[:count])
 
 
-def draft_ids(head: LlamaEagle3ForCausalLM) -> torch.Tensor:
+def draft_ids(head: PreTrainedModel) -> torch.Tensor:
     """The target ids that the head can propose, int64, (draft vocabulary,)."""
     return head.model.d2t + torch.arange(len(head.model.d2t), device=head.model.d2t.device)
 
 
-def save_head(head: LlamaEagle3ForCausalLM, folder: Path) -> None:
+def save_head(head: PreTrainedModel, folder: Path) -> None:
     """Write `config.json` and float16 weights, named as in the published heads, without the target's embedding."""
     weights = {
         name: value.to(torch.float16) if value.is_floating_point() else value
@@ -85,7 +129,7 @@ def save_head(head: LlamaEagle3ForCausalLM, folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
-def load_head(folder: Path, target: PreTrainedModel) -> LlamaEagle3ForCausalLM:
+def load_head(folder: Path, target: PreTrainedModel) -> Eagle3:
     """The head in a folder that `save_head` wrote, float32, with the embedding of `target`.
 
     Raises ValueError if it was made for a target of other sizes.
@@ -107,25 +151,14 @@ def load_head(folder: Path, target: PreTrainedModel) -> LlamaEagle3ForCausalLM:
     return head.eval()
 
 
-def _config(of: Any, taps: Sequence[int], draft_vocabulary: int) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=of.vocab_size,
-        hidden_size=of.hidden_size,
-        intermediate_size=of.intermediate_size,
-        num_hidden_layers=1,
-        num_attention_heads=of.num_attention_heads,
-        num_key_value_heads=of.num_key_value_heads,
-        head_dim=getattr(of, "head_dim", None),
-        max_position_embeddings=of.max_position_embeddings,
-        rms_norm_eps=of.rms_norm_eps,
-        rope_parameters=of.rope_parameters,
-        initializer_range=of.initializer_range,
-        bos_token_id=of.bos_token_id,
-        eos_token_id=of.eos_token_id,
-        pad_token_id=of.pad_token_id,
-        tie_word_embeddings=False,
-        architectures=[ARCHITECTURE],
-        draft_vocab_size=draft_vocabulary,
-        target_hidden_size=of.hidden_size,
-        eagle_taps=list(taps),
+def _config(target: PreTrainedModel, taps: Sequence[int], draft_vocabulary: int) -> LlamaConfig:
+    config = shape_of(target)
+    config.update(
+        {
+            "architectures": [ARCHITECTURE],
+            "draft_vocab_size": draft_vocabulary,
+            "target_hidden_size": config.hidden_size,
+            "eagle_taps": list(taps),
+        }
     )
+    return config

@@ -1,4 +1,4 @@
-"""Distils an EAGLE-3 head."""
+"""Distils a head of any kind."""
 
 from __future__ import annotations
 
@@ -6,21 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
 from transformers import PreTrainedModel
 
 from .divergence import row_divergence
-from .eagle3 import draft_ids
 from .samples import Sample, collate
 from .settings import FOUR_STEPS, STANDARD, Distillation, Unrolling
 from .taps import tapped
+from .trainable import TrainableHead
 from .training import OnStep, Outcome, train
-from .unrolled import unroll
 
 
 def distil_head(
     target: PreTrainedModel,
-    head: LlamaEagle3ForCausalLM,
+    head: TrainableHead,
     samples: Sequence[Sample],
     how: Distillation = STANDARD,
     unrolling: Unrolling = FOUR_STEPS,
@@ -42,34 +40,35 @@ def distil_head(
 
 def unrolled_divergence(
     target: PreTrainedModel,
-    head: LlamaEagle3ForCausalLM,
+    head: TrainableHead,
     batch: Sequence[Sample],
     variation: float,
     unrolling: Unrolling = FOUR_STEPS,
 ) -> torch.Tensor:
     """The weighted mean over steps of the divergence from the target, with a gradient for the head only.
 
-    Both distributions are over the draft vocabulary. Rows whose likeliest token the head cannot propose are left out,
-    as in EAGLE-3.
+    Both distributions are over the head's vocabulary. Rows whose likeliest token the head cannot propose are left out,
+    as in EAGLE-3. A head that has fewer steps than `unrolling` learns those.
     """
     ids, mask = (tensor.to(target.device) for tensor in collate(batch))
     first = min(sample.start for sample in batch)  # the target's row `first` is what the first draft is compared with
-    features, logits = read_target(target, head.config.eagle_taps, ids, mask, ids.shape[1] - first)
+    features, logits = read_target(target, head.taps, ids, mask, ids.shape[1] - first)
     rows, lengths = starts(batch)
-    rows, lengths = rows.to(head.device), lengths.to(head.device)
-    allowed = draft_ids(head)
+    rows, lengths = rows.to(ids.device), lengths.to(ids.device)
+    allowed = head.vocabulary
+    steps = min(unrolling.steps, head.most_steps or unrolling.steps)
     whole = len(allowed) == logits.shape[-1]
     total = logits.new_zeros(())
     weights = 0.0
-    for step, states in enumerate(unroll(head, ids, features, rows, unrolling.steps)):
+    for step, states in enumerate(head.drafts(ids, features, rows, steps)):
         index = torch.nonzero(rows + 2 + step < lengths[:, None], as_tuple=True)
         expected = logits[index[0], rows[index] + 1 + step - first]
         if not whole:
-            can = head.model.t2d[expected.argmax(-1)]
+            can = torch.isin(expected.argmax(-1), allowed)
             index, expected = (index[0][can], index[1][can]), expected[can][:, allowed]
         if len(expected):
             weight = unrolling.decay**step
-            drafted = head.model.lm_head(states[index])
+            drafted = head.project(states[index])
             total = total + weight * row_divergence(expected, drafted, variation).mean()
             weights += weight
         else:
@@ -82,8 +81,8 @@ def read_target(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One pass of the target without a gradient, over right-padded ids, (sequences, tokens).
 
-    Returns the outputs of the tapped layers, concatenated, (sequences, tokens, 3 * width), float32, and the logits of
-    the last `kept` tokens, (sequences, kept, vocabulary).
+    Returns the outputs of the tapped layers, concatenated, (sequences, tokens, taps * width), float32, and the logits
+    of the last `kept` tokens, (sequences, kept, vocabulary).
     """
     with torch.no_grad(), tapped(target, taps) as outputs:
         logits = target(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=kept).logits

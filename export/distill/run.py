@@ -25,13 +25,16 @@ from ..quiet import quiet
 from ..vocabulary import load_tokenizer, vocabulary
 from .answers import read_answers, stretches_of, write_answers
 from .draft import distil
-from .eagle3 import commonest_ids, new_head, save_head
+from .eagle3 import commonest_ids, new_head
 from .head import distil_head
+from .kinds import make_head
 from .prompts import read_prompts
 from .samples import Sample
 from .settings import FOUR_STEPS, Distillation, Unrolling
+from .trainable import TrainableHead
 
-Kind = Literal["draft", "eagle3"]
+Kind = Literal["draft", "eagle3", "medusa", "hydra", "mtp", "exit"]
+UNROLLED = ("eagle3", "mtp")  # kinds that learn as many steps as are wanted
 WORK = "work"  # in the folder that is being made
 
 
@@ -40,8 +43,10 @@ class Plan:
     """What is to be trained, and how.
 
     draft: the checkpoint that a draft model begins with; None for a head.
-    taps: the layers that a head reads; None for the usual ones.
-    draft_vocabulary: how many ids a head can propose; None for all.
+    taps: the layers that an EAGLE-3 head reads; None for the usual ones.
+    draft_vocabulary: how many ids an EAGLE-3 head can propose; None for all.
+    heads: how many Medusa or Hydra heads; None for three.
+    exit_layer: how many layers of the target run below an exit; None for a third of them.
     """
 
     target: str
@@ -51,6 +56,8 @@ class Plan:
     draft: str | None = None
     taps: tuple[int, ...] | None = None
     draft_vocabulary: int | None = None
+    heads: int | None = None
+    exit_layer: int | None = None
     unrolling: Unrolling = FOUR_STEPS
     remote_code: bool = False
 
@@ -75,7 +82,8 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     record = _record(plan, checkpoint, start)
     target = _load(checkpoint)
     prompts = read_prompts(plan.prompts, tokenizer, _room(plan, target))
-    student = _student(plan, target, start)
+    draft = None if start is None else _draft(plan, target, start)
+    head = None if start is not None else _head(plan, target)
     with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
         work = staging.path / WORK
         _claim(work, record)
@@ -87,14 +95,16 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
             raise InvalidOption(f"{plan.target} ended all its answers at once: give other prompts.")
         tokens = sum(len(sample.ids) - sample.start for sample in samples)
         announce(f"Training on {tokens:,} tokens, {plan.how.epochs} times")
-        if start is not None:
-            outcome = distil(target, student, samples, plan.how, state=work / "state.pt")
-            student.half().save_pretrained(staging.path)
+        if draft is not None:
+            outcome = distil(target, draft, samples, plan.how, state=work / "state.pt")
+            draft.half().save_pretrained(staging.path)
             tokenizer.save_pretrained(staging.path)
         else:
-            head = _cut(plan, target, student, samples)
-            outcome = distil_head(target, head, samples, plan.how, plan.unrolling, state=work / "state.pt")
-            save_head(head, staging.path)
+            assert head is not None
+            head = _cut(plan, target, head, samples)
+            unrolling = plan.unrolling if plan.kind in UNROLLED else Unrolling(head.most_steps or 1)
+            outcome = distil_head(target, head, samples, plan.how, unrolling, state=work / "state.pt")
+            head.save(staging.path)
         record |= {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
         (staging.path / "distillation.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         staging.publish()
@@ -102,29 +112,34 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     return staging.out
 
 
-def _student(plan: Plan, target: PreTrainedModel, start: Checkpoint | None) -> PreTrainedModel:
-    """What is to learn, made before the target answers anything, so that what cannot be made is found out soon."""
+def _draft(plan: Plan, target: PreTrainedModel, start: Checkpoint) -> PreTrainedModel:
     size = target.config.get_text_config().vocab_size
-    if start is not None:
-        draft = _load(start).float()
-        if draft.config.get_text_config().vocab_size != size:
-            raise VocabularyMismatch(
-                f"{plan.target} has logits for {size} ids and {plan.draft} for "
-                f"{draft.config.get_text_config().vocab_size}: take a draft model with as many."
-            )
-        return draft
+    draft = _load(start).float()
+    if draft.config.get_text_config().vocab_size != size:
+        raise VocabularyMismatch(
+            f"{plan.target} has logits for {size} ids and {plan.draft} for "
+            f"{draft.config.get_text_config().vocab_size}: take a draft model with as many."
+        )
+    return draft
+
+
+def _head(plan: Plan, target: PreTrainedModel) -> TrainableHead:
+    """Made before the target answers anything, so that what cannot be made is found out soon."""
+    size = target.config.get_text_config().vocab_size
     if plan.draft_vocabulary is not None and plan.draft_vocabulary > size:
         raise InvalidOption(
             f"--draft-vocabulary {plan.draft_vocabulary} is more than the {size} ids of {plan.target}: lower it, or "
             "leave it out for all."
         )
     try:
+        if plan.kind in ("medusa", "hydra", "mtp", "exit"):
+            return make_head(plan.kind, target, plan.target, plan.how.seed, plan.heads, plan.exit_layer)
         return new_head(target, plan.taps, seed=plan.how.seed)
     except ValueError as error:
         raise InvalidOption(f"No head can be made for {plan.target}: {error}.") from error
 
 
-def _cut(plan: Plan, target: PreTrainedModel, head: PreTrainedModel, samples: Sequence[Sample]) -> PreTrainedModel:
+def _cut(plan: Plan, target: PreTrainedModel, head: TrainableHead, samples: Sequence[Sample]) -> TrainableHead:
     """The head with the vocabulary that the plan asks for."""
     if plan.draft_vocabulary is None:
         return head
@@ -182,7 +197,9 @@ def _record(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[st
         "prompts_sha256": sha256(plan.prompts),
         "taps": plan.taps,
         "draft_vocabulary": plan.draft_vocabulary,
+        "heads": plan.heads,
+        "exit_layer": plan.exit_layer,
         **asdict(plan.how),
-        "unrolling": None if plan.kind == "draft" else asdict(plan.unrolling),
+        "unrolling": asdict(plan.unrolling) if plan.kind in UNROLLED else None,
     }
     return dict(json.loads(json.dumps(record)))  # with lists in place of tuples, as it is read again

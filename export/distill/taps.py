@@ -39,10 +39,10 @@ def check_taps(taps: Sequence[int], layers: int) -> tuple[int, int, int]:
 def tapped(target: PreTrainedModel, taps: Sequence[int]) -> Iterator[list[torch.Tensor]]:
     """A list that holds the outputs of the layers `taps`, each (sequences, tokens, width), after each forward pass.
 
-    These are the residual streams; `output_hidden_states` would give that of the last layer behind the final norm.
+    These are the residual streams; the number of layers stands for what the projection reads, behind the final norm.
     """
     outputs: list[torch.Tensor] = []
-    layers = layers_of(target)
+    layers = [*layers_of(target), norm_of(target)]
 
     def keep(layer: nn.Module, arguments: Any, output: Any) -> None:
         if layer is layers[taps[0]]:
@@ -63,3 +63,11 @@ def layers_of(target: PreTrainedModel) -> nn.ModuleList:
     if not isinstance(layers, nn.ModuleList):
         raise ValueError(f"{type(target).__name__} does not keep its decoder layers as Llama does")
     return layers
+
+
+def norm_of(target: PreTrainedModel) -> nn.Module:
+    """The norm behind the last layer. Raises ValueError for a model that does not keep it as Llama does."""
+    norm = getattr(target.get_decoder(), "norm", None)
+    if not isinstance(norm, nn.Module):
+        raise ValueError(f"{type(target).__name__} does not keep its last norm as Llama does")
+    return norm

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import nn
 from tqdm import tqdm
-from transformers import PreTrainedModel
 
 from .samples import Sample, shuffled_batches
 from .settings import Distillation
@@ -31,7 +30,7 @@ class Outcome:
 
 
 def train(
-    model: PreTrainedModel,
+    model: nn.Module,
     samples: Sequence[Sample],
     loss_of: Callable[[Sequence[Sample]], torch.Tensor],
     how: Distillation,
@@ -54,7 +53,7 @@ def train(
     losses: list[float] = []
     before = 0.0  # seconds, of an earlier call
     if state and state.exists():
-        saved = torch.load(state, map_location=model.device, weights_only=True)
+        saved = torch.load(state, map_location=next(model.parameters()).device, weights_only=True)
         model.load_state_dict(saved["model"], strict=False)
         optimizer.load_state_dict(saved["optimizer"])
         losses, before = saved["losses"], saved["seconds"]

@@ -8,12 +8,15 @@ from ..checkpoint import Checkpoint
 from .dflash import convert_dflash
 from .eagle3 import convert_eagle3
 from .exit_head import convert_exit
+from .medusa import convert_medusa
 from .mtp import convert_mtp
 
 CONVERTERS = {  # by `Checkpoint.head_kind`
     "dflash": convert_dflash,
     "eagle3": convert_eagle3,
     "exit": convert_exit,
+    "hydra": convert_medusa,
+    "medusa": convert_medusa,
     "mtp": convert_mtp,
 }
 

@@ -20,6 +20,7 @@ PROMPTS = (
     "What is the capital of France, and what is it known for?",
     "def area(width, height):\n",
 )
+LAST_STATE = {"medusa", "hydra"}  # kinds that read what the projection reads
 NEW_TOKENS, DRAFT_TOKENS = 48, 3
 CACHE_TOKENS = 1024
 
@@ -32,6 +33,8 @@ def tap_candidates(head: Checkpoint, target: Path) -> list[tuple[int, ...]]:
     """
     config: dict[str, Any] = json.loads((head.folder / "config.json").read_text(encoding="utf-8"))
     layers = num_layers(target)
+    if head.head_kind in LAST_STATE:
+        return [(layers,)]
     if "eagle_taps" in config:
         return [tuple(config["eagle_taps"])]
     usual = [2, layers // 2, layers - 3]

@@ -20,8 +20,14 @@ TASKS = {
 AIMS = {"small": {"rename": 0.5, "undoc": 0.7, "repeat": 0.8}, "base": {"rename": 0.85, "undoc": 0.85, "repeat": 0.95}}
 
 
-def write(evaluation: dict[str, Any], head: dict[str, Any], packages: Sequence[dict[str, Any]]) -> str:
-    """The text of `README.md` from the contents of `evaluation.json`, `head.json` and `packages.json`."""
+KINDS = {"medusa": "Medusa", "hydra": "Hydra", "mtp": "MTP", "exit": "early exit"}
+SHOWN = 3  # depths
+
+
+def write(
+    evaluation: dict[str, Any], head: dict[str, Any], heads: dict[str, Any], packages: Sequence[dict[str, Any]]
+) -> str:
+    """The text of `README.md` from the contents of `evaluation.json`, `head.json`, `heads.json` and `packages.json`."""
     parameters, training = evaluation["parameters"], evaluation["training"]
     return _TEXT.format(
         size=evaluation["size"],
@@ -45,6 +51,9 @@ def write(evaluation: dict[str, Any], head: dict[str, Any], packages: Sequence[d
         head_training=_head_training(head["training"]),
         depths=_depths(head["acceptance"]),
         head_cases=max(f["cases"] for by_temperature in head["acceptance"].values() for f in by_temperature.values()),
+        other_heads=_other_heads(heads["heads"]),
+        other_depths=_other_depths(heads),
+        other_cases=max(f["cases"] for by_temperature in heads["acceptance"].values() for f in by_temperature.values()),
         trained=_package_table(p for p in packages if p["licence"] and not p["held_out"]),
         held_out=_package_table(p for p in packages if p["licence"] and p["held_out"]),
         left_out=", ".join(p["name"] for p in packages if not p["licence"]),
@@ -85,6 +94,30 @@ def _depths(acceptance: dict[str, Any]) -> str:
             rows.append((TASKS[task], temperature.removeprefix("temperature "), *cells, passes))
     depths = (f"draft {depth}" for depth in range(1, len(rows[0]) - 2))
     return _table(("task", "temperature", *depths, "tokens a pass"), rows)
+
+
+def _other_heads(heads: dict[str, Any]) -> str:
+    rows = []
+    for kind, about in heads.items():
+        state = about["training"]
+        losses = f"{state['first_loss']:.3f}, {state['last_loss']:.3f}"
+        sizes = (_millions(about["parameters"]), f"{about['share_of_pass']:.0%}")
+        seen = f"{_thousands(state['answers'])}, {state['epochs']}"
+        rows.append((KINDS[kind], f"`checkpoints/{kind}`", *sizes, seen, losses))
+    columns = ("head", "folder", "parameters", "read for a draft", "answers, times seen", "loss at first, at last")
+    return _table(columns, rows)
+
+
+def _other_depths(heads: dict[str, Any]) -> str:
+    rows = []
+    for task, by_temperature in heads["acceptance"].items():
+        for temperature, found in by_temperature.items():
+            cells = []
+            for kind in heads["heads"]:
+                shares = " / ".join(f"{share:.0%}" for share in found[kind]["by_depth"][:SHOWN])
+                cells.append(f"{shares}, {found[kind]['tokens_per_pass']:.2f}")
+            rows.append((TASKS[task], temperature.removeprefix("temperature "), *cells))
+    return _table(("task", "temperature", *(KINDS[kind] for kind in heads["heads"])), rows)
 
 
 def _exact(evaluation: dict[str, Any]) -> str:
@@ -199,6 +232,20 @@ functions a task; behind the slash the draft model on the same answers. Tokens a
 
 It starts from weights that can copy (`head_copying.py`) and learns, four drafts in a row from every place, from \
 {head_training}.
+
+## Heads of other kinds
+`checkpoints/` holds four more heads of the target, in the layouts that `outrider distill` writes, to try the kinds. \
+They were trained for minutes: Medusa and Hydra, which cannot look for a place to copy from, propose little of use; \
+MTP begins with weights that copy (`mtp_copying.py`); an exit follows the layers of the target that do. All share the \
+target's embedding and projection. “Read for a draft” are the weights behind one drafted token, the projection \
+among them, as a share of those that a pass of the target reads; an exit reads the layers of the target below it, too.
+
+{other_heads}
+
+Drafts 1, 2 and 3, each accepted with those before it, and tokens a pass at draft length 5, or 3 with Medusa and \
+Hydra, which have three heads; {other_cases} functions a task:
+
+{other_depths}
 
 ## What it learnt from
 {train_functions} functions of 50 to {longest} characters from {train_packages} sources: the standard library and \

@@ -1,18 +1,17 @@
-"""How deep the drafts of a head, and of the draft model beside it, are accepted on held-out functions."""
+"""How deep the drafts of heads, and of the draft model beside them, are accepted on held-out functions."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from transformers import LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 from outrider.export.distill import Sample
-from outrider.export.distill.eagle3 import draft_ids
 from outrider.export.distill.head import read_target, starts
 from outrider.export.distill.samples import collate
-from outrider.export.distill.unrolled import unroll
+from outrider.export.distill.trainable import TrainableHead
 
 from .corpus import Function
 from .evaluate import ACCEPTANCE_TOKENS, generate, groups, make_cases, prompt_of
@@ -21,19 +20,19 @@ from .tasks import MIX, Conversation, TaskMaker
 DEPTH = 5
 
 
-def evaluate_head(
+def evaluate_heads(
     target: LlamaForCausalLM,
-    draft: LlamaForCausalLM,
-    head: PreTrainedModel,
+    draft: LlamaForCausalLM | None,
+    heads: Mapping[str, TrainableHead],
     tokenizer: PreTrainedTokenizerFast,
     functions: Sequence[Function],
     maker: TaskMaker,
     cases: int,
 ) -> dict[str, Any]:
-    """{task: {"temperature 0": {"head": ..., "draft": ...}, ...}} with the figures of `depths`."""
+    """{task: {"temperature 0": {NAME: ..., "draft": ...}, ...}} with the figures of `depths`."""
     return {
         task: {
-            f"temperature {temperature:g}": depths(target, draft, head, tokenizer, found, temperature)
+            f"temperature {temperature:g}": depths(target, draft, heads, tokenizer, found, temperature)
             for temperature in (0.0, 1.0)
         }
         for task, found in ((task, make_cases(functions, maker, task, cases)) for task in MIX)
@@ -42,17 +41,17 @@ def evaluate_head(
 
 def depths(
     target: LlamaForCausalLM,
-    draft: LlamaForCausalLM,
-    head: PreTrainedModel,
+    draft: LlamaForCausalLM | None,
+    heads: Mapping[str, TrainableHead],
     tokenizer: PreTrainedTokenizerFast,
     cases: Sequence[Conversation],
     temperature: float,
 ) -> dict[str, Any]:
-    """The `figures` of the head and of the draft model on the same answers of the target, and what those are.
+    """The `figures` of the heads and of the draft model on the same answers of the target, and what those are.
 
-    All three add the same Gumbel noise to their log-probabilities.
+    All add the same Gumbel noise to their log-probabilities.
     """
-    found: dict[str, list[torch.Tensor]] = {"head": [], "draft": []}
+    found: dict[str, list[torch.Tensor]] = {name: [] for name in (*heads, *(() if draft is None else ("draft",)))}
     samples: list[Sample] = []
     unfinished = 0
     for number, group in enumerate(groups(cases, target.device)):
@@ -61,8 +60,10 @@ def depths(
         batch = [Sample(prompt + answer, len(prompt)) for prompt, answer in zip(prompts, answers, strict=True)]
         unfinished += sum(answer[-1] != target.config.eos_token_id for answer in answers)
         noise = noise.transpose(0, 1) if temperature > 0 else noise
-        found["head"] += head_matches(target, head, batch, noise, temperature)
-        found["draft"] += draft_matches(draft, batch, noise, temperature)
+        for name, head in heads.items():
+            found[name] += head_matches(target, head, batch, noise, temperature)
+        if draft is not None:
+            found["draft"] += draft_matches(draft, batch, noise, temperature)
         samples += batch
     return {
         "cases": len(cases),
@@ -74,9 +75,10 @@ def depths(
 
 @torch.no_grad()
 def head_matches(
-    target: PreTrainedModel, head: PreTrainedModel, batch: Sequence[Sample], noise: torch.Tensor, temperature: float
+    target: PreTrainedModel, head: TrainableHead, batch: Sequence[Sample], noise: torch.Tensor, temperature: float
 ) -> list[torch.Tensor]:
-    """For each sample, whether draft k from the answer's token p is the target's p + 1 + k; bool, (tokens - 1, 5).
+    """For each sample, whether draft k from the answer's token p is the target's p + 1 + k; bool, (tokens - 1, 5), or
+    fewer columns for a head that drafts fewer.
 
     The head is fed with the answer in place of its own drafts. Up to the first that differs these are the same, and
     what comes behind it is never accepted. Drafts behind the end of an answer count as different.
@@ -84,12 +86,12 @@ def head_matches(
     noise: (samples, tokens, vocabulary), of each token of the answers; unused at temperature 0.
     """
     ids, mask = (tensor.to(target.device) for tensor in collate(batch))
-    features, _ = read_target(target, head.config.eagle_taps, ids, mask, 1)
+    features, _ = read_target(target, head.taps, ids, mask, 1)
     rows, lengths = starts(batch)
-    allowed = draft_ids(head).cpu()
+    allowed = head.vocabulary.cpu()
     columns = []
-    for step, states in enumerate(unroll(head, ids, features, rows.to(ids.device), DEPTH)):
-        logits = head.model.lm_head(states).float().cpu()
+    for step, states in enumerate(head.drafts(ids, features, rows.to(ids.device), DEPTH)):
+        logits = head.project(states).float().cpu()
         places = torch.arange(rows.shape[1]) + 1 + step  # of the drafted token in the answer
         if temperature > 0:
             places = places.clamp(max=noise.shape[1] - 1)
@@ -123,19 +125,21 @@ def figures(matches: Sequence[torch.Tensor]) -> dict[str, Any]:
     """Shares of the drafts of answers, from `head_matches` or `draft_matches`.
 
     by_depth: draft k was accepted, and all before it, of all places in the answers with k tokens to come.
-    acceptance: accepted / drafted at a draft length of 5, fewer only before the end of the answer.
+    acceptance: accepted / drafted at a draft length of 5, or as many as a head drafts; fewer only before the end of the
+        answer.
     tokens_per_pass: with the target's own token of each pass.
     """
     kept = [match.int().cumprod(1) for match in matches]
-    accepted = sum((match.sum(0) for match in kept), torch.zeros(DEPTH, dtype=torch.int64))
+    depth = kept[0].shape[1]
+    accepted = sum((match.sum(0) for match in kept), torch.zeros(depth, dtype=torch.int64))
     places = sum(len(match) for match in kept)
-    possible = [sum(max(0, len(match) - k) for match in kept) for k in range(DEPTH)]
+    possible = [sum(max(0, len(match) - k) for match in kept) for k in range(depth)]
     passes = taken = drafted = 0
     for match in kept:
         position = 0
         while position < len(match):
             length = int(match[position].sum())
-            drafted += min(DEPTH, len(match) - position)
+            drafted += min(depth, len(match) - position)
             passes, taken, position = passes + 1, taken + length, position + length + 1
     return {
         "by_depth": [int(count) / max(1, of) for count, of in zip(accepted, possible, strict=True)],

@@ -39,16 +39,16 @@ def initialize(head: PreTrainedModel, target: PreTrainedModel, samples: Sequence
     basis, other = (torch.linalg.qr(torch.randn(width, width, generator=random)).Q.to(head.device) for _ in range(2))
     embedding = model.embed_tokens.weight
     embedding = embedding / embedding.pow(2).mean().sqrt()  # as the layer's norm makes it
-    features, tokens, before = _rows(head, target, samples)
+    features, tokens, before = rows_of(head, target, samples)
 
     read = model.fc.weight
-    read[OWN] = basis[OWN] @ _fit(features, embedding[tokens]).T
+    read[OWN] = basis[OWN] @ fit(features, embedding[tokens]).T
     earlier = torch.cat([basis[96:112], basis[16:32], basis[128:160]])  # units 112 to 127 as `OWN` has 16 to 31
-    read[BEFORE] = earlier @ _fit(features, embedding[before]).T
+    read[BEFORE] = earlier @ fit(features, embedding[before]).T
     late = features[:, -width:]
     read[LATE] = 0
     read[LATE, -width:] = other[: LATE.stop - LATE.start] / late.pow(2).mean().sqrt()
-    read[CONSTANT] = _fit(features, features.new_ones(len(features), 1))[:, 0]
+    read[CONSTANT] = fit(features, features.new_ones(len(features), 1))[:, 0]
 
     slow = torch.cat([torch.arange(16, 32), torch.arange(48, 64)])  # rotary units that hardly turn over a function
     fast = torch.arange(8)  # those that tell neighbours apart
@@ -56,45 +56,45 @@ def initialize(head: PreTrainedModel, target: PreTrainedModel, samples: Sequence
     here = unit[CONSTANT : CONSTANT + 1] * SHARPNESS / MATCH**0.5
     of_token, of_state = slice(0, width), slice(width, 2 * width)  # inputs of queries, keys and values
     query, key, value, output = (getattr(attention, f"{name}_proj").weight for name in ("q", "k", "v", "o"))
-    _set(query, slow, of_token, MATCH**0.5 * basis[:32])
-    _set(key, slow, of_state, unit[:32])
-    _set(query, 128 + slow[:16], of_token, MATCH**0.5 * basis[:16])
-    _set(key, 64 + slow[:16], of_state, unit[:16])
-    _set(query, 128 + slow[16:], of_state, unit[16:32])
-    _set(key, 64 + slow[16:], of_state, unit[112:128])
+    set_rows(query, slow, of_token, MATCH**0.5 * basis[:32])
+    set_rows(key, slow, of_state, unit[:32])
+    set_rows(query, 128 + slow[:16], of_token, MATCH**0.5 * basis[:16])
+    set_rows(key, 64 + slow[:16], of_state, unit[:16])
+    set_rows(query, 128 + slow[16:], of_state, unit[16:32])
+    set_rows(key, 64 + slow[16:], of_state, unit[112:128])
     output.zero_()
     model.midlayer.mlp.down_proj.weight.zero_()
     for group in (0, 1):  # a key-value head and its two query heads
         units = torch.arange(64)
         copied = basis[128 + 64 * group : 192 + 64 * group]
-        _set(value, 64 * group + units, of_token, copied)
+        set_rows(value, 64 * group + units, of_token, copied)
         output[:, 128 * group + units] = COPIED * copied.T
         output[:, 128 * group + 64 + units] = -COPIED * copied.T
-        _set(query, 128 * group + 64 + fast, of_state, here)
-        _set(key, 64 * group + fast, of_state, here)
+        set_rows(query, 128 * group + 64 + fast, of_state, here)
+        set_rows(key, 64 * group + fast, of_state, here)
 
 
-def _set(weight: torch.Tensor, rows: torch.Tensor, columns: slice, values: torch.Tensor) -> None:
+def set_rows(weight: torch.Tensor, rows: torch.Tensor, columns: slice, values: torch.Tensor) -> None:
     """Let `rows` read `columns` alone."""
     weight[rows] = 0
     weight[rows, columns] = values
 
 
-def _rows(
+def rows_of(
     head: PreTrainedModel, target: PreTrainedModel, samples: Sequence[Sample]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Features, (rows, 3 * width), the token of each row, and the token before it; first rows are left out."""
     found = []
     for start in range(0, len(samples), 16):
         ids, mask = (tensor.to(target.device) for tensor in collate(samples[start : start + 16]))
-        features, _ = read_target(target, head.config.eagle_taps, ids, mask, 1)
+        features, _ = read_target(target, head.taps, ids, mask, 1)
         kept = mask[:, 1:].bool()
         found.append((features[:, 1:][kept], ids[:, 1:][kept], ids[:, :-1][kept]))
     features, tokens, before = (torch.cat(part) for part in zip(*found, strict=True))
     return features, tokens, before
 
 
-def _fit(features: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+def fit(features: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     """The map of features to `wanted` with the least squared error, (features, wanted)."""
     square = features.T @ features
     square += RIDGE * square.diagonal().mean() * torch.eye(len(square), device=square.device)

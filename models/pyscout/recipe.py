@@ -21,12 +21,17 @@ from outrider.export import export_pair
 from outrider.export.distill import Outcome, Sample, distil
 from outrider.export.distill.answers import STRETCH, read_answers, write_answers
 from outrider.export.distill.eagle3 import load_head, new_head, save_head
+from outrider.export.distill.exit import Exit
 from outrider.export.distill.head import distil_head
+from outrider.export.distill.kinds import load_sharing_head, make_head
+from outrider.export.distill.medusa import Medusa
+from outrider.export.distill.mtp import Mtp
+from outrider.export.distill.trainable import SharingHead
 from outrider.export.quiet import quiet
 from outrider.pipelines.errors import InvalidOption
 
-from . import batches, card, copying, corpus, head_copying, tokenizer, wording
-from .depth import evaluate_head
+from . import batches, card, copying, corpus, head_copying, mtp_copying, tokenizer, wording
+from .depth import evaluate_heads
 from .evaluate import evaluate
 from .sizes import SIZES, Size
 from .tasks import MIX, TaskMaker
@@ -62,7 +67,7 @@ class Run:
 
 
 def run_all(run: Run) -> None:
-    """Data, tokenizer, target, draft, head, evaluation, in this order, then the pair and its card.
+    """Data, tokenizer, target, draft, heads, evaluation, in this order, then the pair and its card.
 
     Raises InvalidOption for a work folder of another size.
     """
@@ -74,8 +79,10 @@ def run_all(run: Run) -> None:
     answer_prompts(run)
     distil_draft(run)
     train_head(run)
+    train_other_heads(run)
     measure(run)
     measure_head(run)
+    measure_other_heads(run)
     publish(run)
 
 
@@ -168,6 +175,24 @@ def train_head(run: Run) -> None:
     (folder / "partial").rename(folder / "checkpoint")
 
 
+def train_other_heads(run: Run) -> None:
+    """Heads of the other kinds, from the same answers."""
+    for kind, how in run.config.other_heads.items():
+        folder = run.work / "heads" / kind
+        if (folder / "checkpoint").exists():
+            continue
+        samples = read_answers(run.work / "answers.jsonl")
+        target = _model(run, "target")
+        head = make_head(kind, target, "../target")  # which is published beside it
+        if isinstance(head, Mtp):
+            mtp_copying.initialize(head, target, samples[:: max(1, len(samples) // FITTED)])
+        folder.mkdir(parents=True, exist_ok=True)
+        outcome = distil_head(target, head, samples, how, state=folder / "state.pt")
+        _write(folder / "budget.json", json.dumps(_summary(samples, how.epochs, outcome)))
+        head.save(folder / "partial")
+        (folder / "partial").rename(folder / "checkpoint")
+
+
 def measure(run: Run) -> None:
     """Evaluate the pair on the held-out packages and write `evaluation.json`."""
     path = run.work / "evaluation.json"
@@ -202,16 +227,42 @@ def measure_head(run: Run) -> None:
         "training": _read(run.work / "head" / "budget.json"),
         "machine": _machine(),
     }
-    found = evaluate_head(target, draft, head, _tokenizer(run), functions, maker, run.acceptance_cases)
+    found = evaluate_heads(target, draft, {"head": head}, _tokenizer(run), functions, maker, run.acceptance_cases)
     _write(path, json.dumps({**about, "acceptance": found}, indent=1))
+
+
+def measure_other_heads(run: Run) -> None:
+    """Evaluate the heads of the other kinds and write `heads.json`."""
+    path = run.work / "heads.json"
+    if path.exists():
+        return
+    maker = TaskMaker(_functions(run, "train"))
+    target = _model(run, "target")
+    folders = {kind: run.work / "heads" / kind for kind in run.config.other_heads}
+    heads: dict[str, SharingHead] = {
+        kind: load_sharing_head(folder / "checkpoint", target) for kind, folder in folders.items()
+    }
+    about = {
+        kind: {
+            "parameters": sum(weight.numel() for weight in heads[kind].own_weights().values()),
+            "share_of_pass": weights_read(heads[kind], target) / target.num_parameters(),
+            "training": _read(folder / "budget.json"),
+        }
+        for kind, folder in folders.items()
+    }
+    functions = _functions(run, "held_out")
+    found = evaluate_heads(target, None, heads, _tokenizer(run), functions, maker, run.acceptance_cases)
+    _write(path, json.dumps({"heads": about, "machine": _machine(), "acceptance": found}, indent=1))
 
 
 def publish(run: Run) -> None:
     """Copy the checkpoints, export them, and write the card from what was measured."""
     checkpoints = {name: run.out / "checkpoints" / name for name in ("target", "draft", "head")}
-    for name, folder in checkpoints.items():
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(run.work / name / "checkpoint", folder)
+    trained = {name: run.work / name for name in checkpoints}
+    trained |= {kind: run.work / "heads" / kind for kind in run.config.other_heads}
+    for name, folder in trained.items():
+        shutil.rmtree(run.out / "checkpoints" / name, ignore_errors=True)
+        shutil.copytree(folder / "checkpoint", run.out / "checkpoints" / name)
     export_pair(
         checkpoints["target"],
         checkpoints["draft"],
@@ -220,14 +271,25 @@ def publish(run: Run) -> None:
         force=True,
         announce=print,
     )
-    for name in ("evaluation.json", "head.json", "data/packages.json"):
+    for name in ("evaluation.json", "head.json", "heads.json", "data/packages.json"):
         shutil.copy(run.work / name, run.out)
-    figures = (_read(run.out / name) for name in ("evaluation.json", "head.json", "packages.json"))
+    figures = (_read(run.out / name) for name in ("evaluation.json", "head.json", "heads.json", "packages.json"))
     _write(run.out / "README.md", card.write(*figures))
 
 
 FITTED = 64  # answers from which the head's first weights are fitted
 DISTILLATION_MIX = {**MIX, "complete": 30, "plain": 20}
+
+
+def weights_read(head: SharingHead, target: LlamaForCausalLM) -> float:
+    """How many weights a drafted token reads, on average over its depths: those of the head, of the target's projection
+    and, for an exit, of the layers below it."""
+    own = sum(weight.numel() for weight in head.own_weights().values())
+    if isinstance(head, Medusa):
+        own /= len(head.heads)
+    if isinstance(head, Exit):
+        own += sum(weight.numel() for layer in target.model.layers[: head.exit_layer] for weight in layer.parameters())
+    return own + target.lm_head.weight.numel()
 
 
 def _claim(run: Run) -> None:

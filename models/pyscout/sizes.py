@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from outrider.export.distill import Distillation
+from outrider.export.distill.kinds import SharingKind
 
 from .tokenizer import MAX_POSITIONS, SPECIAL, VOCABULARY
 
@@ -47,6 +48,7 @@ class Size:
 
     distillation_prompts: how many prompts the target answers for the draft and the head to learn from.
     taps: the layers of the target that the head reads.
+    other_heads: how heads of the other kinds are trained, which do not come with the pair.
     """
 
     target: Shape
@@ -58,6 +60,7 @@ class Size:
     distillation: Distillation
     taps: tuple[int, int, int]
     head: Distillation
+    other_heads: dict[SharingKind, Distillation]
 
 
 SIZES = {
@@ -71,6 +74,12 @@ SIZES = {
         distillation=Distillation(epochs=3, batch_size=32, max_new_tokens=200, learning_rate=2e-3),
         taps=(0, 3, 5),
         head=Distillation(epochs=4, batch_size=16, learning_rate=1e-3),
+        other_heads={
+            "medusa": Distillation(epochs=1, batch_size=16, learning_rate=2e-3),
+            "hydra": Distillation(epochs=2, batch_size=16, learning_rate=2e-3),
+            "mtp": Distillation(epochs=1, batch_size=16, learning_rate=1e-3),
+            "exit": Distillation(epochs=3, batch_size=16, learning_rate=2e-3),
+        },
     ),
     "base": Size(
         target=Shape(width=512, layers=8, heads=8, key_value_heads=4, head=64, feed_forward=1408),
@@ -82,5 +91,9 @@ SIZES = {
         distillation=Distillation(epochs=3, batch_size=512, max_new_tokens=300, learning_rate=2e-3),
         taps=(0, 4, 7),
         head=Distillation(epochs=4, batch_size=128, learning_rate=1e-3),
+        other_heads={
+            kind: Distillation(epochs=4, batch_size=128, learning_rate=2e-3)
+            for kind in ("medusa", "hydra", "mtp", "exit")
+        },
     ),
 }

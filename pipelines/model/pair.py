@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +78,14 @@ class Pair:
             if model is None and role in pair._models:
                 raise BrokenPair(f"{folder} lacks the {role}/ folder that its pair.json names: export the pair again.")
         return pair
+
+    def with_head(self, head: str | Path) -> Pair:
+        """The same pair with the exported head in a folder in place of its own. Raises BrokenPair."""
+        folder = Path(head).expanduser()
+        missing = [name for name in HEAD_FILES if not (folder / name).is_file()]
+        if missing:
+            raise BrokenPair(f"{folder} is not an exported head, since it lacks {', '.join(missing)}: give its folder.")
+        return replace(self, head=folder)
 
     @property
     def name(self) -> str:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from outrider.export.checkpoint import find_checkpoint
 from outrider.export.distill import Distillation, Sample, training
 from outrider.export.distill import run as distillation
 from outrider.export.distill.eagle3 import draft_ids, load_head
@@ -63,6 +64,30 @@ def test_a_head_is_made_for_a_target(
     assert len(draft_ids(head)) <= 30
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "file", "facts"),
+    [
+        ("medusa", ["--heads", 2], "medusa_lm_head.safetensors", {"medusa_num_heads": 2, "medusa_num_layers": 1}),
+        ("hydra", [], "hydra_lm_head.safetensors", {"hydra_num_heads": 3, "hydra_num_layers": 2}),
+        ("mtp", ["--unrolled-steps", 2], "model.safetensors", {"num_key_value_heads": 1, "intermediate_size": 128}),
+        ("exit", ["--exit-layer", 2], "model.safetensors", {"exit_layer": 2, "intermediate_size": 128}),
+    ],
+)
+def test_a_head_of_each_kind_is_made_for_a_target(
+    deep: Path, prompts: Path, tmp_path: Path, kind: str, options: list[object], file: str, facts: dict[str, int]
+) -> None:
+    out = tmp_path / "head"
+    distill("--target", deep, "--kind", kind, "--prompts", prompts, "--out", out, *options)
+    assert sorted(each.name for each in out.iterdir()) == ["config.json", "distillation.json", file]
+    config = json.loads((out / "config.json").read_text())
+    sizes = {"hidden_size": 64, "vocab_size": 300}
+    assert {name: config[name] for name in (*facts, *sizes)} == facts | sizes
+    record = json.loads((out / "distillation.json").read_text())
+    assert (record["kind"], record["answers"], len(record["losses"])) == (kind, 6, 2 * 3)
+    if kind in ("medusa", "hydra"):
+        assert find_checkpoint(str(out), False, print).head_kind == kind
+
+
 def test_a_draft_model_is_made_for_a_target(target: Path, draft: Path, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft"
     distill("--target", target, "--kind", "draft", "--draft", draft, "--prompts", prompts, "--out", out)
@@ -87,7 +112,7 @@ def test_an_interrupted_distillation_ends_with_the_weights_of_an_uninterrupted_o
         if where == "answers":
             patch.setattr(distillation, "read_answers", interrupt)
         else:
-            patch.setattr(distillation, "save_head", interrupt)
+            patch.setattr("outrider.export.distill.eagle3.Eagle3.save", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run_plan(plan, tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
@@ -118,14 +143,19 @@ def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
     ("options", "said"),
     [
         (["--kind", "draft"], "--kind draft requires --draft"),
-        (["--kind", "draft", "--draft", "x", "--taps", "0,1,2"], "--taps is for heads"),
-        (["--kind", "draft", "--draft", "x", "--unrolled-steps", "2"], "--unrolled-steps is for heads"),
+        (["--kind", "draft", "--draft", "x", "--taps", "0,1,2"], "--taps is for --kind eagle3, and --kind is draft"),
+        (["--kind", "draft", "--draft", "x", "--unrolled-steps", "2"], "--unrolled-steps is for --kind eagle3 and mtp"),
         (["--kind", "eagle3", "--draft", "x"], "--draft x is for --kind draft"),
         (["--kind", "eagle3", "--taps", "0,one"], "--taps 0,one is not a list of layers"),
         (["--kind", "eagle3", "--taps", "0,1"], r"three ascending layers of 0\.\.2, not \(0, 1\)"),
         (["--kind", "eagle3", "--taps", "0,1,9"], r"three ascending layers of 0\.\.2"),
         (["--kind", "eagle3", "--draft-vocabulary", "0"], "--draft-vocabulary must be at least 1"),
         (["--kind", "eagle3", "--draft-vocabulary", "301"], "--draft-vocabulary 301 is more than the 300 ids"),
+        (["--kind", "medusa", "--unrolled-steps", "2"], "--unrolled-steps is for --kind eagle3 and mtp"),
+        (["--kind", "mtp", "--heads", "2"], "--heads is for --kind medusa and hydra"),
+        (["--kind", "hydra", "--heads", "0"], "--heads must be at least 1"),
+        (["--kind", "medusa", "--exit-layer", "2"], "--exit-layer is for --kind exit"),
+        (["--kind", "exit", "--exit-layer", "3"], "an exit is behind 1 to 2 of 3 layers, not 3"),
         (["--kind", "eagle3", "--unrolled-steps", "0"], "steps must be at least 1, not 0"),
         (["--kind", "eagle3", "--temperature", "-1"], "temperatures must be one or more numbers from 0 up"),
         (["--kind", "eagle3", "--learning-rate", "0"], "learning_rate must be above 0"),

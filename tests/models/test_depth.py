@@ -13,7 +13,8 @@ from transformers import DynamicCache, LlamaForCausalLM, PreTrainedTokenizerFast
 from outrider.export.distill import Sample
 from outrider.export.distill.eagle3 import draft_ids, new_head
 from outrider.export.distill.head import read_target
-from outrider.models.pyscout import corpus, depth, head_copying, tokenizer
+from outrider.export.distill.mtp import Mtp
+from outrider.models.pyscout import corpus, depth, head_copying, mtp_copying, tokenizer
 from outrider.models.pyscout.depth import DEPTH, draft_matches, figures, head_matches
 from outrider.models.pyscout.evaluate import generate
 from outrider.models.pyscout.sizes import Shape
@@ -92,13 +93,13 @@ def test_figures_count_drafts_with_all_before_them() -> None:
 def test_a_draft_model_that_is_the_target_is_always_right() -> None:
     words: PreTrainedTokenizerFast = tokenizer.train([f.source for f in FUNCTIONS], vocabulary=600)
     target = _model(0)
-    found = depth.depths(target, target, new_head(target), words, CASES, 1.0)
+    found = depth.depths(target, target, {"head": new_head(target)}, words, CASES, 1.0)
     assert found["draft"]["by_depth"] == [1.0] * DEPTH
     assert found["head"]["by_depth"][0] < 0.5
     assert found["cases"] == len(CASES)
 
 
-def test_initial_weights_of_a_head_copy_before_any_training() -> None:
+def test_initial_weights_of_heads_copy_before_any_training() -> None:
     torch.manual_seed(0)
     target = Shape(width=256, layers=3, heads=4, key_value_heads=2, head=64, feed_forward=64).build().eval()
     from outrider.models.pyscout import copying
@@ -106,7 +107,9 @@ def test_initial_weights_of_a_head_copy_before_any_training() -> None:
     copying.initialize(target)
     parts = [torch.randint(5, 4096, (40,)).tolist() for _ in range(24)]
     texts = [Sample(part + part, 40) for part in parts]
-    head = new_head(target, (0, 1, 2))
+    head, mtp = new_head(target, (0, 1, 2)), Mtp(target)
     head_copying.initialize(head, target, texts[4:])
-    kept = torch.stack([match[:, 0] for match in head_matches(target, head, texts[:4], torch.empty(0), 0.0)])
-    assert kept.float().mean() > 0.8
+    mtp_copying.initialize(mtp, target, texts[4:])
+    for each in (head, mtp):
+        kept = torch.stack([match[:, 0] for match in head_matches(target, each, texts[:4], torch.empty(0), 0.0)])
+        assert kept.float().mean() > 0.8

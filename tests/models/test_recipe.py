@@ -14,10 +14,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from transformers import LlamaForCausalLM
 
 from outrider.export.distill import Distillation, Sample, answers
+from outrider.export.distill.kinds import SharingKind
 from outrider.models.pyscout import __main__ as command
-from outrider.models.pyscout import corpus, recipe, sizes, tokenizer, train
+from outrider.models.pyscout import corpus, depth, evaluate, recipe, sizes, tokenizer, train
 from outrider.pipelines.errors import InvalidOption
 
 FUNCTIONS = [corpus.Function("python", s) for m in (textwrap, random) for s in corpus.extract(inspect.getsource(m))]
@@ -111,6 +113,35 @@ def test_the_head_learns_from_the_answers_and_goes_on_where_it_was(
     assert (budget["answers"], budget["tokens"], budget["epochs"]) == (6, 33, 1)
     config = json.loads((run.work / "head" / "checkpoint" / "config.json").read_text())
     assert config["eagle_taps"] == [0, 1, 2]
+
+
+def test_heads_of_all_other_kinds_learn_and_are_measured(run: recipe.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.rmtree(run.work / "target")
+    train.save_checkpoint(
+        replace(TINY, layers=3).build(), tokenizer.load(run.work / "tokenizer"), run.work / "target/checkpoint"
+    )
+    monkeypatch.setattr(recipe.mtp_copying, "initialize", lambda head, target, samples: None)  # for wider ones
+    kinds: list[SharingKind] = ["medusa", "hydra", "mtp", "exit"]
+    how = dict.fromkeys(kinds, Distillation(epochs=1, batch_size=2))
+    monkeypatch.setitem(sizes.SIZES, "small", replace(sizes.SIZES["small"], other_heads=how))
+    monkeypatch.setattr(evaluate, "ACCEPTANCE_TOKENS", 12)
+    monkeypatch.setattr(depth, "ACCEPTANCE_TOKENS", 12)
+    (run.work / "answers.jsonl").write_text("\n".join(json.dumps([list(range(5, 12 + n)), 4]) for n in range(6)))
+    shutil.copy(run.data / "train.jsonl", run.data / "held_out.jsonl")
+    recipe.train_other_heads(run)
+    before = {kind: (run.work / "heads" / kind / "budget.json").stat().st_mtime_ns for kind in kinds}
+    recipe.train_other_heads(run)
+    assert before == {kind: (run.work / "heads" / kind / "budget.json").stat().st_mtime_ns for kind in kinds}
+    recipe.measure_other_heads(replace(run, acceptance_cases=2))
+    found = json.loads((run.work / "heads.json").read_text())
+    lengths = {kind: len(found["acceptance"]["repeat"]["temperature 0"][kind]["by_depth"]) for kind in kinds}
+    assert lengths == {"medusa": 3, "hydra": 3, "mtp": 5, "exit": 5}
+    # A third of three heads of one block, or of fc and two blocks, and a projection to 4,096 tokens.
+    target = LlamaForCausalLM.from_pretrained(run.work / "target/checkpoint").num_parameters()
+    block, projection = 32 * 32 + 32, 4096 * 32
+    reads = {"medusa": block, "hydra": (2 + 3 + 4) * 32 * 32 / 3 + 2 * block}
+    for kind, own in reads.items():
+        assert found["heads"][kind]["share_of_pass"] == pytest.approx((own + projection) / target)
 
 
 def test_a_work_folder_of_another_size_is_refused(run: recipe.Run, monkeypatch: pytest.MonkeyPatch) -> None:

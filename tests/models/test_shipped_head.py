@@ -1,4 +1,4 @@
-"""The head that comes with the embedded target is small, of the published layout, and often right."""
+"""The heads that come with the embedded target are small, of the published layouts, and often right."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ import inspect
 import json
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import LlamaForCausalLM
 
+from outrider.export.checkpoint import find_checkpoint
 from outrider.export.distill.eagle3 import draft_ids, load_head
-from outrider.models import pyscout
+from outrider.export.distill.kinds import load_sharing_head
+from outrider.export.heads.convert_head import convert_head
+from outrider.models import embedded_pair, pyscout
 from outrider.models.pyscout import corpus, tokenizer
 from outrider.models.pyscout.depth import depths
 from outrider.models.pyscout.evaluate import make_cases
 from outrider.models.pyscout.tasks import TaskMaker
+from outrider.pipelines import LLMPipeline
 
 CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
 FUNCTIONS = [corpus.Function("python", source) for source in corpus.extract(inspect.getsource(textwrap))]
+
+KINDS = {"medusa": 0.05, "hydra": 0.1, "mtp": 0.4, "exit": 0.7}  # and the least share of first drafts that are accepted
 
 
 def test_the_head_is_small_and_shares_the_embedding_of_its_target() -> None:
@@ -28,21 +35,43 @@ def test_the_head_is_small_and_shares_the_embedding_of_its_target() -> None:
     with safe_open(CHECKPOINTS / "head" / "model.safetensors", "pt") as weights:
         assert "embed_tokens.weight" not in weights.keys()  # noqa: SIM118  no mapping
         assert weights.get_slice("fc.weight").get_shape() == [256, 768]
-    assert sum(file.stat().st_size for file in (CHECKPOINTS / "head").iterdir()) < 6 << 20
+    assert sum(file.stat().st_size for name in ("head", *KINDS) for file in (CHECKPOINTS / name).iterdir()) < 10 << 20
     config = json.loads((CHECKPOINTS / "head" / "config.json").read_text())
     assert config["architectures"] == ["LlamaForCausalLMEagle3"]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_of_the_head_are_accepted(temperature: float) -> None:
-    models = {
-        name: LlamaForCausalLM.from_pretrained(CHECKPOINTS / name, dtype=torch.float32).eval()
-        for name in ("target", "draft")
-    }
-    head = load_head(CHECKPOINTS / "head", models["target"])
+    target = LlamaForCausalLM.from_pretrained(CHECKPOINTS / "target", dtype=torch.float32).eval()
+    head = load_head(CHECKPOINTS / "head", target)
     assert draft_ids(head).tolist() == list(range(tokenizer.VOCABULARY))
     words = tokenizer.load(CHECKPOINTS / "target")
     cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 4)
-    found = depths(models["target"], models["draft"], head, words, cases, temperature)["head"]
+    found = depths(target, None, {"head": head}, words, cases, temperature)["head"]
     assert found["by_depth"][0] > 0.7
     assert found["tokens_per_pass"] > 2.5
+
+
+def test_heads_of_the_other_kinds_draft_for_the_target() -> None:
+    target = LlamaForCausalLM.from_pretrained(CHECKPOINTS / "target", dtype=torch.float32).eval()
+    heads = {kind: load_sharing_head(CHECKPOINTS / kind, target) for kind in KINDS}
+    words = tokenizer.load(CHECKPOINTS / "target")
+    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 4)
+    found = depths(target, None, heads, words, cases, 0.0)
+    for kind, least in KINDS.items():
+        assert found[kind]["by_depth"][0] > least, kind
+
+
+@pytest.mark.parametrize("kind", ["medusa", "hydra"])
+def test_a_head_of_another_kind_drafts_for_the_embedded_pair(kind: str, tmp_path: Path) -> None:
+    checkpoints = [find_checkpoint(str(CHECKPOINTS / name), False, print) for name in (kind, "target")]
+    convert_head(*checkpoints, tmp_path / "head")
+    pipeline = LLMPipeline(embedded_pair(), head=tmp_path / "head", cache_tokens=1024)
+    options: dict[str, Any] = {"max_new_tokens": 32, "ignore_eos": True, "num_assistant_tokens": 3}
+    prompt = "Repeat this function:\n```python\ndef area(width, height):\n    return width * height\n```"
+    for sampling in ({}, {"do_sample": True, "rng_seed": 3}):
+        plain, drafted = (
+            pipeline.generate(prompt, mode=mode, **options, **sampling).generations[0] for mode in ("off", "head")
+        )
+        assert drafted.token_ids == plain.token_ids
+        assert 0 < drafted.stats.accepted < drafted.stats.drafted

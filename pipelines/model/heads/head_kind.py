@@ -13,10 +13,12 @@ from ..paged_model import read_model
 from .dflash_model import DFlashModel
 from .eagle3_model import Eagle3Model
 from .head_model import HeadModel
+from .medusa_model import MedusaModel
 from .mtp_model import MtpModel
 
 # In the runtime information of such models; "eagle3_mode" and "dflash_mode" as optimum-intel writes them.
 EAGLE3, DFLASH, MTP = "eagle3_mode", "dflash_mode", "mtp_mode"
+MEDUSA = "medusa_mode"  # there as well, "medusa" or "hydra"
 LAYERS = "hidden_layers_list"  # there as well, as OpenVINO GenAI reads it
 
 
@@ -36,6 +38,8 @@ def open_head(
         return MtpModel(folder, target, num_blocks, properties)
     if _says(model, DFLASH):
         return DFlashModel(folder, target, num_blocks, properties)
+    if model.has_rt_info([MEDUSA]):
+        return MedusaModel(folder, target, properties)
     raise UnsupportedModel(f"{folder} is not a head that is known: export it with `outrider export --head`.")
 
 

@@ -59,6 +59,20 @@ def test_beginning_a_draft_is_paid_for_once_and_only_where_all_of_the_draft_is_w
     assert draft.draft_ms == pytest.approx(num_drafted and begin_ms + 0.1 * model.num_passes, rel=0.02)
 
 
+@pytest.mark.parametrize(("depth", "text", "drafted"), [(2, [], 2), (1, [], 1), (3, [0.99] * 2, 3), (2, [0.99] * 2, 2)])
+def test_a_model_is_not_asked_beyond_its_depth(depth, text, drafted):
+    draft = draft_of(mode="chained")
+    model = OddsModel("draft_model", {draft.request: [0.99] * 9})
+    model.depth = depth
+    planner = planner_of(
+        cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), OddsDrafter("suffix", {draft.request: text}), model
+    )
+    planner.draft([draft])
+    assert draft.sources == [*["suffix"] * len(text), *["draft_model"] * (drafted - len(text))]
+    assert model.num_passes == drafted - len(text)
+    assert planner._policies[0]._backoffs == {}
+
+
 class Noting(Odds):
     def __init__(self) -> None:
         self.seen: list[tuple[str, float, bool]] = []

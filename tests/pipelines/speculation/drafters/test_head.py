@@ -203,6 +203,18 @@ def test_a_head_of_limited_depth_proposes_nothing_behind_it_and_scores_up_to_it(
     assert all(len(window.tokens) == 1 for window in head._model.windows[1:] if window.is_own)
 
 
+def test_a_head_that_begins_from_one_state_reads_few_and_holds_few():
+    head, request, reader = ready(8, reach=1)
+    for i in range(20):
+        request.tokens += [(i * k) % VOCABULARY for k in range(1 + i % 3)]
+        reader.catch_up()
+        assert sum(map(len, head._progress[request].states)) <= 2
+        drafted = [proposal.token for proposal in islice(head.propose(request), 2)]
+        first = head._progress[request].first
+        assert drafted == [cold(request, [], first), cold(request, drafted[:1], first)]
+        assert len(request.tokens) - 1 - first <= 2
+
+
 def test_what_is_kept_of_a_long_text_is_bounded():
     head, request, reader = ready(8)
     for i in range(40 * REACH):
