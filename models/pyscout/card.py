@@ -235,7 +235,7 @@ It starts from weights that can copy (`head_copying.py`) and learns, four drafts
 
 ## Heads of other kinds
 `checkpoints/` holds four more heads of the target, in the layouts that `outrider distill` writes, to try the kinds. \
-They were trained for minutes: Medusa and Hydra, which cannot look for a place to copy from, propose little of use; \
+They were trained for minutes, and their losses were still falling: Medusa and Hydra propose little of use so far; \
 MTP begins with weights that copy (`mtp_copying.py`); an exit follows the layers of the target that do. All share the \
 target's embedding and projection. “Read for a draft” are the weights behind one drafted token, the projection \
 among them, as a share of those that a pass of the target reads; an exit reads the layers of the target below it, too.
