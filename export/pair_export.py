@@ -234,8 +234,8 @@ def _make_head(
 def _with_taps(
     checkpoints: Mapping[str, Checkpoint], pair: Path, models: Mapping[str, Any], announce: Announce
 ) -> dict[str, Any]:
-    """What pair.json says of the layers that the head reads. Where there are several candidates, they are tried with the
-    pair as it is so far."""
+    """What pair.json says of the layers that the head reads. Several candidates are tried with the pair as it is so
+    far."""
     if checkpoints["head"].head_kind in ("dflash", "mtp"):  # whose IR says so
         return {"taps": list(tapped_layers(pair / "head", num_layers(pair / "target")))}
     candidates = tap_candidates(checkpoints["head"], pair / "target")
