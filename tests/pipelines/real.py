@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from outrider.pipelines.config import MODES
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
 from outrider.pipelines.engine.request import Request
@@ -35,6 +36,7 @@ from .requests import Asked
 from .serving import COST
 
 NUM_BLOCKS = 320
+PAIR_MODES = tuple(mode for mode in MODES if mode not in ("skip", "exit"))  # of the embedded pair
 
 
 @dataclass(frozen=True, slots=True)

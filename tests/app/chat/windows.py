@@ -19,7 +19,7 @@ from outrider.pipelines.config import GenerationConfig
 
 from .scripted import ScriptedPipeline
 
-GOOD = ["auto", 0.7, 0, 1.0, 0.0, 1.0, 0, 64, 0, ""]  # values of the controls
+GOOD = ["auto", 0.7, 0, 1.0, 0.0, 1.0, 0, 64, 0, "exact", ""]  # values of the controls
 
 
 class StrictPipeline(ScriptedPipeline):

@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.pipelines import LLMPipeline
-from outrider.pipelines.config import MODES
 from outrider.pipelines.engine.logprobs import TokenLogprobs
 
 from .. import reference
-from ..real import Models
+from ..real import PAIR_MODES, Models
 from ..requests import Asking
 
 LOGITS = st.lists(st.sampled_from([-700.0, -3.0, -1.5, 0.0, 0.25, 2.0, 4.0, 88.0]), min_size=1, max_size=24)
@@ -34,7 +33,7 @@ def test_they_are_a_log_softmax_and_the_likeliest_come_first(values, num_top, da
 def test_they_are_those_of_the_slow_decoder_in_every_mode(models: Models, seed):
     asking = Asking(models.tokenizer, seed)
     logits = reference.model_logits(models.target)
-    for mode in MODES:
+    for mode in PAIR_MODES:
         asked = asking.question(max_new_tokens=10)
         asked = replace(asked, config=asked.config.updated({"logprobs": 3}))
         request = models.served().one(asked, mode)
@@ -52,7 +51,7 @@ def test_none_are_given_where_none_were_asked_for(pipeline: LLMPipeline):
     assert all(piece.logprobs == () for piece in pipeline.stream("x", max_new_tokens=3))
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", PAIR_MODES)
 def test_a_piece_has_those_of_its_own_tokens(pipeline: LLMPipeline, mode):
     """Text that could begin a stop string is held back."""
     options = {"max_new_tokens": 40, "logprobs": 2, "mode": mode, "stop_strings": {"return widthx", "\n\n\n"}}

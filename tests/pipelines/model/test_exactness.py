@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from outrider.pipelines.config import MODES, GenerationConfig
+from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.engine import scheduler as scheduler_module
 
-from ..real import Models, same, same_as_far_as_written
+from ..real import PAIR_MODES, Models, same, same_as_far_as_written
 from ..requests import Asked, Asking
 from ..speculation.broken_drafters import SABOTAGE, BrokenDrafter
 
@@ -28,7 +28,7 @@ def test_mode_batch_and_cache_change_no_token(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
     asked = [asking.question() for _ in range(GROUP_SIZE)]
     plain = [models.served().one(question) for question in asked]
-    seen: dict[str, Counter[str]] = {mode: Counter() for mode in MODES[1:]}
+    seen: dict[str, Counter[str]] = {mode: Counter() for mode in PAIR_MODES[1:]}
 
     def note(requests) -> None:
         for request in requests:
@@ -37,20 +37,21 @@ def test_mode_batch_and_cache_change_no_token(models: Models, seed):
                 seen[request.config.mode]["accepted"] += statistics.accepted
                 seen[request.config.mode]["rejected"] += statistics.drafted - statistics.accepted
 
-    alone = [models.served().one(question, mode) for question, mode in zip(asked, MODES[1:] * GROUP_SIZE, strict=False)]
+    drafting = PAIR_MODES[1:] * GROUP_SIZE
+    alone = [models.served().one(question, mode) for question, mode in zip(asked, drafting, strict=False)]
     same(alone, plain, asked, "alone, cold")
     note(alone)
 
     served = models.served()
-    batch = served.all(asked, [rng.choice(MODES) for _ in asked])
+    batch = served.all(asked, [rng.choice(PAIR_MODES) for _ in asked])
     same(batch, plain, asked, "all at once, cold")
     note(batch)
 
     order = rng.sample(range(GROUP_SIZE), GROUP_SIZE)
-    warm = [served.one(asked[i], rng.choice(MODES)) for i in order[: GROUP_SIZE // 3]]
+    warm = [served.one(asked[i], rng.choice(PAIR_MODES)) for i in order[: GROUP_SIZE // 3]]
     same(warm, [plain[i] for i in order[: len(warm)]], [asked[i] for i in order[: len(warm)]], "one by one, warm")
     again = [replace(asked[i], config=asking.config()) for i in order]  # other settings, the same prompts
-    modes = [rng.choice(MODES) for _ in again]
+    modes = [rng.choice(PAIR_MODES) for _ in again]
     same(served.all(again, modes), models.served().all(again, ["off"] * len(again)), again, "other settings, warm")
     served.assert_nothing_leaked()
     for mode, counts in seen.items():
@@ -62,7 +63,7 @@ def test_the_answer_is_that_of_the_slow_reference_decoder(models: Models, seed):
     asking = Asking(models.tokenizer, seed)
     asked = [asking.question(max_new_tokens=14) for _ in range(8)]
     served = models.served()
-    fast = served.all(asked, [MODES[i % len(MODES)] for i in range(len(asked))])
+    fast = served.all(asked, [PAIR_MODES[i % len(PAIR_MODES)] for i in range(len(asked))])
     for request, question in zip(fast, asked, strict=True):
         answer = models.slowly(question)
         assert request.new_tokens == answer.token_ids, f"{question} with {question.prompt}"
@@ -78,7 +79,7 @@ def test_prompts_of_every_length_around_a_border(models: Models, length):
     for config in (GenerationConfig(), sampled):
         question = Asked(prompt, config, 6)
         expected = models.slowly(question).token_ids
-        for mode in MODES:
+        for mode in PAIR_MODES:
             served = models.served()
             assert served.one(question, mode).new_tokens == expected, f"{mode}, cold"
             assert served.one(question, mode).new_tokens == expected, f"{mode}, warm"
@@ -91,19 +92,19 @@ def test_prompts_of_one_token(models: Models):
     config = GenerationConfig(do_sample=True, temperature=1.5)
     asked = [Asked((token,), config, 2) for token in random.Random(1).sample(range(models.target.vocabulary_size), 30)]
     expected = [models.slowly(question).token_ids for question in asked]
-    for mode in MODES:
+    for mode in PAIR_MODES:
         assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5, 31, 32, 33, 50, 64, 127])
 def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows):
     asking = Asking(models.tokenizer, rows)
-    asked = [asking.question(max_new_tokens=8) for _ in MODES]
+    asked = [asking.question(max_new_tokens=8) for _ in PAIR_MODES]
     whole = (asking.prompt("code") * 200)[: 600 if rows > 30 else 150]
     asked.append(Asked(whole, asking.config(), 8))
     plain = [models.served().one(question) for question in asked]
     monkeypatch.setattr(scheduler_module, "PREFILL_ROWS", rows)
-    for modes in (["off"] * len(asked), [*MODES, "draft"]):
+    for modes in (["off"] * len(asked), [*PAIR_MODES, "draft"]):
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
 
 
@@ -122,7 +123,7 @@ def test_stops_inside_a_draft(models: Models, seed):
     plain = [models.served().one(question) for question in asked]
     assert {request.finish_reason for request in plain} >= {"stop"}
     written = [models.slowly(question).text for question in asked if question.config.stop_strings]
-    for mode in MODES[1:]:
+    for mode in PAIR_MODES[1:]:
         served = models.served()
         stopped = served.all(asked, [mode] * len(asked))
         same(stopped, plain, asked, mode)
@@ -144,7 +145,7 @@ def test_a_bias_works_alike_in_every_mode(models: Models, settings):
     assert banned not in expected[0]
     assert expected[1] != plain
     assert set(expected[2]) == {rare}
-    for mode in MODES:
+    for mode in PAIR_MODES:
         assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected, mode
         assert [models.served().one(question, mode).new_tokens for question in asked] == expected, mode
 
@@ -155,7 +156,7 @@ def test_answers_of_one_prompt_at_once_are_those_alone_and_differ(models: Models
     asked = [Asked(prompt, config, 24, answer) for answer in range(6)]
     plain = [models.served().one(question) for question in asked]
     assert len({tuple(tokens) for tokens in tokens_of(plain)}) == len(asked)
-    for mode in MODES:
+    for mode in PAIR_MODES:
         same(models.served().all(asked, [mode] * len(asked)), plain, asked, mode)
 
 
@@ -166,7 +167,7 @@ def test_a_cache_that_holds_few_requests_gives_the_same_answers(models: Models):
     asked = [replace(question, prompt=question.prompt[:120]) for question in asked]
     plain = [models.served().one(question) for question in asked]
     served = models.served(num_blocks=11)
-    modes = [MODES[i % len(MODES)] for i in range(len(asked))]
+    modes = [PAIR_MODES[i % len(PAIR_MODES)] for i in range(len(asked))]
     same(served.all(asked, modes), plain, asked, "small cache")
     same(served.all(asked, modes[::-1]), plain, asked, "small cache, used")
     served.assert_nothing_leaked()
@@ -178,9 +179,9 @@ def test_cancelled_requests_leave_a_cache_that_serves_the_same_answers(models: M
     asked = [asking.question() for _ in range(10)]
     plain = [models.served().one(question) for question in asked]
     served = models.served()
-    first = served.some_cancelled(asked, [rng.choice(MODES) for _ in asked], rng)
+    first = served.some_cancelled(asked, [rng.choice(PAIR_MODES) for _ in asked], rng)
     same_as_far_as_written(first, plain)
-    same(served.all(asked, [rng.choice(MODES) for _ in asked]), plain, asked, "after cancellations")
+    same(served.all(asked, [rng.choice(PAIR_MODES) for _ in asked]), plain, asked, "after cancellations")
     served.assert_nothing_leaked()
 
 

@@ -12,12 +12,11 @@ import openvino_genai
 import pytest
 
 from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline, StructuredOutputConfig
-from outrider.pipelines.config import MODES
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 
-from ..real import Models, same, same_as_far_as_written
+from ..real import PAIR_MODES, Models, same, same_as_far_as_written
 from ..requests import Asked, Asking
 from ..speculation.broken_drafters import SABOTAGE, BrokenDrafter
 from .structures import Structures, check_form, of_schema
@@ -43,7 +42,7 @@ def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models
     drafted: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
     for shift in range(2):
-        modes = [MODES[1 + (i + shift) % 5] for i in range(len(asked))]
+        modes = [PAIR_MODES[1 + (i + shift) % 5] for i in range(len(asked))]
         alone = [models.served().one(question, mode) for question, mode in zip(asked, modes, strict=True)]
         same(alone, plain, asked, f"alone, {modes}")
         for request in alone:
@@ -51,7 +50,7 @@ def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models
             accepted.update(request.statistics.accepted_by)
     served = models.served()
     for what in ("cold", "warm"):
-        same(served.all(asked, [rng.choice(MODES) for _ in asked]), plain, asked, f"all at once, {what}")
+        same(served.all(asked, [rng.choice(PAIR_MODES) for _ in asked]), plain, asked, f"all at once, {what}")
     served.assert_nothing_leaked()
     finished = 0
     for request, question in zip(plain, asked, strict=True):
@@ -70,7 +69,7 @@ def test_the_answer_is_that_of_a_decoder_that_tries_every_token(models: Models, 
     forms = [StructuredOutputConfig(regex=structures.open_regex()) for _ in range(5)]
     asked = [structures.question(asking, 10, form) for form in forms]
     served = models.served()
-    fast = served.all(asked, [MODES[i % len(MODES)] for i in range(len(asked))])
+    fast = served.all(asked, [PAIR_MODES[i % len(PAIR_MODES)] for i in range(len(asked))])
     for request, question in zip(fast, asked, strict=True):
         answer = models.slowly(question)
         assert request.new_tokens == answer.token_ids, f"{question} with {question.prompt}"
@@ -83,7 +82,7 @@ def test_a_cache_that_holds_few_requests_and_cancellations_leave_the_forms_right
     asked = [replace(question, prompt=question.prompt[:100]) for question in asked]
     plain = [models.served().one(question) for question in asked]
     served = models.served(num_blocks=10)
-    modes = [MODES[i % len(MODES)] for i in range(len(asked))]
+    modes = [PAIR_MODES[i % len(PAIR_MODES)] for i in range(len(asked))]
     same(served.all(asked, modes), plain, asked, "small cache")
     first = served.some_cancelled(asked, modes[::-1], rng)
     same_as_far_as_written(first, plain)
@@ -133,7 +132,7 @@ def test_what_is_forced_is_drafted_in_every_mode_but_off(pipeline: LLMPipeline):
     expected = pipeline.generate("Is it so?", mode="off", structured_output_config=form).generations[0]
     assert re.fullmatch(str(form.regex), expected.text)
     assert expected.finish_reason == "stop"
-    for mode in MODES[1:]:
+    for mode in PAIR_MODES[1:]:
         for options in ({}, {"num_assistant_tokens": 4}):
             found = pipeline.generate("Is it so?", mode=mode, structured_output_config=form, **options).generations[0]
             assert (found.token_ids, found.finish_reason) == (expected.token_ids, "stop")
@@ -142,7 +141,7 @@ def test_what_is_forced_is_drafted_in_every_mode_but_off(pipeline: LLMPipeline):
             assert sum(source == "grammar" for source in found.sources) == found.stats.accepted_by["grammar"]
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", PAIR_MODES)
 def test_the_answer_ends_where_the_form_is_complete(pipeline: LLMPipeline, mode):
     for options in ({}, {"ignore_eos": True}, {"do_sample": True, "temperature": 2.0}):
         form = StructuredOutputConfig(regex="(aye|nay)[0-9]{3}")
@@ -173,7 +172,7 @@ def test_stop_strings_and_tokens_cut_a_form_off(pipeline: LLMPipeline):
     form = StructuredOutputConfig(regex="[a-c]{4}-[0-9]{4}")
     whole = pipeline.generate("x", structured_output_config=form).generations[0]
     dash = next(token for token in whole.token_ids if "-" in pipeline.tokenizer.decode([token]))
-    for mode in MODES:
+    for mode in PAIR_MODES:
         for options in ({"stop_strings": {"-"}}, {"stop_token_ids": {dash}}):
             cut = pipeline.generate("x", structured_output_config=form, mode=mode, **options).generations[0]
             assert cut.finish_reason == "stop"
