@@ -123,7 +123,7 @@ def test_an_export_has_the_values_that_the_first_release_wrote() -> None:
     exchange = read_exchange(whole({"parent": None, **TURN}))
     (record,) = json.loads(to_json(exchange))["turns"]
     assert list(record) == ["parent", *TURN]
-    later = {"stats": {**STATS, "lossy": False}}  # which that release did not know
+    later = {"stats": {**STATS, "acceptance": "exact"}}  # which that release did not know
     assert {**record, "settings": TURN["settings"]} == {"parent": None, **TURN, **later}
     assert record["settings"]["temperature"] == 0.5
 
