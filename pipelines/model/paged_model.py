@@ -12,7 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
-from ..errors import BrokenPair, InvalidOption, UnsupportedModel
+from ..errors import BrokenPair, InvalidOption, UnsupportedModel, reason_of
 from .paged_request import BLOCK_SIZE, PagedRequest, is_cache, pass_inputs, ranges
 from .partial_sums import longest_inner, split_products
 from .processor import PRECISION, limited_properties
@@ -91,13 +91,8 @@ class PagedModel:
         self.longest_inner = longest_inner(model)
         if longest is not None:
             split_products(model, longest)
-        given = {**PROPERTIES, **(properties or {}), **limited_properties()}
         parts = self._parts_of(model, folder)
-        try:
-            compiled = [core.compile_model(part, "CPU", given) for part in parts]
-        except RuntimeError as error:
-            reason = str(error).strip().splitlines()[-1]
-            raise InvalidOption(f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason}") from error
+        compiled = [compiled_on_cpu(core, part, folder, properties) for part in parts]
         self.exact = exact
         self.rows = ANY_ROWS
         self.num_threads: int = compiled[0].get_property("INFERENCE_NUM_THREADS")
@@ -178,6 +173,18 @@ class PagedModel:
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
         """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it."""
         return self.forward([Window([0] * rows, context, blocks, rows)])
+
+
+def compiled_on_cpu(
+    core: ov.Core, model: ov.Model, folder: Path, properties: Mapping[str, Any] | None
+) -> ov.CompiledModel:
+    """The model, of `folder`, compiled with PROPERTIES and those given. Raises InvalidOption."""
+    try:
+        return core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {}), **limited_properties()})
+    except RuntimeError as error:
+        raise InvalidOption(
+            f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason_of(error)}"
+        ) from error
 
 
 def read_model(core: ov.Core, folder: Path) -> ov.Model:

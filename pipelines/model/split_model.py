@@ -10,12 +10,10 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from ..errors import InvalidOption, reason_of
-from .paged_model import PROPERTIES, PagedModel, Request, read_model
+from .paged_model import PagedModel, Request, compiled_on_cpu, read_model
 from .paged_request import BLOCK_SIZE, PagedRequest
 from .pair import Skipping
 from .parts import STATES, cut
-from .processor import limited_properties
 from .taps import HIDDEN_STATES, tapped
 from .target import Window
 
@@ -193,13 +191,7 @@ class _Exit:
 
     def __init__(self, folder: Path, properties: Mapping[str, Any]) -> None:
         core = ov.Core()
-        given = {**PROPERTIES, **properties, **limited_properties()}
-        try:
-            self._compiled = core.compile_model(read_model(core, folder), "CPU", given)
-        except RuntimeError as error:
-            raise InvalidOption(
-                f"OpenVINO cannot compile {folder} with {dict(properties)}: {reason_of(error)}"
-            ) from error
+        self._compiled = compiled_on_cpu(core, read_model(core, folder), folder, properties)
         self._request = self._compiled.create_infer_request()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
 

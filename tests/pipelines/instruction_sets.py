@@ -29,6 +29,7 @@ SUITES = (
     "model/test_rows.py",
     "model/test_paged_model.py",
     "model/test_taps.py",
+    "model/test_split_model.py",
     "model/test_partial_sums.py",
     "model/test_exactness.py",
     "engine/test_distribution.py",

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 from openvino._offline_transformations import stateful_to_stateless_transformation
 
-from ...errors import InvalidOption, UnsupportedModel, reason_of
-from ..paged_model import PROPERTIES, read_model
+from ...errors import UnsupportedModel, reason_of
+from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE
-from ..processor import limited_properties
 from ..taps import HIDDEN_STATES
 from .embedding import add_embedding
 from .head_model import HeadWindow, States
@@ -60,13 +59,7 @@ class DFlashModel:
             raise UnsupportedModel(
                 f"{folder} is not built as optimum-intel builds DFlash heads ({reason_of(error)}): export it again."
             ) from error
-        compiling = {**PROPERTIES, **(properties or {}), **limited_properties()}
-        try:
-            block, rows = (core.compile_model(each, "CPU", compiling) for each in (model, projection))
-        except RuntimeError as error:
-            raise InvalidOption(
-                f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason_of(error)}"
-            ) from error
+        block, rows = (compiled_on_cpu(core, each, folder, properties) for each in (model, projection))
         self._num_drafted = self._size - 1
         self.depth: int | None = self._num_drafted
         self.tap_width = block.input(HIDDEN_STATES).partial_shape[-1].get_length()

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
-from ...errors import InvalidOption, UnsupportedModel, reason_of
-from ..paged_model import PROPERTIES, read_model
+from ...errors import UnsupportedModel, reason_of
+from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
-from ..processor import limited_properties
 from ..row_selection import gather_wanted_rows, gathered, index_inputs
 from ..taps import HIDDEN_STATES, residual_streams
 from ..target import Window
@@ -55,12 +54,7 @@ class Eagle3Model:
             raise UnsupportedModel(
                 f"{folder} is not built as optimum-intel builds EAGLE-3 heads ({reason_of(error)}): export it again."
             ) from error
-        try:
-            compiled = core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {}), **limited_properties()})
-        except RuntimeError as error:
-            raise InvalidOption(
-                f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason_of(error)}"
-            ) from error
+        compiled = compiled_on_cpu(core, model, folder, properties)
         self._request = PagedRequest(compiled, num_blocks, folder)
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
 

@@ -12,10 +12,9 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
-from ...errors import InvalidOption, UnsupportedModel, reason_of
-from ..paged_model import PROPERTIES, read_model
+from ...errors import UnsupportedModel, reason_of
+from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import PagedRequest
-from ..processor import limited_properties
 from ..row_selection import gathered, index_inputs
 from ..taps import projected_states
 from .embedding import embedding, of_other_width
@@ -66,12 +65,7 @@ class MedusaModel:
             ) from error
         self.depth: int | None = self._heads
         self.vocabulary: NDArray[np.int64] = np.arange(logits.get_partial_shape()[-1].get_length())
-        try:
-            compiled = core.compile_model(model, "CPU", {**PROPERTIES, **(properties or {}), **limited_properties()})
-        except RuntimeError as error:
-            raise InvalidOption(
-                f"OpenVINO cannot compile {folder} with {dict(properties or {})}: {reason_of(error)}"
-            ) from error
+        compiled = compiled_on_cpu(core, model, folder, properties)
         self._request = PagedRequest(compiled, 0, folder)
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size + projection_bytes(logits)
         self.cache_bytes = 0
