@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import openvino_genai
 
@@ -15,9 +15,11 @@ from .errors import BrokenPair, InvalidOption, UnknownOption
 from .structured.structured_output import StructuredOutputConfig
 
 AUTO = "auto"
-MODES = ("off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained", AUTO)
+Mode: TypeAlias = Literal["off", "lookup", "suffix", "recycling", "draft", "head", "skip", "exit", "chained", "auto"]
+MODES: tuple[str, ...] = get_args(Mode)
 EXACT, TYPICAL, THRESHOLD, REJECTION = "exact", "typical", "threshold", "rejection"
-ACCEPTANCES = (EXACT, TYPICAL, THRESHOLD, REJECTION)
+Acceptance: TypeAlias = Literal["exact", "typical", "threshold", "rejection"]
+ACCEPTANCES: tuple[str, ...] = get_args(Acceptance)
 PARAMETERS = {"typical_epsilon": TYPICAL, "typical_delta": TYPICAL, "rollback_threshold": THRESHOLD}  # of which rule
 UNLIMITED = 2**64 - 1  # how openvino_genai spells "no limit" in an unsigned field
 ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_strings", "speculation": "mode"}
@@ -31,7 +33,8 @@ class GenerationConfig:
 
     mode: "off": plain decoding, without drafts. "lookup": the latest n-gram match in prompt and answer. "suffix": an
         index of prompt and answer, which also learns how the answer edits what it copies, and the reference folder if
-        the pipeline has one. "draft": the draft model. "head": the head on the target's hidden states. "skip": the
+        the pipeline has one. "recycling": the same, and what the target's logits said the last time behind each token.
+        "draft": the draft model. "head": the head on the target's hidden states. "skip": the
         target without some of its layers. "exit": its first layers. "chained": the index, and one of these models
         behind it. "auto": whichever of these pays most, of those that the pair has.
     num_assistant_tokens: tokens to draft for each pass; None for as many as pay.

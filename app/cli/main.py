@@ -153,7 +153,7 @@ def generate(
     fallback: Fallback = None,
     openvino_property: Property = None,
     head: Head = None,
-    mode: Annotated[Mode, typer.Option(help="Drafting mode.")] = "auto",
+    mode: Mode = "auto",
     acceptance: Acceptance = "exact",
     seed: Annotated[int, typer.Option(help="Seed for sampling.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="Sampling temperature; 0 decodes greedily.", min=0.0)] = 0.0,

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from outrider.models.pulled import find_pair
+from outrider.pipelines import config
 
 PairFolder = Annotated[
     Path | None,
@@ -71,10 +72,10 @@ TlsKey = Annotated[Path | None, typer.Option("--tls-key", help="The certificate'
 
 LOCAL = "127.0.0.1"
 Acceptance = Annotated[
-    Literal["exact", "typical", "threshold", "rejection"],
+    config.Acceptance,
     typer.Option(
         help="The rule by which drafted tokens are kept. All but exact are lossy: drafts can change the text."
     ),
 ]
 
-Mode = Literal["off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained", "auto"]
+Mode = Annotated[config.Mode, typer.Option(help="Drafting mode.")]

@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from outrider.pipelines.config import Acceptance, Mode
+
 from .fields import MOST_MESSAGES, MOST_TOOLS, Biases, JsonObject, Prompts, Stops, Strict, Text, modest
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
-Acceptance: TypeAlias = Literal["exact", "typical", "threshold", "rejection"]
-Speculation: TypeAlias = Literal["off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained", "auto"]
 
 
 class StreamOptions(Strict):
@@ -36,7 +36,7 @@ class GenerationRequest(Strict):
     stream_options: StreamOptions | None = None
     user: Text | None = None
 
-    speculation: Speculation | None = Field(
+    speculation: Mode | None = Field(
         None, description="Drafting mode. It changes the speed, not the tokens, unless acceptance is lossy."
     )
     acceptance: Acceptance | None = Field(

@@ -130,15 +130,13 @@ class Engine(QueueingBackend):
         drafts: list[Draft] = []
         kept: list[list[int]] = []
         states = self._target.hidden_states()
-        for part, rows, read in zip_longest(parts, logits, states):
+        for part, rows, of_layers in zip_longest(parts, logits, states):
             request, num_before = part.request, part.request.num_new
             if request.finished:  # cancelled during the pass
                 continue
             try:
                 self._keep(part, rows, record)
-                if read is not None:
-                    start = part.window.start
-                    self._planner.read(request, start, read[: request.num_cached - start])
+                self._planner.read(request, part.window, rows, of_layers)
             except Exception as error:
                 request.error = error
                 continue

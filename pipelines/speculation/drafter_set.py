@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from ..config import EXACT
 from ..engine.request import Request
+from ..model.target import Window
 from .acceptance import AcceptanceModel
 from .draft import Draft
-from .drafters.base import Drafter, ModeDrafters, ModelDrafter, Proposal, Score, StatesReader
+from .drafters.base import Drafter, LogitsReader, ModeDrafters, ModelDrafter, Proposal, Score, StatesReader
 from .drafters.grammar import Grammar
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,10 @@ class DrafterSet:
             mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
             for mode, chain in modes.items()
         }
+        self._readers = {
+            mode: [drafter for drafter in chain.drafters if isinstance(drafter, (LogitsReader, StatesReader))]
+            for mode, chain in modes.items()
+        }
         self._acceptance = acceptance
         self._vocabulary_size = vocabulary_size
         self.models = tuple(dict.fromkeys(model for chain in modes.values() for model in chain.models))
@@ -76,14 +81,23 @@ class DrafterSet:
         """Leave a drafter out of all requests."""
         self._given_up.append(drafter)
 
-    def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
-        """Hand the target's hidden states to the drafters that draft from them (see `StatesReader`)."""
-        for model in self.of(request).models:
-            if isinstance(model, StatesReader) and self._is_sound(model, request):
+    def read(
+        self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
+    ) -> None:
+        """Hand on the results of a pass to the drafters that draft from them (see `LogitsReader`, `StatesReader`).
+
+        window: what of the request was in the pass.
+        logits: float32 [window.num_rows, vocabulary]. states: float32 [tokens of the window, taps * width], if any.
+        """
+        for drafter in self._readers[request.config.mode]:
+            if self._is_sound(drafter, request):
                 try:
-                    model.read(request, start, states)
+                    if isinstance(drafter, LogitsReader):
+                        drafter.read_logits(window.tokens[len(window.tokens) - len(logits) :], logits)
+                    elif states is not None:
+                        drafter.read(request, window.start, states[: request.num_cached - window.start])
                 except Exception as error:
-                    self._leave_out(model, request, error)
+                    self._leave_out(drafter, request, error)
 
     def chained(self, draft: Draft) -> Iterator[Proposal]:
         """Proposals of a mode's drafters, each going on where the one before it ends."""

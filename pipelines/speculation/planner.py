@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.request import Request
+from ..model.target import Window
 from .acceptance import AcceptanceModel
 from .batch import Batch
 from .cost import CostModel
@@ -220,9 +221,11 @@ class Planner:
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
 
-    def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
-        """Hand on the target's hidden states of accepted tokens (see `StatesReader`)."""
-        self._drafters.read(request, start, states)
+    def read(
+        self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
+    ) -> None:
+        """Hand on the results of a pass (see `DrafterSet.read`)."""
+        self._drafters.read(request, window, logits, states)
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""

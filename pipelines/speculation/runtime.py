@@ -39,11 +39,12 @@ from .acceptance import AcceptanceModel
 from .cost import CostModel
 from .draft_model_policy import HOPED
 from .drafter_set import DrafterSet
-from .drafters import draft_model, grammar, head, retrieval, self_speculative, suffix
+from .drafters import draft_model, grammar, head, recycling, retrieval, self_speculative, suffix
 from .drafters.base import Drafter, ModeDrafters
 from .drafters.draft_model import REACH, DraftModel
 from .drafters.head import Head
 from .drafters.prompt_lookup import PromptLookup
+from .drafters.recycling import TokenRecycling
 from .drafters.retrieval import Retrieval
 from .drafters.self_speculative import SelfSpeculative
 from .drafters.suffix import Suffix
@@ -125,12 +126,17 @@ class Runtime:
                 "may give another text in another mode."
             )
         self._draft_device = draft_device
-        kinds = (grammar, suffix, retrieval, draft_model, head, self_speculative, draft_model_policy)
+        kinds = (grammar, suffix, retrieval, recycling, draft_model, head, self_speculative, draft_model_policy)
         acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
-        modes = {"off": ModeDrafters(), "lookup": ModeDrafters((PromptLookup(),)), "suffix": ModeDrafters(copying)}
+        modes = {
+            "off": ModeDrafters(),
+            "lookup": ModeDrafters((PromptLookup(),)),
+            "suffix": ModeDrafters(copying),
+            "recycling": ModeDrafters((*copying, TokenRecycling(self._target.vocabulary_size))),
+        }
         num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
         on_cpu = _draft_properties(self.precision if device == CPU else "f32", given)
         self._drafting: list[DraftingModel] = []

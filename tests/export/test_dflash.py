@@ -184,7 +184,7 @@ def test_sequences_of_both_kinds_share_a_pass_of_the_head(model: DFlashModel) ->
 def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
     """Also where more tokens are asked for than a block drafts."""
     pipeline = LLMPipeline(pair, cache_tokens=1024, exact=True)
-    assert pipeline.modes == ("off", "lookup", "suffix", "head", "chained", "auto")
+    assert pipeline.modes == ("off", "lookup", "suffix", "recycling", "head", "chained", "auto")
     for options in ({}, {"do_sample": True, "rng_seed": 3}):
         answers = [
             pipeline.generate(

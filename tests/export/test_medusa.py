@@ -130,7 +130,7 @@ def test_each_head_drafts_what_its_checkpoint_does_and_rows_of_all_depths_share_
 @pytest.mark.parametrize("kind", [*KINDS, "int8"])
 def test_a_pair_with_these_heads_answers_alike_in_every_mode(pairs: dict[str, Path], kind: str) -> None:
     pipeline = LLMPipeline(pairs[kind], cache_tokens=1024, exact=True)
-    assert pipeline.modes == ("off", "lookup", "suffix", "head", "chained", "auto")
+    assert pipeline.modes == ("off", "lookup", "suffix", "recycling", "head", "chained", "auto")
     for options in ({}, {"do_sample": True, "rng_seed": 3}):
         texts = set()
         for mode in pipeline.modes:

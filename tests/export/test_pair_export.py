@@ -28,7 +28,7 @@ def every_file(folder: Path) -> list[str]:
 
 def test_a_pair_opens_and_answers_alike_in_every_mode(pair: Path) -> None:
     pipeline = LLMPipeline(pair, cache_tokens=1024, exact=True)
-    assert pipeline.modes == ("off", "lookup", "suffix", "draft", "chained", "auto")
+    assert pipeline.modes == ("off", "lookup", "suffix", "recycling", "draft", "chained", "auto")
     answers = [
         pipeline.generate("area = width * height", mode=mode, max_new_tokens=40, ignore_eos=True, rng_seed=3)
         for mode in pipeline.modes

@@ -16,7 +16,7 @@ from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.drafter_set import DrafterSet
-from outrider.pipelines.speculation.drafters import draft_model, grammar, head, self_speculative, suffix
+from outrider.pipelines.speculation.drafters import draft_model, grammar, head, recycling, self_speculative, suffix
 from outrider.pipelines.speculation.drafters.base import Drafter, ModeDrafters
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.head import Head
@@ -120,7 +120,7 @@ MODELS = (DraftModel, Head, SelfSpeculative)
 
 
 def acceptance() -> AcceptanceModel:
-    kinds = (grammar, suffix, draft_model, head, self_speculative)
+    kinds = (grammar, suffix, recycling, draft_model, head, self_speculative)
     return AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
 
 
@@ -132,7 +132,7 @@ def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
         texts = tuple(drafter for drafter in chosen if not isinstance(drafter, MODELS))
         return ModeDrafters(texts, tuple(drafter for drafter in chosen if isinstance(drafter, MODELS)))
 
-    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "draft", "head", "skip", "exit")}
+    alone = {mode: chain(mode) for mode in ("lookup", "suffix", "recycling", "draft", "head", "skip", "exit")}
     every = chain("suffix", "draft", "head", "skip", "exit")
     return {"off": ModeDrafters(), **alone, "chained": every, "auto": every}
 

@@ -10,6 +10,7 @@ from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
 from . import reference
@@ -37,10 +38,14 @@ COST = CostModel((2, 8, 33), (10.0, 12.0, 20.0), (0.0, 0.0, 0.0), {"draft_model"
 
 
 def drafters(seed: int = 0, num_blocks: int = 64) -> tuple[dict, BlockPool]:
-    """A lookup, an index and a draft model that often agrees, with the draft model's pool."""
+    """All that draft from texts and logits, and a draft model that often agrees, with its pool."""
     pool = BlockPool(num_blocks, BLOCK_SIZE)
     model = FakeModel(mixed_rule(RULE, random_rule(1 + seed), 0.3), num_blocks)
-    return {"lookup": PromptLookup(), "suffix": Suffix(acceptance()), "draft": DraftModel(model, pool, 1000)}, pool
+    made = {
+        "lookup": PromptLookup(), "suffix": Suffix(acceptance()), "recycling": TokenRecycling(VOCABULARY),
+        "draft": DraftModel(model, pool, 1000),
+    }  # fmt: skip
+    return made, pool
 
 
 @st.composite

@@ -18,6 +18,7 @@ from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
 from .fakes import BLOCK_SIZE, FakeModel, Rule, acceptance, fake_engine, mixed_rule, new_request, random_rule, run
@@ -54,7 +55,7 @@ def answered(vocabulary: int, mode: str, length: int | None) -> list[tuple[Reque
     """
     draft = FakeModel(draft_rule(vocabulary), NUM_BLOCKS)
     drafters = {
-        "lookup": PromptLookup(), "suffix": Suffix(acceptance()),
+        "lookup": PromptLookup(), "suffix": Suffix(acceptance()), "recycling": TokenRecycling(vocabulary),
         "draft": DraftModel(draft, BlockPool(NUM_BLOCKS, BLOCK_SIZE), 1000),
     }  # fmt: skip
     engine, _ = fake_engine(FakeModel(repetitive_rule(vocabulary), NUM_BLOCKS), drafters, replace(COST))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gradio as gr
 
+from outrider.pipelines import AUTO, MODES
+
 from ..assistant import Assistant
 from ..core.settings import Settings
 from ..i18n.translations import translate
-from . import rendering
 
 
 class AnswerControls:
@@ -35,4 +36,4 @@ class AnswerControls:
 
     def _choices(self) -> list[tuple[str, str]]:
         modes = self._assistant.pipeline.modes
-        return [(translate(f"mode_{mode}"), mode) for mode in rendering.MODES if mode in modes]
+        return [(translate(f"mode_{mode}"), mode) for mode in sorted(MODES, key=AUTO.__ne__) if mode in modes]

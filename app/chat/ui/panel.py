@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from outrider.pipelines import EXACT, InvalidOption
+from outrider.pipelines import ACCEPTANCES, EXACT, InvalidOption
 
 from ..assistant import Assistant
 from ..core.settings import Settings
@@ -20,7 +20,6 @@ from .buttons import Deletion
 from .error_toast import errors_as_toasts, toast
 from .event_options import QUEUED
 from .model_choice import ModelChoice
-from .rendering import ACCEPTANCES
 
 LONGEST_NAME = 100
 

@@ -22,16 +22,14 @@ from ..store.history import Node
 from .markdown import code_html, markdown_html, verbatim
 
 SOURCES = (
-    "target", "prompt_lookup", "suffix", "earlier_turn", "reference", "draft_model", "head", "layer_skipping",
-    "early_exit", "grammar",
+    "target", "prompt_lookup", "suffix", "recycling", "earlier_turn", "reference", "draft_model", "head",
+    "layer_skipping", "early_exit", "grammar",
 )  # fmt: skip
 DRAFTERS = {
-    "lookup": "prompt_lookup", "suffix": "suffix", "draft": "draft_model", "head": "head", "skip": "layer_skipping",
-    "exit": "early_exit",
+    "lookup": "prompt_lookup", "suffix": "suffix", "recycling": "recycling", "draft": "draft_model", "head": "head",
+    "skip": "layer_skipping", "exit": "early_exit",
 }  # fmt: skip
 LEAST_TOLD_MS = 0.5  # less would be shown as 0 ms
-ACCEPTANCES = ("exact", "typical", "threshold", "rejection")
-MODES = ("auto", "off", "lookup", "suffix", "draft", "head", "skip", "exit", "chained")
 
 _FENCE = re.compile(r"^```[^\n`]*\n(.*?)(?:^```[ \t]*$\n?|\Z)", re.MULTILINE | re.DOTALL)
 

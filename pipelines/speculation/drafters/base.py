@@ -105,6 +105,16 @@ class StatesReader(Protocol):
         ...
 
 
+@runtime_checkable
+class LogitsReader(Protocol):
+    """A drafter that drafts from the target's logits."""
+
+    def read_logits(self, tokens: Sequence[int], logits: NDArray[np.float32]) -> None:
+        """Take the target's logits of a pass, float32 [tokens, vocabulary], in memory that the next pass overwrites.
+        `tokens` are those that the rows follow, rejected ones included."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class ModeDrafters:
     """Who drafts in a mode: those that read the texts, and behind them one of the models."""

@@ -48,7 +48,7 @@ def test_own_prompts_give_a_table_and_a_page(prompts: Path, tmp_path: Path) -> N
     assert "own, 1 prompts" in done.stdout
     assert "two, 2 prompts" in done.stdout
     assert "Every mode gave the tokens of plain decoding." in done.stdout
-    for mode in ("off", "lookup", "suffix", "draft", "head", "chained", "auto"):
+    for mode in ("off", "lookup", "suffix", "recycling", "draft", "head", "chained", "auto"):
         assert mode in done.stdout
     assert html.read_text(encoding="utf-8").count("<svg") == 3
 

@@ -57,7 +57,7 @@ def test_whether_exactness_is_wanted_reaches_the_pair(monkeypatch, command, give
     assert "Not loaded." in done.stderr
 
 
-@pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "draft", "head", "chained", "auto"])
+@pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "recycling", "draft", "head", "chained", "auto"])
 def test_json_is_one_object_with_the_same_text_in_every_mode(plain: str, mode: str) -> None:
     done = run("generate", PROMPT, "--mode", mode, *BRIEF, "--json")
     answer = json.loads(done.stdout)

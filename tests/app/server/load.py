@@ -15,7 +15,7 @@ from outrider.pipelines import LLMPipeline
 
 from .serving import MODEL, user
 
-MODES = ("off", "lookup", "suffix", "draft", "head", "chained", "auto")
+MODES = ("off", "lookup", "suffix", "recycling", "draft", "head", "chained", "auto")
 NAMES = ("area", "volume", "merge", "split")
 LONGEST_S = 300.0  # that a request may take on a busy machine
 LEAVING = 0.05  # share of requests whose client goes away

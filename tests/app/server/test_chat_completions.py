@@ -32,7 +32,7 @@ def test_the_answer_is_that_of_plain_decoding_with_its_figures(served: Served, c
     assert answer.object == "chat.completion"
 
 
-@pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "draft", "head", "chained", "auto", None])
+@pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "recycling", "draft", "head", "chained", "auto", None])
 def test_speculation_changes_the_figures_and_nothing_else(served: Served, client: openai.OpenAI, mode: str) -> None:
     extra = {} if mode is None else {"speculation": mode}
     answer: Any = client.chat.completions.create(model=MODEL, messages=user(REPEAT), extra_body=extra, **SAMPLED)

@@ -18,7 +18,7 @@ from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.on_gpu import gpu_present
 from tests.on_npu import OnCpu
 
-MODES = ("off", "lookup", "suffix", "draft", "chained", "auto")
+MODES = ("off", "lookup", "suffix", "recycling", "draft", "chained", "auto")
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
 SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 11}

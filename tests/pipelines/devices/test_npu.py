@@ -28,7 +28,7 @@ from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation import runtime
 from tests.on_npu import STAND_IN, OnCpu
 
-MODES = ("off", "lookup", "suffix", "draft", "chained", "auto")
+MODES = ("off", "lookup", "suffix", "recycling", "draft", "chained", "auto")
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
 ROUNDING = 0.4  # of logits, between devices

@@ -119,7 +119,7 @@ def test_layers_that_drafts_cannot_skip_are_told(pair: Path, about):
 def test_a_bare_model_folder_is_a_pair_without_a_draft(pair: Path):
     alone = LLMPipeline(pair / "target", cache_tokens=256, exact=True)
     assert alone.pair.draft is None
-    assert alone.modes == ("off", "lookup", "suffix", "auto")
+    assert alone.modes == ("off", "lookup", "suffix", "recycling", "auto")
     with pytest.raises(InvalidOption, match=r"mode='draft' needs a draft model.*export the pair with --draft"):
         alone.generate("x", mode="draft")
     assert alone.generate("x", max_new_tokens=3).stats[0].new_tokens <= 3

@@ -12,7 +12,7 @@ import pytest
 
 from outrider.app.chat import launch
 from outrider.app.chat.i18n.translations import CATALOGUES, ERRORS, language_of
-from outrider.pipelines import OutriderError
+from outrider.pipelines import ACCEPTANCES, MODES, OutriderError
 
 SOURCES = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(Path(launch.__file__).parent.rglob("*.py"))]
 KEY_ARGUMENTS = {  # functions that take keys, and the positions of these
@@ -65,7 +65,7 @@ def test_every_phrase_that_the_code_names_exists() -> None:
 
 def test_every_phrase_is_used() -> None:
     nodes = (node for tree in SOURCES for node in ast.walk(tree))
-    constants = {node.value for node in nodes if isinstance(node, ast.Constant)}
+    constants = {*MODES, *ACCEPTANCES, *(node.value for node in nodes if isinstance(node, ast.Constant))}
     named = set(keys_in_calls())
 
     def is_used(phrase: str) -> bool:

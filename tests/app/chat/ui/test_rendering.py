@@ -34,10 +34,11 @@ from outrider.pipelines.engine.trace import TARGET
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.grammar import Grammar
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
 from outrider.pipelines.speculation.drafters.retrieval import Retrieval
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
-DRAFTERS = (PromptLookup, Suffix, Retrieval, DraftModel, Grammar)
+DRAFTERS = (PromptLookup, Suffix, TokenRecycling, Retrieval, DraftModel, Grammar)
 SOURCES = ("target", "prompt_lookup", "draft_model")
 spans = st.lists(st.builds(Span, st.text(alphabet="ab<&\"' \t\n`*_$\\é🙂"), st.sampled_from(SOURCES)))
 
