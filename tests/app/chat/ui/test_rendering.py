@@ -31,14 +31,17 @@ from outrider.app.chat.ui.rendering import (
 from outrider.app.chat.ui.theme import STYLE_SHEET
 from outrider.pipelines import InvalidOption, Piece, Span, Statistics
 from outrider.pipelines.engine.trace import TARGET
+from outrider.pipelines.speculation.drafters.base import EARLIER_TURN
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.grammar import Grammar
+from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
 from outrider.pipelines.speculation.drafters.retrieval import Retrieval
+from outrider.pipelines.speculation.drafters.self_speculative import EXIT, SKIPPING
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
-DRAFTERS = (PromptLookup, Suffix, TokenRecycling, Retrieval, DraftModel, Grammar)
+DRAFTERS = (PromptLookup, Suffix, TokenRecycling, Retrieval, DraftModel, Head, Grammar)
 SOURCES = ("target", "prompt_lookup", "draft_model")
 spans = st.lists(st.builds(Span, st.text(alphabet="ab<&\"' \t\n`*_$\\é🙂"), st.sampled_from(SOURCES)))
 
@@ -191,7 +194,7 @@ def test_an_emptied_seed_is_refused() -> None:
         Settings(seed=None).options()
 
 
-@pytest.mark.parametrize("source", [TARGET, *(each.name for each in DRAFTERS)])
+@pytest.mark.parametrize("source", [TARGET, *(each.name for each in DRAFTERS), EARLIER_TURN, SKIPPING, EXIT])
 def test_whoever_proposes_a_token_has_a_name_in_both_languages_and_a_look(source: str) -> None:
     for name in (f"from_{source}", f"from_{source}_hint"):
         assert CATALOGUES["en"][name] != CATALOGUES["zh"][name]
