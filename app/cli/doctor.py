@@ -16,7 +16,7 @@ from outrider.pipelines import AUTO, LLMPipeline, OutriderError, Pair
 from outrider.pipelines.devices.devices import CPU, NPU
 from outrider.pipelines.devices.genai_loading import TRIED, TRIED_TOKENS
 from outrider.pipelines.devices.npu_model import DECODING_ROWS, NUM_DECODING_ROWS
-from outrider.pipelines.model.tuning import Compilation
+from outrider.pipelines.model.tuning import SEARCH_S, Compilation
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft_model_policy import HOPED
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
@@ -171,6 +171,8 @@ def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
             ("exactness", "[yellow]the drafting mode can change the text[/], not its distribution"),
             ("rows", "any number in a pass: none is kept to for the sake of exactness"),
         ]
+        if compilation.undecided:
+            return [*found, ("its cost", f"not found out within {SEARCH_S:.0f} seconds; use --exact to have it anyway")]
         if price is None:
             return found
         return [*found, ("its cost", f"{price:.2f} times the time of plain decoding; use --exact to have it")]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,12 +46,15 @@ def exact_rows(
     model: ResizableTarget,
     max_context: int = CHECKED_TOKENS,
     is_affordable: Callable[[int], bool] = lambda fewest: True,
+    until: float = math.inf,
 ) -> Rows | None:
     """Find the range of rows in which all passes give the same bits, and check it with `is_exact`.
 
     None if no affordable range reaches READING rows; `is_affordable` is asked with its `fewest`. Sets `model.rows` to
-    the result, or to ANY_ROWS, and leaves the cache in an arbitrary state.
+    the result, or to ANY_ROWS, and leaves the cache in an arbitrary state. Raises TimeoutError after `until`, by
+    `time.perf_counter`.
     """
+    model = cast("ResizableTarget", _Limited(model, until))
     found = find_rows(model, is_affordable, max_context)
     if found is None:
         return None
@@ -63,6 +67,24 @@ def exact_rows(
                 return model.rows
     model.rows = ANY_ROWS
     return None
+
+
+class _Limited:
+    """A model that runs no pass after a certain time."""
+
+    def __init__(self, model: ResizableTarget, until: float) -> None:
+        vars(self).update(_model=model, _until=until)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._model, name, value)
+
+    def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        if time.perf_counter() > self._until:
+            raise TimeoutError("Finding out about exactness takes too long.")
+        return self._model.forward(windows)  # type: ignore[no-any-return]
 
 
 def find_rows(

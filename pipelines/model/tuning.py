@@ -25,6 +25,7 @@ from .target import ANY_ROWS, Rows, Window
 CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 128})
 LONGEST = (2048, 4096)  # values of `Compilation.longest` to try, the one that was fastest on every processor first
 FAIR = 1.1  # highest price of exactness that is paid by default, in plain passes of one row
+SEARCH_S = 60.0  # longest search for exactness by default
 EARLY = 1.15  # tolerance of the first estimate of that price
 FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind that are timed, and seconds
 ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
@@ -47,6 +48,7 @@ class Compilation:
     rows: the numbers of rows that passes keep to.
     price: time of an exact pass of one token over that of a plain one, on a GPU of an answer with its prompt; None if
         not exact or not measured.
+    undecided: whether finding out about exactness would have taken too long.
     """
 
     exact: bool
@@ -54,6 +56,7 @@ class Compilation:
     longest: int | None = None
     rows: Rows = ANY_ROWS
     price: float | None = None
+    undecided: bool = False
 
     def load(
         self,
@@ -113,7 +116,8 @@ def load_target(
     """The target compiled in the best way for this machine, and how.
 
     exact: True: the same bits however tokens are split into passes, if possible at all. None: only if that makes a
-        pass of one token at most FAIR times as long. False: whatever is fastest.
+        pass of one token at most FAIR times as long, and if it can be found out within SEARCH_S. False: whatever is
+        fastest.
     max_context: the longest text that the model can be tried with.
     path: a file that remembers the result, since trying takes long with a large model.
     taps: layers whose outputs a head reads.
@@ -130,13 +134,23 @@ def load_target(
         return load(known, num_blocks), known
     model: PagedModel | None = None
     price: float | None = None
+    undecided = False
     if exact is not False:
-        search = _Search(folder, properties, load, max_context, math.inf if exact else FAIR)
-        model, found = search.run()
-        price = search.price
+        limit, until = (math.inf, math.inf) if exact else (FAIR, time.perf_counter() + SEARCH_S)
+        search = _Search(folder, properties, load, max_context, limit, until)
+        try:
+            model, found = search.run()
+            price = search.price
+        except TimeoutError:
+            undecided = True
+            log.warning(
+                "Whether %s can be exact at a fair price was not found out within %.0f s, so it is not. Ask for "
+                "exactness to have it anyway.",
+                folder, SEARCH_S,
+            )  # fmt: skip
     if model is None:
         model, found = _fastest(properties, load)
-    found = replace(found, price=price)
+    found = replace(found, price=price, undecided=undecided)
     if path is not None:
         keep(path, found)
     model.resize(num_blocks)
@@ -153,15 +167,25 @@ class _Search:
 
     limit: the longest that an exact pass of one token may take, in plain passes. Candidates that are clearly slower
         are dropped early, since the full check takes long with a large model.
+    until: when to give up, by `time.perf_counter`.
     price: of the candidate that was chosen, or of the one tried last, if it was exact or too slow to check.
     """
 
-    def __init__(self, folder: Path, properties: Mapping[str, Any], load: Load, max_context: int, limit: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        properties: Mapping[str, Any],
+        load: Load,
+        max_context: int,
+        limit: float,
+        until: float,
+    ) -> None:
         self._folder = folder
         self._properties = properties
         self._load = load
         self._max_context = max_context
         self._limit = limit
+        self._until = until
         self._longest_inner = 0  # of the model, once it was loaded
         self._plain_s: dict[Compilation, float] = {}  # passes of one row, of each that was tried
         self._refused: dict[Compilation, int] = {}  # fewest rows with which each of them might do
@@ -169,7 +193,7 @@ class _Search:
 
     def run(self) -> tuple[PagedModel | None, Compilation]:
         """The first candidate that is exact, or the same in longer parts, with its compilation; or None with the
-        default one."""
+        default one. Raises TimeoutError."""
         candidates = list(self._candidates())
         for few in FILLED:
             for i, candidate in enumerate(candidates):
@@ -249,7 +273,7 @@ class _Search:
                 return True
             return False
 
-        rows = exact_rows(model, self._max_context, is_affordable)
+        rows = exact_rows(model, self._max_context, is_affordable, self._until)
         log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
         if rows is None:
             return None

@@ -258,6 +258,15 @@ def test_what_shows_in_few_rows_only_is_found_by_the_check_and_more_rows_are_tak
     assert exact_rows(Kernels(BREAKING["the length of a window"])) is None
 
 
+@pytest.mark.parametrize("number", [3, 60])
+def test_no_pass_is_run_after_the_time_that_is_given(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    model = Kernels(lambda rows, projected, window: 0)
+    monkeypatch.setattr(exactness.time, "perf_counter", lambda: float(model.num_passes))
+    with pytest.raises(TimeoutError, match="too long"):
+        exact_rows(model, until=number - 0.5)
+    assert model.num_passes == number
+
+
 def test_the_embedded_target_is_exact_in_the_rows_that_are_found_and_no_longer_passes_are_run(models: Models):
     rows = models.target.rows
     assert rows.fewest <= 2

@@ -36,6 +36,7 @@ class Clock:
         self.takes = takes
         self.relative: dict[object, tuple[float, float]] = {}
         self.loaded: list[tuple[str, int | None]] = []
+        self.check_s = 0.0  # that finding out about exactness takes
         clock = self
 
         class Model:
@@ -67,7 +68,12 @@ class Clock:
                 share = filled.get(self.traits[-1], 1.0) if isinstance(filled, dict) else filled
                 clock.now += took * (share if self.rows.fewest > 1 else 1.0)
 
-        def exact_rows(model: Model, max_context: int, is_affordable: Callable[[int], bool]) -> Rows | None:
+        def exact_rows(
+            model: Model, max_context: int, is_affordable: Callable[[int], bool], until: float
+        ) -> Rows | None:
+            self.now += self.check_s
+            if self.now > until:
+                raise TimeoutError
             least = max(fewest.get(trait, 1) for trait in model.traits) if fewest else 1
             if inexact in model.traits or not is_affordable(least):
                 return None
@@ -155,6 +161,16 @@ def test_what_exactness_came_to_does_not_change_from_run_to_run(monkeypatch, tmp
         chosen.append(tuning.load_target(Path(), 4, {PRECISION: "f32"}, None, path=tmp_path / "kept")[1])
     assert chosen[0].exact
     assert chosen[1:] == chosen[:1] * 2
+
+
+@pytest.mark.parametrize("exact", [None, True])
+def test_the_search_for_exactness_ends_in_time_unless_exactness_is_asked_for(monkeypatch, tmp_path, exact) -> None:
+    clock = Clock(monkeypatch, {"f32": 1.0})
+    clock.check_s = tuning.SEARCH_S + 1
+    _, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, exact, path=tmp_path / "kept")
+    assert (compilation.exact, compilation.undecided) == ((True, False) if exact else (False, True))
+    clock.check_s = 0.0  # what was found is kept all the same
+    assert tuning.load_target(Path(), 4, {PRECISION: "f32"}, exact, path=tmp_path / "kept")[1] == compilation
 
 
 @pytest.mark.parametrize("bf16_takes", [0.6, 1.5])
