@@ -84,7 +84,7 @@ class _Limited:
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         if time.perf_counter() > self._until:
             raise TimeoutError("Finding out about exactness takes too long.")
-        return self._model.forward(windows)  # type: ignore[no-any-return]
+        return self._model.forward(windows)
 
 
 def find_rows(
