@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -22,12 +22,10 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from outrider.pipelines.errors import InvalidOption
 
-NUM_TAPS = 3  # layers of the target that an EAGLE-3 head reads
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The size of a Llama model; the size of a head does not change."""
+    """The size of a Llama model; the size of an attention head does not change."""
 
     hidden_size: int
     num_layers: int
@@ -75,9 +73,9 @@ def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         wide = LlamaForCausalLM(LlamaConfig(**{**config.to_dict(), **sizes})).to(model.dtype)
-    stream, places = _places_of(old, shape, head_dim)
-    ids = torch.arange(config.vocab_size)
-    places |= {"embed_tokens": (ids, stream), "lm_head": (ids, stream)}
+    stream, axes = _axes_of(old, shape, head_dim)
+    tokens = _Axis(torch.arange(config.vocab_size), config.vocab_size)
+    axes |= {"embed_tokens": (tokens, stream), "lm_head": (tokens, stream)}
     originals = dict(model.named_parameters())
     with torch.no_grad():
         for name, weight in wide.named_parameters():
@@ -87,50 +85,58 @@ def widened(model: LlamaForCausalLM, shape: Shape) -> LlamaForCausalLM:
             if name not in originals:
                 continue
             if is_norm:
-                weight[stream] = originals[name] * padding**0.5
+                weight[stream.places] = originals[name] * padding**0.5
             else:
-                rows, columns = places[name.split(".")[-2]]
-                weight[rows[:, None], columns] = originals[name]
+                rows, columns = axes[name.split(".")[-2]]
+                weight[rows.places[:, None], columns.places] = originals[name]
     wide.generation_config = model.generation_config
     return wide
 
 
 def widened_head(
     weights: Mapping[str, torch.Tensor], config: LlamaConfig, shape: Shape
-) -> tuple[dict[str, torch.Tensor], LlamaConfig]:
-    """An EAGLE-3 head for the target that `widened` makes in `shape`, with the logits of the head for the original one.
+) -> dict[str, torch.Tensor]:
+    """The weights of a head for the target that `widened` makes in `shape`, with the results of the original head.
 
-    weights: of the head without an embedding, under the names in its checkpoint; config: its configuration.
+    weights: of an EAGLE-3, MTP, Medusa, Hydra or exit head, under the names in its checkpoint, without an embedding.
+    config: the sizes of the head, and where it has none those of its target.
 
     Raises InvalidOption for a shape that cannot hold it.
     """
     old = Shape.of(config)
     _require_room(old, replace(shape, num_layers=old.num_layers))
-    stream, places = _places_of(old, shape, config.head_dim)
+    stream, axes = _axes_of(old, shape, config.head_dim)
     padding = old.hidden_size / shape.hidden_size
-    both = torch.cat([stream, shape.hidden_size + stream])  # a token's embedding and a hidden state, side by side
-    taps = torch.cat([tap * shape.hidden_size + stream for tap in range(NUM_TAPS)])
-    places |= {name: (places[name][0], both) for name in ("q_proj", "k_proj", "v_proj")}
-    places |= {"fc": (stream, taps), "lm_head": (torch.arange(len(weights["lm_head.weight"])), stream)}
-    widths = {
-        "hidden_size": shape.hidden_size,
-        "target_hidden_size": shape.hidden_size,
-        "intermediate_size": shape.intermediate_size,
-    }
-    heads = {"num_attention_heads": shape.num_heads, "num_key_value_heads": shape.num_kv_heads}
-    eps = {"rms_norm_eps": config.rms_norm_eps * padding, "head_dim": config.head_dim}
     wide: dict[str, torch.Tensor] = {}
     for name, weight in weights.items():
         if weight.ndim == 2:
-            rows, columns = places[name.split(".")[-2]]
-            wide[name] = weight.new_zeros(_room(name, shape, len(rows), config.head_dim))
-            wide[name][rows[:, None], columns] = weight
-        elif name.endswith("weight"):
-            wide[name] = weight.new_zeros(shape.hidden_size)
-            wide[name][stream] = weight * padding**0.5
+            rows, columns = axes.get(name.split(".")[-2], (stream, stream))
+            if len(weight) != len(rows.places):
+                rows = _Axis(torch.arange(len(weight)), len(weight))  # tokens
+            columns = columns.repeated(weight.shape[1] // len(columns.places))
+            wide[name] = weight.new_zeros(rows.room, columns.room)
+            wide[name][rows.places[:, None], columns.places] = weight
+        elif weight.is_floating_point():
+            wide[name] = weight.new_zeros(stream.room)
+            wide[name][stream.places] = weight if name.endswith("bias") else weight * padding**0.5
         else:  # which tokens it knows
             wide[name] = weight
-    return wide, LlamaConfig(**{**config.to_dict(), **widths, **heads, **eps})
+    return wide
+
+
+def widened_config(config: Mapping[str, Any], shape: Shape) -> dict[str, Any]:
+    """The configuration of a head that was widened to `shape`."""
+    sizes = {
+        "hidden_size": shape.hidden_size,
+        "target_hidden_size": shape.hidden_size,
+        "intermediate_size": shape.intermediate_size,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+    }
+    wide = {name: sizes.get(name, value) for name, value in config.items()}
+    if "rms_norm_eps" in config:
+        wide["rms_norm_eps"] = config["rms_norm_eps"] * config["hidden_size"] / shape.hidden_size
+    return wide
 
 
 def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
@@ -144,16 +150,26 @@ def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
     return wide.num_parameters()
 
 
-def _places_of(
-    old: Shape, new: Shape, head_dim: int
-) -> tuple[torch.Tensor, dict[str, tuple[torch.Tensor, torch.Tensor]]]:
-    """The new indices of the old channels of the residual stream, and of the old rows and columns of each matrix."""
-    stream = _spread(old.hidden_size, new.hidden_size)
-    units = _spread(old.intermediate_size, new.intermediate_size)
-    kv_heads = _spread(old.num_kv_heads, new.num_kv_heads)
-    kv = _places(kv_heads, head_dim)
-    in_group = _spread(old.group, new.group)
-    query = _places((kv_heads[:, None] * new.group + in_group).flatten(), head_dim)
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """Where along one axis of a wider matrix the old rows or columns go, and its length."""
+
+    places: torch.Tensor
+    room: int
+
+    def repeated(self, times: int) -> _Axis:
+        """So many of them side by side, as a hidden state beside an embedding."""
+        return _Axis(torch.cat([i * self.room + self.places for i in range(times)]), times * self.room)
+
+
+def _axes_of(old: Shape, new: Shape, head_dim: int) -> tuple[_Axis, dict[str, tuple[_Axis, _Axis]]]:
+    """The axis of the residual stream, and rows and columns of the matrices of a layer."""
+    stream = _Axis(_spread(old.hidden_size, new.hidden_size), new.hidden_size)
+    units = _Axis(_spread(old.intermediate_size, new.intermediate_size), new.intermediate_size)
+    kv_heads, in_group = _spread(old.num_kv_heads, new.num_kv_heads), _spread(old.group, new.group)
+    kv = _Axis(_places(kv_heads, head_dim), new.num_kv_heads * head_dim)
+    query_heads = (kv_heads[:, None] * new.group + in_group).flatten()
+    query = _Axis(_places(query_heads, head_dim), new.num_heads * head_dim)
     return stream, {
         "q_proj": (query, stream),
         "k_proj": (kv, stream),
@@ -163,22 +179,6 @@ def _places_of(
         "up_proj": (units, stream),
         "down_proj": (stream, units),
     }
-
-
-def _room(name: str, shape: Shape, num_rows: int, head_dim: int) -> tuple[int, int]:
-    """The size of a matrix of a head in `shape`."""
-    width, heads, kv_heads = shape.hidden_size, shape.num_heads * head_dim, shape.num_kv_heads * head_dim
-    return {
-        "q_proj": (heads, 2 * width),
-        "k_proj": (kv_heads, 2 * width),
-        "v_proj": (kv_heads, 2 * width),
-        "o_proj": (width, heads),
-        "gate_proj": (shape.intermediate_size, width),
-        "up_proj": (shape.intermediate_size, width),
-        "down_proj": (width, shape.intermediate_size),
-        "fc": (width, NUM_TAPS * width),
-        "lm_head": (num_rows, width),
-    }[name.split(".")[-2]]
 
 
 def _spread(count: int, room: int) -> torch.Tensor:

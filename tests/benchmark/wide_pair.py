@@ -21,7 +21,7 @@ from transformers import LlamaConfig
 from outrider.export.command import clocked
 from outrider.export.compression import Compression
 from outrider.export.pair_export import export_pair
-from outrider.export.widen import Shape, widen_checkpoint, widened_head
+from outrider.export.widen import Shape, widen_checkpoint, widened_config, widened_head
 from outrider.models import pyscout
 
 CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
@@ -42,7 +42,7 @@ def make(folder: Path) -> Path:
         _set_context(folder / role / "config.json")
         announce(f"The {role} has {count / 1e6:,.0f} million parameters")
     announce("Widening the head")
-    _widen_head(CHECKPOINTS / "head", folder / "head")
+    widen_head(CHECKPOINTS / "head", folder / "head")
     return export_pair(
         folder / "target",
         folder / "draft",
@@ -54,14 +54,17 @@ def make(folder: Path) -> Path:
     )
 
 
-def _widen_head(source: Path, out: Path) -> None:
+def widen_head(source: Path, out: Path) -> None:
+    """Widen a head of the embedded target, of any kind, into the new folder `out`."""
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    weights = load_file(source / "model.safetensors")
-    wide, wide_config = widened_head(weights, LlamaConfig(**config), SHAPES["target"])
+    of_target = json.loads((CHECKPOINTS / "target" / "config.json").read_text(encoding="utf-8"))
+    (weights,) = source.glob("*.safetensors")
+    wide = widened_head(load_file(weights), LlamaConfig(**{**of_target, **config}), SHAPES["target"])
     out.mkdir()
-    save_file(wide, out / "model.safetensors", metadata={"format": "pt"})
-    described = {**wide_config.to_dict(), "architectures": config["architectures"]}
-    (out / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
+    save_file(wide, out / weights.name, metadata={"format": "pt"})
+    (out / "config.json").write_text(
+        json.dumps(widened_config(config, SHAPES["target"]), indent=2) + "\n", encoding="utf-8"
+    )
     _set_context(out / "config.json")
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from outrider.export.widen import Shape, widened, widened_head
+from outrider.export.widen import Shape, widened, widened_config, widened_head
 from outrider.pipelines.errors import InvalidOption
 
 
@@ -100,9 +100,9 @@ def test_a_widened_head_has_the_logits_and_states_of_the_original() -> None:
                 weight.uniform_(0.5, 1.5)
     weights = {name: weight for name, weight in head.model.state_dict().items() if "embed" not in name}
     shape = Shape(96, 5, 12, 3, 128)
-    wide_weights, wide_config = widened_head(weights, config, shape)
+    wide_weights = widened_head(weights, config, shape)
+    wide_config = LlamaConfig(**widened_config(config.to_dict(), shape))
     assert Shape.of(wide_config) == Shape(96, 1, 12, 3, 128)
-    assert wide_config.target_hidden_size == 96
     wide = LlamaEagle3ForCausalLM(wide_config).eval()
     wide.model.load_state_dict(wide_weights, strict=False)
     stream = torch.arange(48) * 2
@@ -120,6 +120,27 @@ def test_a_widened_head_has_the_logits_and_states_of_the_original() -> None:
     torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(seen[1][..., stream], seen[0], rtol=1e-4, atol=1e-4)
     assert seen[1].abs().sum() == pytest.approx(float(seen[1][..., stream].abs().sum()), rel=1e-5)
+
+
+def test_widened_blocks_behind_a_state_and_embeddings_give_the_results_of_the_original() -> None:
+    """As Hydra's are, and Medusa's without `fc`."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=48, intermediate_size=80, num_attention_heads=6, num_key_value_heads=2, head_dim=8,
+    )  # fmt: skip
+    sizes = {"fc.weight": (48, 144), "0.linear.weight": (48, 48), "0.linear.bias": (48,), "1.weight": (97, 48)}
+    weights = {name: torch.randn(size) for name, size in sizes.items()}
+    wide = widened_head(weights, config, Shape(96, 5, 12, 3, 128))
+    rows, stream = torch.randn(20, 3, 48), torch.arange(48) * 2
+    wide_rows = torch.zeros(20, 3, 96)
+    wide_rows[..., stream] = rows
+
+    def results(weights: dict[str, torch.Tensor], rows: torch.Tensor) -> torch.Tensor:
+        state = rows.flatten(1) @ weights["fc.weight"].T
+        block = state @ weights["0.linear.weight"].T + weights["0.linear.bias"]
+        return (state + torch.nn.functional.silu(block)) @ weights["1.weight"].T
+
+    torch.testing.assert_close(results(wide, wide_rows), results(weights, rows), rtol=1e-4, atol=1e-3)
 
 
 def test_a_head_does_not_fit_a_narrower_target() -> None:
