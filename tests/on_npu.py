@@ -16,9 +16,9 @@ from outrider.export.convert import compress, convert
 from outrider.export.device_check import NPU_ON_CPU
 from outrider.export.widen import Shape, widen_checkpoint
 from outrider.models import pyscout
-from outrider.pipelines.model.processor import limited_properties
+from outrider.pipelines.model.processor import GROUP_SIZE, limited_properties
 
-STAND_IN = NPU_ON_CPU
+STAND_IN = {**NPU_ON_CPU, "INFERENCE_PRECISION_HINT": "f32"}  # some processors would take bf16
 CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
 
 
@@ -54,7 +54,7 @@ class OnCpu:
 
     def __init__(self, pair: Path) -> None:
         model = ov.Core().read_model(pair / "target" / "openvino_model.xml")
-        properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", **limited_properties()}
+        properties: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32", GROUP_SIZE: 0, **limited_properties()}
         self._request = ov.Core().compile_model(model, "CPU", properties).create_infer_request()
 
     def logits(self, tokens: list[int]) -> np.ndarray:
