@@ -26,7 +26,7 @@ from .device_check import check_on
 from .errors import NotADecoder
 from .extra import require_extra
 from .heads.convert_head import convert_head
-from .heads.taps import choose_taps, tap_candidates
+from .heads.taps import NAMED_BY_IR, choose_taps, tap_candidates
 from .round_trip import round_trip
 from .skip_layers import choose_layers
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
@@ -90,13 +90,16 @@ def export_pair(
         if "draft" in words:
             announce("Comparing the vocabularies")
             check_same_vocabulary(words["target"], words["draft"], f"{target} and {draft}")
+        heads = {  # first, since converting a large target takes long and they may not go together
+            role: _make_head(checkpoints, role, draft_compression, staging.path, announce)
+            for role in HEADS
+            if role in checkpoints
+        }
         models = {
             role: _make(role, checkpoint, tokenizers[role], compressions[role], staging.path / role, announce)
             for role, checkpoint in writing.items()
         }
-        for role in HEADS:
-            if role in checkpoints:
-                models[role] = _make_head(checkpoints, role, draft_compression, staging.path / role, announce)
+        models |= heads
         announce("Measuring which properties make the target fastest")
         folder = staging.path / "target"
         models["target"]["properties"] = _named(checkpoints, staging.path, lambda: fastest_properties(folder))
@@ -217,12 +220,14 @@ def _with_skipping(
 
 
 def _make_head(
-    checkpoints: Mapping[str, Checkpoint], role: str, compression: Compression, folder: Path, announce: Announce
+    checkpoints: Mapping[str, Checkpoint], role: str, compression: Compression, pair: Path, announce: Announce
 ) -> dict[str, Any]:
-    """Write the IR folder of a head. Returns its entry for pair.json."""
-    head = checkpoints[role]
+    """Write the IR folder of a head to the folder of the pair. Returns its entry for pair.json."""
+    head, target, folder = checkpoints[role], checkpoints["target"], pair / role
     announce(f"Converting the head, {head.source} ({head.num_weights / 1e6:,.1f} million weights)")
-    convert_head(head, checkpoints["target"], folder)
+    if role == "head" and head.head_kind not in NAMED_BY_IR:
+        tap_candidates(head, target)
+    convert_head(head, target, folder)
     if compression.weights != "fp16":
         announce(f"Compressing the head to {compression.weights}")
         compress(folder, compression, head.source)
@@ -236,9 +241,9 @@ def _with_taps(
 ) -> dict[str, Any]:
     """What pair.json says of the layers that the head reads. Several candidates are tried with the pair as it is so
     far."""
-    if checkpoints["head"].head_kind in ("dflash", "mtp"):  # whose IR says so
+    if checkpoints["head"].head_kind in NAMED_BY_IR:
         return {"taps": list(tapped_layers(pair / "head", num_layers(pair / "target")))}
-    candidates = tap_candidates(checkpoints["head"], pair / "target")
+    candidates = tap_candidates(checkpoints["head"], checkpoints["target"])
     if len(candidates) > 1:
         announce("Trying which layers of the target the head reads")
         pair_folder.write(pair, pair_folder.describe(pair, models))

@@ -167,9 +167,10 @@ def _findings(pipeline: LLMPipeline, load: LoadOptions) -> Table:
 def _exactness(compilation: Compilation) -> list[tuple[str, str]]:
     rows, price = compilation.rows, compilation.price
     if not compilation.exact:
+        sizes = "any number in a pass" if rows.fewest == 1 else f"{rows.fewest} or more in a pass, which is faster"
         found = [
             ("exactness", "[yellow]the drafting mode can change the text[/], not its distribution"),
-            ("rows", "any number in a pass: none is kept to for the sake of exactness"),
+            ("rows", sizes),
         ]
         if compilation.undecided:
             return [*found, ("its cost", f"not found out within {SEARCH_S:.0f} seconds; use --exact to have it anyway")]

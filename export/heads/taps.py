@@ -21,21 +21,27 @@ PROMPTS = (
     "def area(width, height):\n",
 )
 LAST_STATE = {"medusa", "hydra"}  # kinds that read what the projection reads
+NAMED_BY_IR = {"dflash", "mtp"}  # kinds whose conversion notes the layers
 NEW_TOKENS, DRAFT_TOKENS = 48, 3
 CACHE_TOKENS = 1024
 
 
-def tap_candidates(head: Checkpoint, target: Path) -> list[tuple[int, ...]]:
+def tap_candidates(head: Checkpoint, target: Checkpoint) -> list[tuple[int, ...]]:
     """The layers of the target, counted from 0, whose outputs the head may read: those that its configuration names, or
     else those of EAGLE's code and those that OpenVINO GenAI takes.
 
     EAGLE names the layers whose inputs are read, GenAI those whose outputs are. Raises UnsupportedModel.
     """
     config: dict[str, Any] = json.loads((head.folder / "config.json").read_text(encoding="utf-8"))
-    layers = num_layers(target)
+    layers = num_layers(target.folder)
     if head.head_kind in LAST_STATE:
         return [(layers,)]
     if "eagle_taps" in config:
+        if beyond := [tap for tap in config["eagle_taps"] if not 0 <= tap <= layers]:
+            raise UnsupportedModel(
+                f"{head.source} wants hidden states of layer {beyond[0]}, and {target.source} has {layers} layers: "
+                "choose the head that was made for this model."
+            )
         return [tuple(config["eagle_taps"])]
     usual = [2, layers // 2, layers - 3]
     named = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids") or usual

@@ -277,6 +277,7 @@ class _Search:
         log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
         if rows is None:
             return None
+        rows = _quickest(model, rows)
         self.price = self._costs(candidate, model, rows)
         return None if self.price > self._limit else replace(candidate, rows=rows)
 
@@ -286,19 +287,10 @@ class _Search:
     def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> float:
         """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
         another candidate if that was faster: the machine's speed changes from minute to minute."""
-        rows = Rows(rows.fewest, fewest_projected=rows.fewest_projected)  # `most` does not matter for one token
-        kept, times = model.rows, {ANY_ROWS: math.inf, rows: math.inf}
-        until, num_run = time.perf_counter() + PRICED_S, 0
-        while num_run < FEWEST_PRICED or (num_run < MOST_PRICED and time.perf_counter() < until):
-            for each in times:
-                model.rows = each
-                _pass_s(model, range(1), 1)  # the first pass of another size takes longer
-                times[each] = min(times[each], _pass_s(model, range(1), 1))
-            num_run += 1
-        model.rows = kept
-        plain_s = min([times[ANY_ROWS], *(s for other, s in self._plain_s.items() if other != candidate)])
-        self._plain_s[candidate] = min(times[ANY_ROWS], self._plain_s.get(candidate, math.inf))
-        return max(1.0, times[rows] / plain_s)
+        alone_s, exact_s = _token_s(model, ANY_ROWS, rows)
+        plain_s = min([alone_s, *(s for other, s in self._plain_s.items() if other != candidate)])
+        self._plain_s[candidate] = min(alone_s, self._plain_s.get(candidate, math.inf))
+        return max(1.0, exact_s / plain_s)
 
 
 def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Compilation]:
@@ -334,7 +326,33 @@ def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Com
     if model is None or chosen != [*times][-1]:
         model = None
         model = load(chosen, NUM_TOKENS // BLOCK_SIZE)
-    return model, chosen
+    return model, replace(chosen, rows=_quickest(model, chosen.rows))
+
+
+def _quickest(model: PagedModel, rows: Rows) -> Rows:
+    """`rows`, or from two on if a second row makes a pass of one token faster: some kernels for a single row are slower
+    than those for several. Sets `model.rows` to the result."""
+    if rows.fewest == 1:
+        two = replace(rows, fewest=2, fewest_projected=max(2, rows.fewest_projected))
+        one_s, two_s = _token_s(model, rows, two)
+        rows = two if two_s < WORTH_IT * one_s else rows
+    model.rows = rows
+    return rows
+
+
+def _token_s(model: PagedModel, *kept_to: Rows) -> list[float]:
+    """The shortest time of a pass of one token that keeps to each of `kept_to`, in seconds. They are timed in turns,
+    since the machine's speed changes."""
+    kept, shortest = model.rows, [math.inf] * len(kept_to)
+    until, num_run = time.perf_counter() + PRICED_S, 0
+    while num_run < FEWEST_PRICED or (num_run < MOST_PRICED and time.perf_counter() < until):
+        for i, each in enumerate(kept_to):
+            model.rows = replace(each, most=ANY_ROWS.most)  # which does not matter for one token
+            _pass_s(model, range(1), 1)  # the first pass of another size takes longer
+            shortest[i] = min(shortest[i], _pass_s(model, range(1), 1))
+        num_run += 1
+    model.rows = kept
+    return shortest
 
 
 def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:

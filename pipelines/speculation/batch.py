@@ -29,7 +29,7 @@ class Batch:
 
     def row_ms(self, draft: Draft) -> float:
         """The time that one more row of a draft adds."""
-        return self.cost.row_ms(self.rows, draft.rows, draft.context) + self.python_row_ms
+        return self.cost.row_ms(self.rows, 1 + len(draft.proposals), draft.context) + self.python_row_ms
 
     @property
     def least_row_ms(self) -> float:
@@ -67,8 +67,8 @@ class Batch:
 
     def draft_ms(self, draft: Draft) -> float:
         """The time that the pass would save without a draft, as the rows of other drafts would move up."""
-        sizes = ((self.rows - i, draft.rows - i) for i in range(1, draft.rows))
-        return sum(self.cost.row_ms(*size, draft.context) + self.python_row_ms for size in sizes)
+        number = len(draft.proposals)
+        return sum(self.cost.rows_ms(self.rows - number, 1, draft.context, number)) + number * self.python_row_ms
 
     def reserve(self, draft: Draft, ms: float) -> None:
         """Set time of the draft model aside for a draft."""

@@ -106,6 +106,12 @@ class CostModel:
         attention_ms = context * (self._token_ms(rows + 1) - self._token_ms(rows))
         return self._rows_ms(total_rows + 1) - self._rows_ms(total_rows) + attention_ms
 
+    def rows_ms(self, total_rows: int, rows: int, context: int, number: int) -> list[float]:
+        """The cost of each of the next `number` rows, as by `row_ms`."""
+        totals = [self._rows_ms(total_rows + i) for i in range(number + 1)]
+        tokens = [self._token_ms(rows + i) for i in range(number + 1)]
+        return [totals[i + 1] - totals[i] + context * (tokens[i + 1] - tokens[i]) for i in range(number)]
+
     def without_part_tile(self, rows: int) -> int:
         """The largest number of rows up to `rows` that fills whole tiles; the rest is cheaper in a pass of its own."""
         return rows - rows % WIDE_TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
@@ -131,7 +137,8 @@ class CostModel:
 
     def of_draft(self, name: str) -> DraftCost:
         """What the model of a drafter takes; nothing where it was not measured."""
-        return self.drafts.get(name, DraftCost(0.0))
+        found = self.drafts.get(name)
+        return DraftCost(0.0) if found is None else found
 
     def _save_again(self) -> None:
         self._save_at *= 2

@@ -175,7 +175,10 @@ class DrafterSet:
                 proposal = next(proposals, None)
                 if drafter in self.models:
                     self.model_s += self._clock() - began
-                if proposal is None or not request.allows(ahead, self._checked(proposal).token):
+                if proposal is None:
+                    return
+                self._checked(proposal)
+                if request.constraint is not None and not request.allows(ahead, proposal.token):
                     return
                 yield _under_rule(proposal, request)
                 ahead.append(proposal.token)

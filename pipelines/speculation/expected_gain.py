@@ -32,9 +32,10 @@ class ExpectedGain:
     reads_ahead: bool = True
     depth: int | None = None
 
-    def row_price(self, rows: int, window: int, context: int) -> float:
-        """The price of one more row, in tokens, for a request that has `window` rows in the pass."""
-        return self.rate * (self.cost.row_ms(rows, window, context) + self.python_row_ms)
+    def row_prices(self, draft: Draft, rows: int) -> list[float]:
+        """The prices of the rows of a draft, in tokens."""
+        prices_ms = self.cost.rows_ms(rows, 1, draft.context, len(draft.probabilities))
+        return [self.rate * (ms + self.python_row_ms) for ms in prices_ms]
 
     def feeding_ms(self, num_behind: int, length: int) -> float:
         """The time that the draft model takes to catch up with a request, and with `length` tokens of its draft, and to
@@ -46,11 +47,7 @@ class ExpectedGain:
 
     def of_draft(self, draft: Draft, rows: int) -> float:
         """Of a draft as it is."""
-        gain = 0.0
-        for window, probability in enumerate(draft.probabilities, 1):
-            gain += probability - self.row_price(rows, window, draft.context)
-            rows += 1
-        return gain
+        return sum(draft.probabilities) - sum(self.row_prices(draft, rows))
 
     def of_generating(
         self, draft: Draft, length: int, rows: int, feeding_ms: float, num_sharing: int, most_ms: float = math.inf
@@ -66,17 +63,15 @@ class ExpectedGain:
         probabilities: list[float] = []
         prices_ms: list[float] = []
         most = draft.limit if self.depth is None else min(draft.limit, self.depth)
-        for window in range(1 + length, 1 + most):
-            reached *= self.expected
-            if reached < self.rate * least_ms:  # nor will any further token pay
-                break
-            row_ms = self.cost.row_ms(rows + len(prices_ms), window, draft.context) + self.python_row_ms
-            most_ms -= row_ms + draft_ms
+        while len(probabilities) < most - length and (reached := reached * self.expected) >= self.rate * least_ms:
+            probabilities.append(reached)
+        for row_ms in self.cost.rows_ms(rows, 1 + length, draft.context, len(probabilities)):
+            price_ms = row_ms + self.python_row_ms + draft_ms
+            most_ms -= price_ms
             if most_ms < feeding_ms:
                 break
-            probabilities.append(reached)
-            prices_ms.append(row_ms + draft_ms)
-        return best_prefix(probabilities, prices_ms, self.rate)[1] - self.rate * feeding_ms
+            prices_ms.append(price_ms)
+        return best_prefix(probabilities[: len(prices_ms)], prices_ms, self.rate)[1] - self.rate * feeding_ms
 
     def of_scoring(self, draft: Draft, length: int, rows: int, num_behind: int, num_sharing: int) -> tuple[float, int]:
         """Of having the draft model score a draft, and for how many of its tokens that gains most. Without scores,
@@ -85,7 +80,7 @@ class ExpectedGain:
         Where the draft model disagrees, its own token takes the place of the draft's, and the rows behind it are saved.
         If it agrees with all that it scores, the rest of the draft is kept.
         """
-        prices = [self.row_price(rows + i, 1 + i, draft.context) for i in range(len(draft.probabilities))]
+        prices = self.row_prices(draft, rows)
         unscored = sum(draft.probabilities[:length]) - sum(prices[:length])
         rest, rest_price = sum(draft.probabilities), sum(prices)
         scoring_ms = self.draft_cost.pass_ms(num_sharing) / num_sharing

@@ -55,7 +55,7 @@ from .reference import Reference
 from .speedup import CONTEXT, speedup_of
 
 CACHE_TOKENS = 16384  # by default
-COMPILATION = ".compilation-3.json"  # numbered, so that a better search is made where an earlier one was remembered
+COMPILATION = ".compilation-4.json"  # numbered, so that a better search is made where an earlier one was remembered
 # Properties of the target that the draft model shares.
 PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
@@ -131,11 +131,12 @@ class Runtime:
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
+        from_text = (*copying, TokenRecycling(self._target.vocabulary_size))
         modes = {
             "off": ModeDrafters(),
             "lookup": ModeDrafters((PromptLookup(),)),
             "suffix": ModeDrafters(copying),
-            "recycling": ModeDrafters((*copying, TokenRecycling(self._target.vocabulary_size))),
+            "recycling": ModeDrafters(from_text),
         }
         num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
         on_cpu = _draft_properties(self.precision if device == CPU else "f32", given)
@@ -156,8 +157,8 @@ class Runtime:
         drafters = tuple(each.drafter for each in self._drafting)
         modes |= {MODE_OF[drafter.name]: ModeDrafters(models=(drafter,)) for drafter in drafters}
         if drafters:
-            modes["chained"] = ModeDrafters(copying, drafters)
-        modes[AUTO] = modes.get("chained", modes["suffix"])
+            modes["chained"] = ModeDrafters(from_text, drafters)
+        modes[AUTO] = modes.get("chained", modes["recycling"])
         self.modes = tuple(modes)
         self._drafters = DrafterSet(modes, acceptance, self._target.vocabulary_size)
         self._planner = Planner(self._drafters, acceptance)

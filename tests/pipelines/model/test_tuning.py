@@ -163,6 +163,15 @@ def test_what_exactness_came_to_does_not_change_from_run_to_run(monkeypatch, tmp
     assert chosen[1:] == chosen[:1] * 2
 
 
+@pytest.mark.parametrize("exact", [None, True, False])
+@pytest.mark.parametrize(("filled", "fewest"), [(0.8, 2), (0.98, 1), (1.2, 1)])
+def test_a_token_gets_a_second_row_where_that_makes_its_pass_faster(monkeypatch, exact, filled, fewest) -> None:
+    Clock(monkeypatch, {"f32": 1.0}, filled=filled)
+    model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, exact)
+    assert model.rows == compilation.rows == Rows(fewest, fewest_projected=fewest)
+    assert compilation.price == (None if exact is False else 1.0)
+
+
 @pytest.mark.parametrize("exact", [None, True])
 def test_the_search_for_exactness_ends_in_time_unless_exactness_is_asked_for(monkeypatch, tmp_path, exact) -> None:
     clock = Clock(monkeypatch, {"f32": 1.0})

@@ -52,6 +52,12 @@ def test_a_row_costs_the_difference_of_two_passes(rows, context, others):
     assert MODEL.row_ms(total, rows, context) == pytest.approx(difference, abs=1e-9)
 
 
+@given(st.integers(1, 150), st.integers(1, 6), st.integers(0, 2000), st.integers(0, 9))
+def test_rows_cost_what_each_of_them_does_behind_those_before_it(total, rows, context, number):
+    costs = [MODEL.row_ms(total + i, rows + i, context) for i in range(number)]
+    assert MODEL.rows_ms(total, rows, context, number) == pytest.approx(costs, abs=1e-9)
+
+
 def test_measuring_finds_what_passes_take(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: 20 + 2 * rows + 0.003 * context * rows)
     draft = Clock(monkeypatch, lambda rows, context: 3 + 0.25 * rows)

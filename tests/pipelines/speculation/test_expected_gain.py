@@ -27,7 +27,7 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
 
     def price(num_rows: int) -> float:
         """Of so many rows of the draft, in tokens."""
-        return sum(gain.row_price(rows + i, 1 + i, draft.context) for i in range(num_rows))
+        return rate * sum(cost.row_ms(rows + i, 1 + i, draft.context) for i in range(num_rows))
 
     def brings(num_scored: int, num_taken: int) -> float:
         """What a draft brings that is read so far: where the first wrong token is read it is mended, and ends it."""
