@@ -45,11 +45,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 @pytest.fixture(scope="session", autouse=True)
 def quick_trials() -> Iterator[None]:
-    """Compare ways to compile a model by a few passes each: which of them is faster matters to no test."""
+    """Compare ways to compile a model, and GenAI's ways to draft, by a few passes each: which of them is faster matters
+    to no test."""
+    from outrider.pipelines.devices import genai_loading
     from outrider.pipelines.model import tuning
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tuning, "REPEATED_S", 0.0)
+        monkeypatch.setattr(genai_loading, "TRIED_S", 0.0)
         yield
 
 

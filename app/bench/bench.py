@@ -17,7 +17,6 @@ from outrider.export.command import plain_app
 from outrider.models.pulled import find_pair
 from outrider.pipelines import EXACT, InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
-from outrider.pipelines.speculation.cost import CostModel
 
 from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Head, Property
 from ..load_options import LoadOptions, properties_of
@@ -123,6 +122,7 @@ def run(
         results.extend(measure(pipeline, forget, tasks, modes, max_new_tokens, seed, announce, acceptance))
         progress.update(bar, description="finding the best possible schedules")
         notes, shares = _best(pipeline, results)
+    drafts = {} if speculation.cost is None else speculation.cost.drafts
     return Report(
         about=describe(pipeline.pair),
         seed=seed,
@@ -131,7 +131,8 @@ def run(
         entries=tuple(entries(results, shares)),
         samples=tuple(samples(results, modes[-1])),
         pass_ms=cost_curve(speculation.cost),
-        draft_ms={} if speculation.cost is None else _draft_ms(speculation.cost),
+        draft_ms={name: draft.token_ms for name, draft in drafts.items()},
+        begin_ms={name: draft.begin_ms for name, draft in drafts.items() if draft.begin_ms},
         notes=notes,
     )
 
@@ -139,11 +140,6 @@ def run(
 def main(arguments: list[str]) -> None:
     """Run the command with what follows `outrider bench`."""
     app(arguments, prog_name="outrider bench")
-
-
-def _draft_ms(cost: CostModel) -> Mapping[str, float]:
-    """What a token takes each model that drafts, by the drafter's name, in milliseconds."""
-    return {name: draft.token_ms for name, draft in cost.drafts.items()}
 
 
 def _best(

@@ -17,7 +17,8 @@ COLOURS = {
     "off": "#94a3b8", "lookup": "#0284c7", "suffix": "#0d9488", "recycling": "#b45309", "draft": "#d97706",
     "head": "#65a30d", "skip": "#0e7490", "exit": "#4338ca",
     "chained": "#7c3aed", "auto": "#0f172a", "prompt_lookup": "#0284c7", "draft_model": "#d97706",
-    "reference": "#7c3aed", "earlier_turn": "#be185d",
+    "reference": "#7c3aed", "earlier_turn": "#be185d", "layer_skipping": "#0e7490", "early_exit": "#4338ca",
+    "grammar": "#64748b", "target": "#94a3b8",
 }  # fmt: skip
 STYLE = {
     "svg.fonttype": "none",  # keeps text as text

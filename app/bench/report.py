@@ -55,7 +55,8 @@ class Report:
 
     pass_ms: (rows, milliseconds) of a pass over a short context, empty where nothing could be measured.
     acceptance: the rule by which the modes that draft keep tokens.
-    draft_ms: milliseconds in which a model that drafts generates a token, by the drafter's name.
+    draft_ms, begin_ms: milliseconds in which a model that drafts generates a token, and what the first token of a draft
+        takes beyond that, by the drafter's name.
     """
 
     about: Mapping[str, Any]
@@ -65,6 +66,7 @@ class Report:
     samples: tuple[Sample, ...] = ()
     pass_ms: tuple[tuple[int, float], ...] = ()
     draft_ms: Mapping[str, float] = field(default_factory=dict)
+    begin_ms: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
     acceptance: str = EXACT
 

@@ -10,10 +10,13 @@ from rich.table import Table
 from outrider.pipelines import EXACT
 
 from .about import in_words
+from .labels import LABELS
 from .report import Entry, Report
 from .spread import Spread
 
 HOW = "Modes in turns, their order shuffled with seed {seed}. Medians over the prompts, in brackets the quartiles."
+
+SHOWN_ROWS = (1, 2, 4, 8, 16)
 
 Column = tuple[str, Callable[[Entry], str]]
 
@@ -25,6 +28,8 @@ def show(report: Report, console: Console) -> None:
     console.print(HOW.format(seed=report.seed), style="dim", highlight=False)
     for family in report.families:
         console.print(_table(family, [entry for entry in report.entries if entry.family == family]))
+    if costs := _costs(report):
+        console.print(costs, style="dim", highlight=False)
     for note in report.notes:
         console.print(note)
     if report.num_differing:
@@ -41,6 +46,20 @@ def show(report: Report, console: Console) -> None:
         console.print(f"Lossy: with acceptance {report.acceptance!r}, drafts may change the text.", style="yellow")
     else:
         console.print("Every mode gave the tokens of plain decoding.", style="green")
+
+
+def _costs(report: Report) -> str:
+    """What passes and drafted tokens take; empty where that is not known."""
+    shown = [(str(rows), f"{ms:.1f}") for rows, ms in report.pass_ms if rows in SHOWN_ROWS]
+    if not shown:
+        return ""
+    rows, times = (", ".join(each) for each in zip(*shown, strict=True))
+    told = [f"Passes of {rows} rows take {times} ms"]
+    for name, ms in report.draft_ms.items():
+        begin_ms = report.begin_ms.get(name)
+        begin = f", and {begin_ms:.1f} ms to begin" if begin_ms else ""
+        told.append(f"a token takes the {LABELS[name]} {ms:.1f} ms{begin}")
+    return f"\n{'; '.join(told)}."
 
 
 def figure(spread: Spread | None, digits: int = 1, scale: float = 1.0) -> str:

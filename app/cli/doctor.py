@@ -18,6 +18,7 @@ from outrider.pipelines.devices.genai_loading import TRIED, TRIED_TOKENS
 from outrider.pipelines.devices.npu_model import DECODING_ROWS, NUM_DECODING_ROWS
 from outrider.pipelines.model.tuning import SEARCH_S, Compilation
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.draft_model_policy import HOPED
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.planner import LONGEST
@@ -207,6 +208,8 @@ def _passes(cost: CostModel) -> Table:
     for name, draft in cost.drafts.items():
         took = draft.token_ms
         table.add_row(f"{LABELS[name]}, one", f"{took:.2f}", f"{took / one:.2f}", Bar(longest, 0, took))
+        if took := draft.begin_ms:
+            table.add_row(f"{LABELS[name]}, to begin", f"{took:.2f}", f"{took / one:.2f}", Bar(longest, 0, took))
     return table
 
 
@@ -235,13 +238,13 @@ def _draft_devices(
         if pipeline.speculation.cost is not None:
             costs[place] = pipeline.speculation.cost
         del pipeline
-    took = {place: cost.drafts[DraftModel.name].token_ms for place, cost in costs.items() if cost.drafts}
-    gains = {place: speedup_of(costs[place], HOPED, ms, longest) for place, ms in took.items()}
-    best = max(gains, key=lambda place: (gains[place].ratio, -took[place]), default=None)
+    drafts = {place: cost.drafts[DraftModel.name] for place, cost in costs.items() if cost.drafts}
+    gains = {place: speedup_of(costs[place], HOPED, draft, longest) for place, draft in drafts.items()}
+    best = max(gains, key=lambda place: (gains[place].ratio, -drafts[place].token_ms), default=None)
     for place in places:
         if place in gains:
             name = f"{place}, the fastest" if place == best and len(gains) > 1 else place
-            table.add_row(name, f"{took[place]:.2f}", f"{gains[place].ratio:.2f} times")
+            table.add_row(name, f"{drafts[place].token_ms:.2f}", f"{gains[place].ratio:.2f} times")
         else:
             table.add_row(place, "", f"[red]{escape(failed.get(place, 'could not be measured'))}[/]")
     return table
@@ -254,7 +257,6 @@ def _gains(cost: CostModel, longest: int) -> Table:
     for name in cost.drafts:
         table.add_column(LABELS[name], justify="right")
     for acceptance in ACCEPTANCES:
-        costs = (0.0, *(draft.token_ms for draft in cost.drafts.values()))
-        best = [speedup_of(cost, acceptance, draft_ms, longest) for draft_ms in costs]
+        best = [speedup_of(cost, acceptance, draft, longest) for draft in (DraftCost(0.0), *cost.drafts.values())]
         table.add_row(f"{acceptance:.0%}", *(f"{each.ratio:.2f} times, {each.length} drafted" for each in best))
     return table

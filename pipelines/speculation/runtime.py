@@ -284,13 +284,12 @@ class Runtime:
         draft = cost.drafts.get(DraftModel.name)
         if draft is None:
             return
-        token_ms = draft.token_ms
-        if speedup_of(cost, HOPED, token_ms).ratio <= 1 and not self._has_warned:
+        if speedup_of(cost, HOPED, draft).ratio <= 1 and not self._has_warned:
             self._has_warned = True
             log.warning(
                 "The draft model takes %.1f ms a token on %s, and a pass of the target %.1f: it would not pay even if "
                 "%d%% of its tokens were accepted, so it is hardly ever asked. Load it on the CPU.",
-                token_ms, self._draft_device, cost.pass_ms([(1, CONTEXT)]), 100 * HOPED,
+                draft.token_ms, self._draft_device, cost.pass_ms([(1, CONTEXT)]), 100 * HOPED,
             )  # fmt: skip
 
     def forget_prompts(self) -> None:

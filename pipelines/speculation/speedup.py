@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .cost import CostModel
+from .draft_cost import DraftCost
 from .planner import LONGEST
 
 CONTEXT = 256  # tokens before the answer
@@ -18,9 +19,9 @@ class Speedup:
     ratio: float
 
 
-def speedup_of(cost: CostModel, acceptance: float, draft_ms: float, longest: int = LONGEST) -> Speedup:
-    """The best speedup at an acceptance rate in 0..1 with a drafter that takes `draft_ms` milliseconds per token, and
-    drafts of up to `longest` tokens.
+def speedup_of(cost: CostModel, acceptance: float, draft: DraftCost, longest: int = LONGEST) -> Speedup:
+    """The best speedup at an acceptance rate in 0..1 with a drafter that takes what `draft` says, and drafts of up to
+    `longest` tokens.
 
     A pass with a draft of n tokens yields 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).
     """
@@ -28,6 +29,7 @@ def speedup_of(cost: CostModel, acceptance: float, draft_ms: float, longest: int
 
     def ratio(length: int) -> float:
         tokens = sum(acceptance**i for i in range(length + 1))
-        return tokens * plain_ms / (cost.pass_ms([(1 + length, CONTEXT)]) + length * draft_ms)
+        draft_ms = length * draft.token_ms + (draft.begin_ms if length else 0.0)
+        return tokens * plain_ms / (cost.pass_ms([(1 + length, CONTEXT)]) + draft_ms)
 
     return max((Speedup(length, ratio(length)) for length in range(longest + 1)), key=lambda found: found.ratio)

@@ -12,10 +12,13 @@ import pytest
 from rich.console import Console
 
 from outrider.app.bench.html_report import page
+from outrider.app.bench.labels import LABELS
+from outrider.app.bench.plots import COLOURS
 from outrider.app.bench.report import Report, entries, samples
 from outrider.app.bench.spread import Spread
 from outrider.app.bench.table import show
 from outrider.app.bench.task import Task
+from outrider.pipelines import MODES
 
 from .traces import run
 
@@ -42,6 +45,7 @@ def report(wrong: bool = False) -> Report:
         samples=tuple(samples(results, "auto")),
         pass_ms=((2, 5.0), (8, 7.5), (33, 20.0)),
         draft_ms={"draft_model": 1.5, "head": 0.4},
+        begin_ms={"head": 2.5},
     )
 
 
@@ -72,6 +76,19 @@ def test_the_table_fits_a_screen_of_80_columns_and_says_what_it_is_about() -> No
     assert "…" not in text
     for words in ("<CPU>", "weights int8", "seed 7", "edit, 2 prompts", "2.25 (1.88-2.62)"):
         assert words in text
+
+
+def test_what_passes_and_drafted_tokens_cost_is_told() -> None:
+    text = " ".join(shown(report()).split())
+    assert (
+        "Passes of 2, 8 rows take 5.0, 7.5 ms; a token takes the draft model 1.5 ms; a token takes the head 0.4 ms, and "
+        "2.5 ms to begin." in text
+    )
+    assert "Passes of" not in shown(replace(report(), pass_ms=(), draft_ms={}))
+
+
+def test_every_drafter_and_mode_has_a_colour() -> None:
+    assert {*LABELS, *MODES} <= {*COLOURS}
 
 
 def test_the_report_is_json() -> None:

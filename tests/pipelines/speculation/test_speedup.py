@@ -13,8 +13,13 @@ from outrider.pipelines.speculation.speedup import speedup_of
 COST = CostModel((2, 4, 8, 33), (10.0, 12.0, 20.0, 90.0), (0.0,) * 4, {"draft_model": DraftCost(1.5)})
 
 
-@pytest.mark.parametrize(("acceptance", "draft_ms"), [(0.3, 0.0), (0.7, 0.0), (0.7, 1.5), (0.95, 1.5), (0.05, 9.0)])
-def test_the_speedup_is_that_of_a_simulation_of_every_draft_length(acceptance: float, draft_ms: float) -> None:
+@pytest.mark.parametrize(
+    ("acceptance", "draft_ms", "begin_ms"),
+    [(0.3, 0.0, 0.0), (0.7, 0.0, 0.0), (0.7, 1.5, 0.0), (0.95, 1.5, 0.0), (0.05, 9.0, 0.0), (0.9, 0.2, 6.0)],
+)
+def test_the_speedup_is_that_of_a_simulation_of_every_draft_length(
+    acceptance: float, draft_ms: float, begin_ms: float
+) -> None:
     rng = random.Random(1)
 
     def simulated(length: int) -> float:
@@ -22,9 +27,10 @@ def test_the_speedup_is_that_of_a_simulation_of_every_draft_length(acceptance: f
         for _ in range(4000):
             passes += 1
             tokens += 1 + next((i for i in range(length) if rng.random() >= acceptance), length)
-        return tokens / passes * 10 / (COST.pass_ms([(1 + length, 0)]) + length * draft_ms)
+        drafting_ms = length * draft_ms + (begin_ms if length else 0)
+        return tokens / passes * 10 / (COST.pass_ms([(1 + length, 0)]) + drafting_ms)
 
-    found = speedup_of(COST, acceptance, draft_ms)
+    found = speedup_of(COST, acceptance, DraftCost(draft_ms, begin_ms=begin_ms))
     speedups = [simulated(length) for length in range(33)]
     assert found.ratio == pytest.approx(max(speedups), rel=0.05)
     assert speedups[found.length] == pytest.approx(max(speedups), rel=0.05)
