@@ -81,8 +81,8 @@ def test_the_table_fits_a_screen_of_80_columns_and_says_what_it_is_about() -> No
 def test_what_passes_and_drafted_tokens_cost_is_told() -> None:
     text = " ".join(shown(report()).split())
     assert (
-        "Passes of 2, 8 rows take 5.0, 7.5 ms; a token takes the draft model 1.5 ms; a token takes the head 0.4 ms, and "
-        "2.5 ms to begin." in text
+        "Passes of 2, 8 rows take 5.0, 7.5 ms; a token takes the draft model 1.5 ms; a token takes the head 0.4 ms, "
+        "and 2.5 ms to begin." in text
     )
     assert "Passes of" not in shown(replace(report(), pass_ms=(), draft_ms={}))
 
