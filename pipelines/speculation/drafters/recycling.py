@@ -34,8 +34,8 @@ class TokenRecycling:
         self._streaks = np.zeros(vocabulary_size, np.int8)
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
-        token, depth = (ahead or request.tokens)[-1], len(ahead)
-        while token not in request.config.stop_ids and (likeliest := int(self._likeliest[token])) != UNKNOWN:
+        token, depth, stop = (ahead or request.tokens)[-1], len(ahead), request.config.stop_ids
+        while token not in stop and (likeliest := int(self._likeliest[token])) != UNKNOWN:
             features = (math.log2(1 + int(self._streaks[token])) / 4, math.log2(1 + depth) / 4)
             yield Proposal(likeliest, self.name, Features(self.name, features))
             token, depth = likeliest, depth + 1
