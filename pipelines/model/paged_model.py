@@ -35,6 +35,8 @@ PROPERTIES = {
     "KV_CACHE_PRECISION": "u8",
     # The default, by channel, requantizes the keys of accepted tokens whenever a rejected one enters their block.
     "KEY_CACHE_QUANT_MODE": "BY_TOKEN",
+    # Kernels are kept for the latest shapes only. With the default of 5,000, memory grows for as long as shapes change.
+    "CPU_RUNTIME_CACHE_CAPACITY": 200,
 }
 
 
