@@ -166,7 +166,7 @@ def test_the_steps_are_announced_in_order(replaced: tuple[Path, list[str]]) -> N
         "Reading", "Converting", "Compressing", "Converting", "The", "Measuring", "Hashing", "Compiling", "The",
     ]  # fmt: skip
     pipeline = LLMPipeline(out, exact=True)
-    assert pipeline.modes == ("off", "lookup", "suffix", "auto")
+    assert pipeline.modes == ("off", "lookup", "suffix", "recycling", "auto")
     assert said[-1] == "The same answer in each: " + ", ".join(pipeline.modes)
 
 

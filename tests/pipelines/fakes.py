@@ -133,7 +133,7 @@ def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
         return ModeDrafters(texts, tuple(drafter for drafter in chosen if isinstance(drafter, MODELS)))
 
     alone = {mode: chain(mode) for mode in ("lookup", "suffix", "recycling", "draft", "head", "skip", "exit")}
-    every = chain("suffix", "draft", "head", "skip", "exit")
+    every = chain("suffix", "recycling", "draft", "head", "skip", "exit")
     return {"off": ModeDrafters(), **alone, "chained": every, "auto": every}
 
 

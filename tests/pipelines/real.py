@@ -23,6 +23,7 @@ from outrider.pipelines.speculation.drafters.base import Drafter
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
+from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
 from outrider.pipelines.speculation.drafters.self_speculative import EXIT, SKIPPING, SelfSpeculative
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 from outrider.pipelines.speculation.planner import Planner
@@ -68,6 +69,7 @@ class Models:
         usual = {
             "lookup": PromptLookup(),
             "suffix": Suffix(made),
+            "recycling": TokenRecycling(self.target.vocabulary_size),
             "draft": DraftModel(self.draft, pools[1], self.draft_context),
             "head": Head(self.head, pools[2], self.target.vocabulary_size),
         }

@@ -98,7 +98,7 @@ def references(embedded_pair: Path, npu_pair: Path) -> dict[Path, OnCpu]:
 def test_a_failure_is_said_and_the_next_request_is_answered(opened):
     device = opened()
     expected = device.answer(RENAME)
-    device.fail_after(4)
+    device.fail_after(2)
     with pytest.raises(DeviceFailed, match=rf"failed on this request \({FAILURE}\): ask again"):
         device.answer(RENAME)
     device.fail_after(None)
