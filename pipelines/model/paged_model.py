@@ -29,7 +29,7 @@ FED_INPUTS = {
     "max_context_len", "rows", "attending", "attended",
 }  # fmt: skip
 
-PROPERTIES = {
+PROPERTIES: dict[str, Any] = {
     "PERFORMANCE_HINT": "LATENCY",
     PRECISION: "f32",  # not bf16, with which some int4 models are not exact
     "KV_CACHE_PRECISION": "u8",
