@@ -34,9 +34,9 @@ class GenerationConfig:
     mode: "off": plain decoding, without drafts. "lookup": the latest n-gram match in prompt and answer. "suffix": an
         index of prompt and answer, which also learns how the answer edits what it copies, and the reference folder if
         the pipeline has one. "recycling": the same, and what the target's logits said the last time behind each token.
-        "draft": the draft model. "head": the head on the target's hidden states. "skip": the
-        target without some of its layers. "exit": its first layers. "chained": what "recycling" has, and one of
-        these models behind it. "auto": whichever of these pays most, of those that the pair has.
+        "draft": the draft model. "head": the head on the target's hidden states. "skip": the target without some of its
+        layers. "exit": its first layers. "chained": the text drafters that usually pay, and one of these models behind
+        them. "auto": whichever of these pays most, of those that the pair has.
     num_assistant_tokens: tokens to draft for each pass; None for as many as pay.
     max_ngram_size: the longest n-gram of mode "lookup".
     acceptance: the rule by which drafted tokens are kept (see `engine/acceptance_rules.py`). "exact": those that the

@@ -64,6 +64,9 @@ NPU_DRAFT = {MAX_PROMPT_LEN: REACH, MIN_RESPONSE_LEN: 3 * REACH}
 MODE_OF = {  # the mode in which a model drafts alone
     DraftModel.name: "draft", Head.name: "head", self_speculative.SKIPPING: "skip", self_speculative.EXIT: "exit",
 }  # fmt: skip
+# Of the target's weights, from which on tokens are recycled in "chained" and "auto": passes of smaller ones take so
+# little time that Python's is not won back.
+RECYCLING_BYTES = 64 << 20
 MEASURE_S = 2.0  # spent on measuring passes at first; more is learnt while answers are written
 PREPARED_S = 2.0  # spent on compiling kernels that could also be compiled on the way
 
@@ -131,12 +134,13 @@ class Runtime:
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
-        from_text = (*copying, TokenRecycling(self._target.vocabulary_size))
+        recycler = TokenRecycling(self._target.vocabulary_size)
+        from_text = (*copying, recycler) if self._target.weight_bytes >= RECYCLING_BYTES else copying
         modes = {
             "off": ModeDrafters(),
             "lookup": ModeDrafters((PromptLookup(),)),
             "suffix": ModeDrafters(copying),
-            "recycling": ModeDrafters(from_text),
+            "recycling": ModeDrafters((*copying, recycler)),
         }
         num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
         on_cpu = _draft_properties(self.precision if device == CPU else "f32", given)
@@ -158,7 +162,7 @@ class Runtime:
         modes |= {MODE_OF[drafter.name]: ModeDrafters(models=(drafter,)) for drafter in drafters}
         if drafters:
             modes["chained"] = ModeDrafters(from_text, drafters)
-        modes[AUTO] = modes.get("chained", modes["recycling"])
+        modes[AUTO] = modes.get("chained", ModeDrafters(from_text))
         self.modes = tuple(modes)
         self._drafters = DrafterSet(modes, acceptance, self._target.vocabulary_size)
         self._planner = Planner(self._drafters, acceptance)

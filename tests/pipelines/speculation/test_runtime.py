@@ -215,3 +215,13 @@ def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for
     assert budgets == [runtime_module.MEASURE_S, math.inf]
     memory = speculation.memory
     assert 0 < shares[0] < memory.cache / memory.cache_tokens / speculation._target.weight_bytes
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_tokens_are_recycled_in_auto_where_passes_take_long_enough(embedded_pair, monkeypatch, is_large):
+    weight_bytes = LLMPipeline(embedded_pair, cache_tokens=512).speculation.memory.weights
+    monkeypatch.setattr(runtime_module, "RECYCLING_BYTES", 0 if is_large else weight_bytes)
+    pipeline = LLMPipeline(embedded_pair, cache_tokens=512)
+    for mode, drafts in (("recycling", True), ("chained", is_large), ("auto", is_large), ("suffix", False)):
+        names = [drafter.name for drafter in pipeline.speculation._drafters._modes[mode].texts]
+        assert ("recycling" in names) == drafts, mode
