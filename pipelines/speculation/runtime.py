@@ -64,8 +64,8 @@ NPU_DRAFT = {MAX_PROMPT_LEN: REACH, MIN_RESPONSE_LEN: 3 * REACH}
 MODE_OF = {  # the mode in which a model drafts alone
     DraftModel.name: "draft", Head.name: "head", self_speculative.SKIPPING: "skip", self_speculative.EXIT: "exit",
 }  # fmt: skip
-# Of the target's weights, from which on tokens are recycled in "chained" and "auto": passes of smaller ones take so
-# little time that Python's is not won back.
+# Least size of the target's weights for token recycling in "chained" and "auto": passes of smaller targets are so short
+# that the Python time it takes is more than it saves.
 RECYCLING_BYTES = 64 << 20
 MEASURE_S = 2.0  # spent on measuring passes at first; more is learnt while answers are written
 PREPARED_S = 2.0  # spent on compiling kernels that could also be compiled on the way
