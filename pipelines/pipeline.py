@@ -22,7 +22,8 @@ from .engine.request import Request
 from .errors import DeviceFailed, InvalidOption, PromptTooLong, UnsupportedDevice
 from .model.pair import Pair
 from .results import DecodedResults, DecodedText
-from .speculation.runtime import CACHE_TOKENS, Runtime
+from .speculation.loaded_target import CACHE_TOKENS
+from .speculation.runtime import Runtime
 from .stream import Stream
 from .structured.grammars import Grammars
 from .text.prompt import Inputs, Message, Prompt, encode_prompt, num_earlier_tokens, prompts_of

@@ -14,24 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from ..config import AUTO
-from ..devices.devices import CPU, NPU, failing_to_load, npu_properties
+from ..devices.devices import CPU, NPU, npu_properties
 from ..devices.gpu_model import GpuPagedModel
 from ..devices.npu_model import DECODING_ROWS, MAX_PROMPT_LEN, MIN_RESPONSE_LEN, NpuModel
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
-from ..engine.room import Room
 from ..errors import InvalidOption
 from ..model.heads.dflash_model import DFlashModel
-from ..model.heads.head_kind import open_head, tapped_layers
+from ..model.heads.head_kind import open_head
 from ..model.paged_model import PagedModel
 from ..model.paged_request import BLOCK_SIZE
-from ..model.pair import Pair, context_length, num_layers
+from ..model.pair import Pair, context_length
 from ..model.processor import GROUP_SIZE, PRECISION
-from ..model.profile import cache_folder, keep, kept, measured_cost, profile_path
+from ..model.profile import cache_folder, measured_cost, profile_path
 from ..model.split_model import ShortModel, SplitModel
-from ..model.target import Target
 from ..model.timing import Run
-from ..model.tuning import FAIR, Compilation, load_target
 from ..model.vocabulary import check_same_vocabulary
 from ..text.tokenizer import Tokenizer
 from . import draft_model_policy
@@ -49,13 +46,12 @@ from .drafters.retrieval import Retrieval
 from .drafters.self_speculative import SelfSpeculative
 from .drafters.suffix import Suffix
 from .drafting_model import DraftingFailed, DraftingModel
+from .loaded_target import LoadedTarget
 from .measuring import CONTEXTS, ROWS
 from .planner import LONGEST, Planner
 from .reference import Reference
 from .speedup import CONTEXT, speedup_of
 
-CACHE_TOKENS = 16384  # by default
-COMPILATION = ".compilation-4.json"  # numbered, so that a better search is made where an earlier one was remembered
 # Properties of the target that the draft model shares.
 PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
@@ -114,11 +110,7 @@ class Runtime:
             given = {name: value for name, value in properties.items() if name not in on_npu}
         if device == CPU:
             given = {**pair.properties, **given}
-            loaded = _on_cpu(pair, cache_tokens, exact, given)
-        elif device == NPU:
-            loaded = _on_npu(pair, cache_tokens, exact, given)
-        else:
-            loaded = _on_gpu(pair, device, cache_tokens, exact, given)
+        loaded = LoadedTarget.on(device, pair, cache_tokens, exact, given)
         self._target, self.compilation, self._compiled = loaded.target, loaded.compilation, loaded.path
         self.cache_tokens = loaded.room.tokens
         self._pool = loaded.pool
@@ -222,7 +214,7 @@ class Runtime:
         it is known, and for as long as it takes."""
         if self._is_measured and not again:
             return
-        if again and self._compiled is not None:  # which is tried when the pair is loaded again
+        if again:  # which is tried when the pair is loaded again
             self._compiled.unlink(missing_ok=True)
         self._learn_costs(math.inf if again else MEASURE_S, anew=again)
 
@@ -303,67 +295,6 @@ class Runtime:
         """
         with self._borrowed(self.cache_tokens):
             pass  # whoever holds every block has taken those that were kept
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A target, its cache, and the file that remembers how it is compiled."""
-
-    target: Target
-    compilation: Compilation
-    pool: BlockPool
-    room: Room
-    path: Path | None = None
-
-
-def _on_cpu(pair: Pair, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]) -> _Loaded:
-    pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
-    path = profile_path(pair, CPU, properties, exact).with_suffix(COMPILATION)
-    taps = () if pair.head is None else tapped_layers(pair.head, num_layers(pair.target))
-    target, compilation = load_target(
-        pair.target, pool.num_blocks, properties, exact, pair.max_context, path, taps, pair.skipping
-    )
-    return _Loaded(target, compilation, pool, Room.of(pool), path)
-
-
-def _on_npu(
-    pair: Pair, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]
-) -> _Loaded:
-    """The cache holds one sequence, so the pool has a single block, as long as that. Exactness costs nothing, since
-    every pass has as many rows."""
-    if cache_tokens is not None:
-        raise InvalidOption(
-            f"cache_tokens={cache_tokens} is not possible on an NPU: give MAX_PROMPT_LEN and MIN_RESPONSE_LEN."
-        )
-    target = NpuModel(pair.target, properties)
-    room = Room(target.num_tokens, "a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN", target.num_prompt_tokens)
-    pool = BlockPool(1, target.num_tokens)
-    path = profile_path(pair, NPU, properties, exact).with_suffix(COMPILATION)
-    compilation = kept(path, Compilation)
-    if compilation is None:
-        with failing_to_load(NPU):
-            is_exact = exact is not False and target.is_exact()
-        compilation = Compilation(is_exact, target.precision, rows=target.rows)
-        keep(path, compilation)
-    return _Loaded(target, compilation, pool, room, path)
-
-
-def _on_gpu(
-    pair: Pair, device: str, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any]
-) -> _Loaded:
-    pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
-    target = GpuPagedModel(pair.target, pool.num_blocks, device, properties)
-    path = profile_path(pair, device, properties, exact).with_suffix(COMPILATION)
-    compilation = kept(path, Compilation)
-    if compilation is None:
-        price = None
-        if exact is not False:
-            with failing_to_load(device):
-                price = target.keep_exact(pair.max_context, math.inf if exact else FAIR)
-        compilation = Compilation(target.exact, target.precision, rows=target.rows, price=price)
-        keep(path, compilation)
-    target.keep_to_rows(compilation.exact)
-    return _Loaded(target, compilation, pool, Room.of(pool), path)
 
 
 def _draft_model(

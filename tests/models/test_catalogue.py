@@ -8,7 +8,7 @@ import pytest
 
 from outrider.models.catalogue import CACHE_TOKENS, SHIPPED, Catalogue, Head, Model
 from outrider.models.errors import BadCatalogue, UnknownName
-from outrider.pipelines.speculation import runtime
+from outrider.pipelines.speculation import loaded_target
 
 
 def test_every_entry_is_whole() -> None:
@@ -55,7 +55,7 @@ def test_the_command_of_a_head_is_one_of_export() -> None:
 
 
 def test_the_cache_is_the_one_that_the_pipeline_takes() -> None:
-    assert runtime.CACHE_TOKENS == CACHE_TOKENS
+    assert loaded_target.CACHE_TOKENS == CACHE_TOKENS
 
 
 def test_a_size_that_nobody_read_is_computed_and_said_to_be() -> None:

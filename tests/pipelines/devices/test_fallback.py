@@ -258,7 +258,7 @@ def test_memory_is_free_when_nobody_uses_the_pipeline_any_more(embedded_pair, np
 
 def test_an_answer_without_a_limit_has_room_on_the_cpu_as_well(embedded_pair, monkeypatch):
     monkeypatch.setattr("outrider.pipelines.pipeline.CACHE_TOKENS", 256)
-    monkeypatch.setattr("outrider.pipelines.speculation.runtime.CACHE_TOKENS", 256)
+    monkeypatch.setattr("outrider.pipelines.speculation.loaded_target.CACHE_TOKENS", 256)
     device = with_genai(embedded_pair, fallback="CPU")
     device.fail_after(3)
     answer = device.pipeline.generate(RENAME, ignore_eos=True).generations[0]

@@ -25,7 +25,7 @@ from outrider.pipelines import (
 from outrider.pipelines.devices import devices
 from outrider.pipelines.devices.npu_model import NpuModel, require_symmetric_int4
 from outrider.pipelines.model.target import Rows, Window
-from outrider.pipelines.speculation import runtime
+from outrider.pipelines.speculation import loaded_target
 from tests.on_npu import STAND_IN, OnCpu
 
 MODES = ("off", "lookup", "suffix", "recycling", "draft", "chained", "auto")
@@ -331,7 +331,7 @@ def test_log_probabilities_structure_and_biases_are_those_of_the_engine(pipeline
 def test_everything_is_drafted_and_a_promise_that_cannot_be_kept_is_said(pipeline, npu_pair, caplog, monkeypatch):
     assert (pipeline.modes, pipeline.device) == (MODES, "NPU")
     assert pipeline.speculation.cost.rows == (1, 8)
-    monkeypatch.setattr(runtime, "kept", lambda path, kind: None)
+    monkeypatch.setattr(loaded_target, "kept", lambda path, kind: None)
     monkeypatch.setattr(NpuModel, "is_exact", lambda model: False)
     with caplog.at_level(logging.WARNING):
         LLMPipeline(npu_pair, "NPU", exact=True, **STAND_IN)

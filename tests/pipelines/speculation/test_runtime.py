@@ -12,6 +12,7 @@ from outrider.pipelines import LLMPipeline
 from outrider.pipelines.model import exactness
 from outrider.pipelines.model.processor import PRECISION, fastest_precision
 from outrider.pipelines.model.target import Window
+from outrider.pipelines.speculation import loaded_target
 from outrider.pipelines.speculation import runtime as runtime_module
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
@@ -79,7 +80,7 @@ def test_what_a_pair_was_found_to_be_is_remembered_until_it_is_measured_again(em
 
 
 def test_what_passes_cost_is_measured_anew_where_the_model_is_compiled_otherwise(embedded_pair, monkeypatch):
-    load_target = runtime_module.load_target
+    load_target = loaded_target.load_target
     for longest in (None, 128):
 
         def load(*given, longest=longest):
@@ -87,7 +88,7 @@ def test_what_passes_cost_is_measured_anew_where_the_model_is_compiled_otherwise
             return model, replace(found, longest=longest)
 
         with monkeypatch.context() as patch:
-            patch.setattr(runtime_module, "load_target", load)
+            patch.setattr(loaded_target, "load_target", load)
             speculation = LLMPipeline(embedded_pair, cache_tokens=512, exact=True).speculation
         speculation.measure()
         if longest is None:
