@@ -81,19 +81,29 @@ class DrafterSet:
         """Leave a drafter out of all requests."""
         self._given_up.append(drafter)
 
+    def has_readers(self, request: Request) -> bool:
+        """Whether drafters of the request's mode draft from the results of passes."""
+        return bool(self._readers[request.config.mode])
+
     def read(
-        self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
+        self,
+        request: Request,
+        window: Window,
+        logits: NDArray[np.float32] | None,
+        states: NDArray[np.float32] | None,
     ) -> None:
         """Hand on the results of a pass to the drafters that draft from them (see `LogitsReader`, `StatesReader`).
 
         window: what of the request was in the pass.
-        logits: float32 [window.num_rows, vocabulary]. states: float32 [tokens of the window, taps * width], if any.
+        logits: float32 [window.num_rows, vocabulary]; None if they are not to be read.
+        states: float32 [tokens of the window, taps * width], if any.
         """
         for drafter in self._readers[request.config.mode]:
             if self._is_sound(drafter, request):
                 try:
                     if isinstance(drafter, LogitsReader):
-                        drafter.read_logits(window.tokens[len(window.tokens) - len(logits) :], logits)
+                        if logits is not None:
+                            drafter.read_logits(window.tokens[len(window.tokens) - len(logits) :], logits)
                     elif states is not None:
                         drafter.read(request, window.start, states[: request.num_cached - window.start])
                 except Exception as error:

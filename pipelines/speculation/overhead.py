@@ -44,11 +44,13 @@ class Overhead:
     request: for each request of a pass without drafts.
     asking: added by asking a request's drafters and planning, whether or not a draft comes of it.
     row: added by each drafted row.
+    reading: added by handing a request's results of a pass to the drafters that draft from them.
     """
 
     request: Usual = field(default_factory=Usual)
     asking: Usual = field(default_factory=Usual)
     row: Usual = field(default_factory=Usual)
+    reading: Usual = field(default_factory=Usual)
 
     def observe_asking(self, num_asked: int, took_ms: float) -> None:
         """Learn from asking the drafters of `num_asked` requests in `took_ms`."""

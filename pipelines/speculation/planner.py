@@ -119,7 +119,8 @@ class Planner:
         self._paces: dict[frozenset[tuple[str, str]], _Pace] = {}  # by the modes and acceptance rules of a pass
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
-        self._drafting_ms = self._observing_ms = 0.0  # of `draft` in this pass, of `observe` in the last
+        self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
+        self._observing_ms = 0.0  # of `observe` in the last
         self.rate = 0.0  # what a millisecond of the pass is worth, in tokens
 
     @property
@@ -134,7 +135,7 @@ class Planner:
         their order, then those that are planned.
         """
         began = self._clock()
-        self._delay_ms = 0.0
+        self._delay_ms = self._reading_ms = 0.0
         rows = other_rows + len(drafts)
         planned = []
         for draft in drafts:
@@ -212,7 +213,8 @@ class Planner:
                 self.cost.observe([(draft.rows, draft.context) for draft in drafts], target_ms)
         if beside_ms is not None and self._overhead_of(drafts) is self.overhead:
             num_drafted = sum(len(draft.proposals) for draft in drafts)
-            self.overhead.observe_rest(len(drafts), num_drafted, beside_ms - self._drafting_ms + self._observing_ms)
+            rest_ms = beside_ms - self._drafting_ms - self._reading_ms + self._observing_ms
+            self.overhead.observe_rest(len(drafts), num_drafted, rest_ms)
         plain_ms = self._plain_ms(self.cost, drafts)
         self._pace(drafts).add(sum(map(len, kept)), self._bare_ms(self.cost, drafts) + self._delay_ms)
         for draft, tokens in zip(drafts, kept, strict=True):
@@ -224,8 +226,20 @@ class Planner:
     def read(
         self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
     ) -> None:
-        """Hand on the results of a pass (see `DrafterSet.read`)."""
-        self._drafters.read(request, window, logits, states)
+        """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting, and logits are
+        not read for an answer that may lose no more."""
+        if not self._drafters.has_readers(request):
+            return
+        budget = self._budgets.get(request)
+        may_lose = budget is None or budget.remaining_ms > 0
+        began = self._clock()
+        self._drafters.read(request, window, logits if may_lose else None, states)
+        took_ms = 1e3 * (self._clock() - began)
+        self._reading_ms += took_ms
+        if may_lose:
+            self.overhead.reading.add(took_ms)
+            if budget is not None:
+                self._delay_ms += self.overhead.reading.value
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""

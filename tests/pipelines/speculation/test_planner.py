@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from itertools import product
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation import loss_budget
 from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.batch import Batch
@@ -17,6 +19,7 @@ from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters, Proposal
 from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.planner import PER_DRAFT, Planner
 
 from ..fakes import new_request
@@ -242,6 +245,27 @@ def test_the_acceptance_model_observes_every_proposal_up_to_the_first_rejection(
     assert seen == [(0.1, True), (0.2, True), (0.3, False)]
     planner.release(draft.request)
     assert offering.odds == {}
+
+
+@pytest.mark.parametrize("reading_ms", [0.05, 1.0, 20.0])
+def test_reading_logits_costs_an_answer_no_more_than_its_budget_allows(reading_ms):
+    """Of drafters that never have anything to propose."""
+    now_ms, passes, pass_ms = 0.0, 400, 10.0
+
+    class Reading(OddsDrafter):
+        def read_logits(self, tokens, logits):
+            nonlocal now_ms
+            now_ms += reading_ms
+
+    draft = draft_of()
+    planner = planner_of(cost_of([pass_ms] * 6), Reading("suffix", {draft.request: []}), clock=lambda: now_ms / 1e3)
+    for _ in range(passes):
+        planner.draft([draft])
+        planner.read(draft.request, Window([3], 2, [0]), np.zeros((1, 12), np.float32), None)
+        planner.observe([draft], [[3]], pass_ms)
+    assert now_ms > 0
+    allowed_ms = TOLERANCE * passes * pass_ms + ALLOWANCE * pass_ms
+    assert now_ms <= allowed_ms + (1 + FEWEST) * reading_ms  # the last one, and those before its price is known
 
 
 def test_a_full_pass_leaves_no_room_for_doubtful_drafts():
