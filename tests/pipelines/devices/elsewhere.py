@@ -51,7 +51,13 @@ class Elsewhere:
     @contextmanager
     def present(self) -> Iterator[None]:
         """Meanwhile the device seems to be there."""
+        drafting = openvino_genai.draft_model
+
+        def draft_model(folder: Path, device: str, **properties: Any) -> Any:
+            return drafting(folder, device, **limited_properties() | properties)
+
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(openvino_genai, "draft_model", draft_model)
             patch.setattr(devices, "device_names", lambda: ("CPU", "GPU.0", "GPU.1", "NPU"))
             patch.setattr(openvino_genai, "LLMPipeline", self._load)
             yield
