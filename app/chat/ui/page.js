@@ -6,6 +6,11 @@ const set = (part, name, value) => {
   if (value !== undefined && part && part.getAttribute(name) !== String(value)) part.setAttribute(name, value);
 };
 
+const group_radio = (radio) => {  // radios with the same name are one tab stop
+  const group = radio.type === "radio" && radio.closest("#listing, #mode");
+  if (group && radio.name !== group.id) radio.name = group.id;
+};
+
 const name = () => {
   const said = words();
   set(document.documentElement, "lang", said.lang);
@@ -21,9 +26,7 @@ const name = () => {
     set(content, "role", "region");
     set(content, "aria-label", said[side]);
   }
-  for (const group of all("#listing, #mode")) {  // radios with the same name are one tab stop
-    for (const radio of group.querySelectorAll("input[type=radio]")) radio.name = group.id;
-  }
+  for (const group of all("#listing, #mode")) group.querySelectorAll("input[type=radio]").forEach(group_radio);
   for (const list of all("#chat .examples")) {
     set(list, "role", "group");
     set(list, "aria-label", said.examples);
@@ -166,4 +169,7 @@ new MutationObserver(() => {
   due = true;
   requestAnimationFrame(mend);
 }).observe(document.body, {subtree: true, childList: true, characterData: true, attributes: true, attributeFilter: ["class", "disabled"]});
+// Gradio renames a radio when it is chosen, and the next key can come before the next frame.
+new MutationObserver((records) => records.forEach(({target}) => group_radio(target)))
+  .observe(document.body, {subtree: true, attributes: true, attributeFilter: ["name"]});
 mend();

@@ -116,6 +116,17 @@ def test_closed_side_bars_hold_no_stop_and_their_handles_say_what_they_open(open
     expect(page.locator("#system textarea")).to_be_editable()
 
 
+def test_keys_that_come_before_the_next_frame_go_through_the_modes_too(open_page) -> None:
+    page = open_page()
+    page.evaluate("window.requestAnimationFrame = () => 0")
+    page.locator("#mode input:checked").focus()
+    for said in ("Plain", "Prompt lookup"):
+        page.keyboard.press("ArrowRight")
+        expect(page.locator("#mode label.selected")).to_have_text(said)
+    page.keyboard.press("Tab")
+    assert page.evaluate("!document.activeElement.closest('#mode')")
+
+
 def test_the_modes_are_one_stop_and_arrows_go_through_them(open_page, pipeline) -> None:
     page = open_page()
     page.locator("#mode input:checked").focus()
