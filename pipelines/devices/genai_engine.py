@@ -67,7 +67,8 @@ class GenaiEngine(QueueingBackend):
                 if self._end_last is not None:
                     self._end_last()
                 self._running = _Answer(self._pipeline, self._waiting.popleft(), self._speculation)
-                self._end_last = weakref.finalize(self, self._running.end)  # called when Python exits, too
+                # Called when Python exits, too. It holds no reference to the request, whose error would lead back here.
+                self._end_last = weakref.finalize(self, _end, self._running.writer, self._running.thread)
             answer = self._running
             try:
                 answer.advance()
@@ -79,7 +80,7 @@ class GenaiEngine(QueueingBackend):
 
     def _retire(self, request: Request) -> None:
         if self._running is not None and self._running.request is request:
-            self._running.stop()
+            self._running.writer.stopped = True
             self._running = None
         if request in self._waiting:
             self._waiting.remove(request)
@@ -93,11 +94,11 @@ class _Answer:
         self._pipeline = pipeline
         self._speculation = speculation
         self._written: SimpleQueue[tuple[float, Written]] = SimpleQueue()
-        self._writer = _Writer(self._written)
+        self.writer = _Writer(self._written)
         self._rows = request.num_prompt_tokens
         self._until = time.perf_counter()
-        self._thread = Thread(target=self._generate, name="genai", daemon=True)
-        self._thread.start()
+        self.thread = Thread(target=self._generate, name="genai", daemon=True)
+        self.thread.start()
 
     def advance(self) -> None:
         """Give the request what was written next, and wait for that. Raises DeviceFailed."""
@@ -119,21 +120,13 @@ class _Answer:
         self.request.trace.append(PassRecord(self._until, written_at, passed_s, 0.0, rows, sources=sources))
         self._until, self._rows = written_at, 1
 
-    def stop(self) -> None:
-        self._writer.stopped = True
-
-    def end(self) -> None:
-        """Stop, and wait for the pass that is on: neither the next answer nor the end of the process may meet it."""
-        self.stop()
-        self._thread.join()
-
     def _generate(self) -> None:
         request = self.request
         outcome: Written = None
         try:
             prompt = openvino.Tensor(np.array([request.tokens[: request.num_prompt_tokens]], np.int64))
             config = to_genai(request.config, request.max_new_tokens, request.answer, self._speculation)
-            self._pipeline.generate(prompt, config, self._writer)
+            self._pipeline.generate(prompt, config, self.writer)
         except Exception as error:
             outcome = error
         self._written.put((time.perf_counter(), outcome))
@@ -155,3 +148,9 @@ class _Writer(openvino_genai.StreamerBase):
 
     def end(self) -> None:
         pass
+
+
+def _end(writer: _Writer, thread: Thread) -> None:
+    """Stop, and wait for the pass that is on: neither the next answer nor the end of the process may meet it."""
+    writer.stopped = True
+    thread.join()

@@ -54,7 +54,7 @@ class Elsewhere:
         drafting = openvino_genai.draft_model
 
         def draft_model(folder: Path, device: str, **properties: Any) -> Any:
-            return drafting(folder, device, **limited_properties() | properties)
+            return drafting(folder, device, **properties | limited_properties())
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(openvino_genai, "draft_model", draft_model)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from itertools import pairwise
@@ -261,8 +263,8 @@ def test_a_stopped_answer_stops_the_device(pipeline: LLMPipeline):
     next(stream)
     answer = pipeline._engine._running
     stream.cancel()
-    answer._thread.join(timeout=60)
-    assert not answer._thread.is_alive()
+    answer.thread.join(timeout=60)
+    assert not answer.thread.is_alive()
     assert answer._written.qsize() < 800
 
 
@@ -282,6 +284,19 @@ def test_a_failing_device_is_said_and_the_next_request_is_served(pipeline: LLMPi
         list(waiting)
     faulty.fails_after, faulty.error = None, broken
     assert pipeline.generate(RENAME, max_new_tokens=30) == whole
+
+
+def test_a_pipeline_whose_device_failed_does_not_stay_in_memory(embedded_pair):
+    """Another one may have no room beside it."""
+    elsewhere = Elsewhere(embedded_pair, "GPU")
+    pipeline = elsewhere.open()
+    elsewhere.faulty.fails_after = 1
+    with pytest.raises(DeviceFailed):
+        pipeline.generate(RENAME, max_new_tokens=30)
+    held = weakref.ref(elsewhere.faulty)
+    del pipeline, elsewhere
+    gc.collect()
+    assert held() is None
 
 
 def test_an_error_in_a_streamer_reaches_the_caller_and_the_next_request_is_served(pipeline: LLMPipeline):

@@ -24,6 +24,7 @@ from outrider.pipelines import (
 )
 from outrider.pipelines.devices import devices
 from outrider.pipelines.devices.npu_model import NpuModel, require_symmetric_int4
+from outrider.pipelines.model.processor import limited_properties
 from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation import loaded_target
 from tests.on_npu import STAND_IN, OnCpu
@@ -85,7 +86,7 @@ def test_an_answer_ends_at_any_token_that_is_to_end_it(pipeline, mode):
 
 def test_genais_drafting_is_not_used_because_its_answers_run_past_their_ends(npu_pair, pipeline):
     """If this fails, OpenVINO GenAI has mended it."""
-    draft = openvino_genai.draft_model(npu_pair / "draft", "CPU")
+    draft = openvino_genai.draft_model(npu_pair / "draft", "CPU", **limited_properties())
     theirs = openvino_genai.LLMPipeline(npu_pair / "target", "NPU", draft_model=draft, **STAND_IN)
     prompt = openvino_genai.Tokenizer(npu_pair / "target").encode(CODE * 3, add_special_tokens=False).input_ids
     whole = pipeline.generate([prompt.data[0].tolist()], max_new_tokens=24, ignore_eos=True).generations[0].token_ids

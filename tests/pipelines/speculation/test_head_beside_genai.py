@@ -5,7 +5,7 @@ from __future__ import annotations
 import openvino_genai
 
 from outrider.pipelines import LLMPipeline
-from outrider.pipelines.model.processor import PRECISION
+from outrider.pipelines.model.processor import PRECISION, limited_properties
 
 NUM_DRAFTED, NUM_TOKENS = 3, 60
 PROMPTS = (
@@ -16,10 +16,11 @@ PROMPTS = (
 
 def test_as_many_drafts_are_accepted_as_with_openvino_genai(embedded_pair):
     """Not always the same ones: the rounding of its caches is another."""
-    draft = openvino_genai.draft_model(str(embedded_pair / "head"), "CPU", **{PRECISION: "f32"})
+    properties = {PRECISION: "f32"} | limited_properties()
+    draft = openvino_genai.draft_model(str(embedded_pair / "head"), "CPU", **properties)
     genai = openvino_genai.LLMPipeline(
         str(embedded_pair / "target"), "CPU", draft_model=draft, scheduler_config=openvino_genai.SchedulerConfig(),
-        **{PRECISION: "f32"},
+        **properties,
     )  # fmt: skip
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens, config.num_assistant_tokens, config.ignore_eos = NUM_TOKENS, NUM_DRAFTED, True
