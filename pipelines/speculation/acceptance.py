@@ -3,26 +3,50 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
-from ..config import EXACT
+from ..config import EXACT, GenerationConfig
 
 BIAS_VARIANCE, WEIGHT_VARIANCE = 0.5, 0.03  # of a weight with a prior
 LEAST_VARIANCE = 0.02  # keeps weights moving, so that probabilities follow a change of text
 UNKNOWN_VARIANCE = 1.0  # of a weight without a prior
 FLATTEST = 15.0  # log-odds are clipped here
+COLDEST, HOTTEST = 0.5, 4.0  # temperatures below and above are taken to be alike
+
+
+class Conditions(NamedTuple):
+    """How a request chooses its tokens: its acceptance rule, and the binary logarithm of its temperature, rounded. In
+    greedy decoding that is minus infinity."""
+
+    rule: str = EXACT
+    log_temperature: float = -math.inf
+
+    @classmethod
+    def of(cls, config: GenerationConfig) -> Conditions:
+        if config.greedy:
+            return cls(config.acceptance)
+        return cls(config.acceptance, round(math.log2(min(HOTTEST, max(COLDEST, config.temperature)))))
+
+    def nearest_cooler(self, known: Iterable[Conditions]) -> Conditions | None:
+        """Those of the same rule whose temperature is the next below. Hotter ones would say that nothing is accepted,
+        and what is not drafted is not learnt."""
+        cooler = (each for each in known if each.rule == self.rule and each.log_temperature < self.log_temperature)
+        return max(cooler, default=None)
+
+
+GREEDY = Conditions()
 
 
 @dataclass(frozen=True, slots=True)
 class Features:
     """What a probability is predicted from: the kind of proposal, numbers of about the size of 1 that describe it, and
-    the rule by which it is accepted."""
+    the conditions under which it is accepted."""
 
     kind: str
     values: tuple[float, ...] = ()
-    rule: str = EXACT
+    conditions: Conditions = GREEDY
 
 
 class _Candidate(Protocol):
@@ -73,8 +97,8 @@ class AcceptanceModel:
     An outcome updates the weights by Bayes' rule under a Gaussian with diagonal covariance (assumed-density filtering;
     M. Opper, A Bayesian approach to on-line learning, 1998), so that learning is fast at first, slows down, and never
     stops. `priors` gives the initial weights of a kind, bias first. A kind without a prior starts at even odds and
-    learns faster. Each acceptance rule has weights of its own, so that what a lossy one accepts does not disturb exact
-    requests.
+    learns faster. Conditions have weights of their own, which begin with those of the nearest cooler ones: what a lossy
+    rule accepts does not disturb exact requests, nor hot requests, for which hardly anything can be drafted, others.
 
     Probabilities are conditional on all proposals before it being accepted, so outcomes must be observed up to the
     first rejection only: nothing behind it was tested.
@@ -82,7 +106,7 @@ class AcceptanceModel:
 
     def __init__(self, priors: Mapping[str, Sequence[float]] | None = None) -> None:
         self._priors = dict(priors or {})
-        self._regressions: dict[tuple[str, str], _LogisticRegression] = {}
+        self._regressions: dict[str, dict[Conditions, _LogisticRegression]] = {}
 
     def probability(self, features: Features) -> float:
         """The probability that a proposal is accepted if all before it are."""
@@ -104,13 +128,14 @@ class AcceptanceModel:
         self._regression(features).update(features.values, accepted)
 
     def _regression(self, features: Features) -> _LogisticRegression:
-        key = features.kind, features.rule
-        regression = self._regressions.get(key)
+        known = self._regressions.setdefault(features.kind, {})
+        regression = known.get(features.conditions)
         if regression is None:
-            prior = self._priors.get(features.kind)
+            cooler = features.conditions.nearest_cooler(known)
+            prior = self._priors.get(features.kind) if cooler is None else known[cooler].means
             if prior is None:
                 regression = _LogisticRegression.unknown(len(features.values))
             else:
                 regression = _LogisticRegression.around(prior)
-            self._regressions[key] = regression
+            known[features.conditions] = regression
         return regression

@@ -3,14 +3,15 @@ drafters."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
-from ..config import ACCEPTANCES, AUTO, EXACT
+from ..config import AUTO
 from ..engine.request import Request
-from .acceptance import AcceptanceModel, Features
+from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
 from .batch import Batch
 from .cost import CostModel
 from .draft import Draft
@@ -56,7 +57,7 @@ class DraftModelPolicy:
     in its place, or scores it (see `Planner`).
 
     expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked, by
-        acceptance rule.
+        the conditions of requests.
 
     A proposal that was drawn (see `Proposal`) is taken whatever it is, if there is room.
 
@@ -68,8 +69,8 @@ class DraftModelPolicy:
         self.model = model
         self._drafters = drafters
         self._acceptance = acceptance
-        self.expected = dict.fromkeys(ACCEPTANCES, HOPED)
-        self._num_expected = dict.fromkeys(ACCEPTANCES, DOUBTED)  # proposals that `expected` rests on
+        self.expected: dict[Conditions, float] = {}
+        self._num_expected: Counter[Conditions] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
         self._begun: set[Request] = set()  # those whose draft in the next pass it has begun
@@ -117,14 +118,21 @@ class DraftModelPolicy:
         """What the model takes."""
         return cost.of_draft(self.model.name)
 
-    def promise(self, cost: CostModel, context: int, rule: str = EXACT) -> float:
+    def expected_under(self, conditions: Conditions) -> float:
+        """What is expected under these conditions, at first as much as under the nearest cooler ones."""
+        if conditions not in self.expected:
+            cooler = conditions.nearest_cooler(self.expected)
+            return HOPED if cooler is None else self.expected[cooler]
+        return self.expected[conditions]
+
+    def promise(self, cost: CostModel, context: int, conditions: Conditions = GREEDY) -> float:
         """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give behind
-        `context` tokens under an acceptance rule."""
+        `context` tokens under these conditions."""
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
         best = tokens / time_ms
         time_ms += self.cost(cost).beginning_ms()
         for window in range(1, 1 + min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)):
-            reached *= self.expected[rule]
+            reached *= self.expected_under(conditions)
             tokens += reached
             time_ms += self.cost(cost).pass_ms(1) + cost.row_ms(window, window, context)
             best = max(best, tokens / time_ms)
@@ -132,8 +140,8 @@ class DraftModelPolicy:
 
     def rest(self, cost: CostModel) -> None:
         """Note that the model was not asked in a pass: what is known of it gets older."""
-        for rule in self.expected:
-            self.expected[rule] += RECOVER * (HOPED - self.expected[rule])
+        for conditions in self.expected:
+            self.expected[conditions] += RECOVER * (HOPED - self.expected[conditions])
         self.cost(cost).forget()
 
     def _can_ask(self, draft: Draft) -> bool:
@@ -174,7 +182,7 @@ class DraftModelPolicy:
         return answers
 
     def _gain(self, batch: Batch, rate: float, draft: Draft) -> ExpectedGain:
-        expected = self.expected[draft.request.config.acceptance]
+        expected = self.expected_under(Conditions.of(draft.request.config))
         return ExpectedGain(
             batch.cost,
             self.cost(batch.cost),
@@ -288,11 +296,11 @@ class DraftModelPolicy:
     def _better(self, proposal: Proposal, score: Score, is_greedy: bool) -> Proposal:
         """The likelier of a text drafter's proposal and the draft model's own, with features that tell of both."""
         odds, kind = self._acceptance.log_odds(proposal.features) / 2, "" if is_greedy else " sampled"
-        own, rule = score.proposal, proposal.features.rule
+        own, conditions = score.proposal, proposal.features.conditions
         if own.token == proposal.token:
-            return replace(proposal, features=Features(f"agreed{kind}", (odds, score.log_odds / 2), rule))
-        doubted = replace(proposal, features=Features(f"doubted{kind}", (odds, score.log_odds / 2), rule))
-        mended = replace(own, features=Features(f"mended{kind}", (odds, own.features.values[0]), rule))
+            return replace(proposal, features=Features(f"agreed{kind}", (odds, score.log_odds / 2), conditions))
+        doubted = replace(proposal, features=Features(f"doubted{kind}", (odds, score.log_odds / 2), conditions))
+        mended = replace(own, features=Features(f"mended{kind}", (odds, own.features.values[0]), conditions))
         return self._acceptance.likeliest((doubted, mended))
 
     def _is_worth_generating(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
@@ -317,10 +325,12 @@ class DraftModelPolicy:
         for draft, proposal in pairs:
             if proposal is None:
                 continue
-            rule = draft.request.config.acceptance
-            self._num_expected[rule] += 1
-            weight = max(FORGET, 1 / self._num_expected[rule])
-            self.expected[rule] += weight * (self._acceptance.probability(proposal.features) - self.expected[rule])
+            conditions = Conditions.of(draft.request.config)
+            expected = self.expected_under(conditions)
+            self._num_expected[conditions] += 1
+            weight = max(FORGET, 1 / (DOUBTED + self._num_expected[conditions]))
+            probability = self._acceptance.probability(proposal.features)
+            self.expected[conditions] = expected + weight * (probability - expected)
             draft.offers.append([*draft.proposals, proposal])
             is_taken = self._take(batch, rate, draft, proposal)
             if is_taken and self._is_worth_generating(batch, rate, draft, len(drafts), bool(goes_on)):

@@ -12,10 +12,9 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import EXACT
 from ..engine.request import Request
 from ..model.target import Window
-from .acceptance import AcceptanceModel
+from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
 from .draft import Draft
 from .drafters.base import Drafter, LogitsReader, ModeDrafters, ModelDrafter, Proposal, Score, StatesReader
 from .drafters.grammar import Grammar
@@ -53,8 +52,13 @@ class DrafterSet:
             mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
             for mode, chain in modes.items()
         }
-        self._readers = {
-            mode: [drafter for drafter in chain.drafters if isinstance(drafter, (LogitsReader, StatesReader))]
+        # Found once: whether an object has the methods of a protocol takes 10 us.
+        self._logits_readers = {
+            mode: [drafter for drafter in chain.drafters if isinstance(drafter, LogitsReader)]
+            for mode, chain in modes.items()
+        }
+        self._states_readers = {
+            mode: [drafter for drafter in chain.drafters if isinstance(drafter, StatesReader)]
             for mode, chain in modes.items()
         }
         self._acceptance = acceptance
@@ -83,7 +87,8 @@ class DrafterSet:
 
     def has_readers(self, request: Request) -> bool:
         """Whether drafters of the request's mode draft from the results of passes."""
-        return bool(self._readers[request.config.mode])
+        mode = request.config.mode
+        return bool(self._logits_readers[mode] or self._states_readers[mode])
 
     def read(
         self,
@@ -98,16 +103,14 @@ class DrafterSet:
         logits: float32 [window.num_rows, vocabulary]; None if they are not to be read.
         states: float32 [tokens of the window, taps * width], if any.
         """
-        for drafter in self._readers[request.config.mode]:
-            if self._is_sound(drafter, request):
-                try:
-                    if isinstance(drafter, LogitsReader):
-                        if logits is not None:
-                            drafter.read_logits(window.tokens[len(window.tokens) - len(logits) :], logits)
-                    elif states is not None:
-                        drafter.read(request, window.start, states[: request.num_cached - window.start])
-                except Exception as error:
-                    self._leave_out(drafter, request, error)
+        if logits is not None:
+            tokens = window.tokens[len(window.tokens) - len(logits) :]
+            for reader in self._logits_readers[request.config.mode]:
+                self._hand_on(reader, request, reader.read_logits, tokens, logits)
+        if states is not None:
+            accepted = states[: request.num_cached - window.start]
+            for drafter in self._states_readers[request.config.mode]:
+                self._hand_on(drafter, request, drafter.read, request, window.start, accepted)
 
     def chained(self, draft: Draft) -> Iterator[Proposal]:
         """Proposals of a mode's drafters, each going on where the one before it ends."""
@@ -139,7 +142,7 @@ class DrafterSet:
         def generate(drafts: Sequence[Draft]) -> list[Proposal | None]:
             proposals = model.generate([(draft.request, draft.tokens) for draft in drafts])
             return [
-                proposal and _under_rule(self._checked(proposal), draft.request)
+                proposal and _under_conditions(self._checked(proposal), Conditions.of(draft.request.config))
                 for draft, proposal in zip(drafts, proposals, strict=True)
             ]
 
@@ -180,6 +183,7 @@ class DrafterSet:
             return
         try:
             proposals, ahead = drafter.propose(request, ahead), list(ahead)
+            conditions = Conditions.of(request.config)
             while True:
                 began = self._clock()
                 proposal = next(proposals, None)
@@ -190,7 +194,7 @@ class DrafterSet:
                 self._checked(proposal)
                 if request.constraint is not None and not request.allows(ahead, proposal.token):
                     return
-                yield _under_rule(proposal, request)
+                yield _under_conditions(proposal, conditions)
                 ahead.append(proposal.token)
         except Exception as error:
             self._leave_out(drafter, request, error)
@@ -200,6 +204,13 @@ class DrafterSet:
             raise ValueError(f"{proposal} is not of the target's vocabulary")
         return proposal
 
+    def _hand_on(self, drafter: Drafter, request: Request, read: Callable[..., None], *results: object) -> None:
+        if self._is_sound(drafter, request):
+            try:
+                read(*results)
+            except Exception as error:
+                self._leave_out(drafter, request, error)
+
     def _is_sound(self, drafter: Drafter, request: Request) -> bool:
         return not any(drafter is failed for failed in (*self._given_up, *self._left_out.get(request, ())))
 
@@ -208,10 +219,12 @@ class DrafterSet:
         self._left_out.setdefault(request, []).append(drafter)
 
 
-def _under_rule(proposal: Proposal, request: Request) -> Proposal:
-    """The proposal, its acceptance to be predicted and learnt for the request's rule."""
-    rule = request.config.acceptance
-    return proposal if rule == EXACT else replace(proposal, features=replace(proposal.features, rule=rule))
+def _under_conditions(proposal: Proposal, conditions: Conditions) -> Proposal:
+    """The proposal, its acceptance to be predicted and learnt for these conditions."""
+    if conditions == GREEDY:
+        return proposal
+    features = Features(proposal.features.kind, proposal.features.values, conditions)
+    return Proposal(proposal.token, proposal.source, features, proposal.drawn_from)
 
 
 def _one_by_one(ask: Ask[Answer], drafts: Sequence[Draft]) -> tuple[list[Answer | None], dict[int, Exception]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..engine.request import Request
 from ..model.target import Window
-from .acceptance import AcceptanceModel
+from .acceptance import AcceptanceModel, Conditions
 from .batch import Batch
 from .cost import CostModel
 from .draft import Draft, best_prefix
@@ -116,7 +116,7 @@ class Planner:
         self._budgets: dict[Request, LossBudget] = {}
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._num_planned = 0  # passes
-        self._paces: dict[frozenset[tuple[str, str]], _Pace] = {}  # by the modes and acceptance rules of a pass
+        self._paces: dict[frozenset[tuple[str, Conditions]], _Pace] = {}  # by the modes and conditions of a pass
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
@@ -155,21 +155,24 @@ class Planner:
     def _plan(
         self, cost: CostModel, drafts: Sequence[Draft], planned: Sequence[Draft], rows: int, most_rows: float
     ) -> None:
+        planned = [draft for draft in planned if draft.limit > 0 and self._is_due(draft.request)]
+        if not planned:
+            return
         bare_ms, budget_ms = self._plain_ms(cost, drafts), math.inf
         for draft in drafts:
             if _is_bounded(draft):
                 budget_ms = min(budget_ms, self._budget(cost, draft, drafts, bare_ms).remaining_ms)
         overhead = self._overhead_of(drafts)
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value)
-        asked = [draft for draft in planned if self._can_ask(batch, draft, bare_ms, overhead)]
+        asked = [draft for draft in planned if self._can_ask(batch, bare_ms, overhead)]
         if not asked:
             return
         began, model_s = self._clock(), self._drafters.model_s
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
             # The best one comes first.
             first = asked[0]
-            rule = first.request.config.acceptance
-            self._policies.sort(key=lambda policy: -policy.promise(cost, first.context, rule))
+            conditions = Conditions.of(first.request.config)
+            self._policies.sort(key=lambda policy: -policy.promise(cost, first.context, conditions))
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         bare = _Bare(drafts, tokens, self._bare_ms(cost, drafts))
@@ -248,11 +251,13 @@ class Planner:
             policy.release(request)
         self._drafters.release(request)
 
-    def _can_ask(self, batch: Batch, draft: Draft, plain_ms: float, overhead: Overhead) -> bool:
-        """Whether to ask the drafters of a request in this pass; the price is paid at once."""
+    def _is_due(self, request: Request) -> bool:
+        budget = self._budgets.get(request)
+        return budget is None or budget.is_due
+
+    def _can_ask(self, batch: Batch, plain_ms: float, overhead: Overhead) -> bool:
+        """Whether there is time to ask the drafters of one more request in this pass; the price is paid at once."""
         price_ms = overhead.asking.value
-        if draft.limit <= 0 or not self._budgets[draft.request].is_due:
-            return False
         if not batch.can_afford(price_ms):
             if price_ms > plain_ms:  # perhaps only because the machine was busy
                 overhead.asking.doubt()
@@ -318,7 +323,7 @@ class Planner:
 
     def _pace(self, drafts: Sequence[Draft]) -> _Pace:
         configs = [draft.request.config for draft in drafts]
-        return self._paces.setdefault(frozenset((config.mode, config.acceptance) for config in configs), _Pace())
+        return self._paces.setdefault(frozenset((config.mode, Conditions.of(config)) for config in configs), _Pace())
 
     def _plain_ms(self, cost: CostModel, drafts: Sequence[Draft]) -> float:
         """The time of a pass without drafts, Python included."""
@@ -343,7 +348,8 @@ class Planner:
             best = max(best, tokens / time_ms)
         for policy, sharing in self._by_policy(drafts).items():
             tokens, time_ms, probability, num_rows = bare.tokens, bare.time_ms, 1.0, rows
-            expected = min((policy.expected[draft.request.config.acceptance] for draft in sharing), default=0.0)
+            conditions = {Conditions.of(draft.request.config) for draft in sharing}
+            expected = min(map(policy.expected_under, conditions), default=0.0)
             for window in range(1, 1 + LONGEST_GENERATED if sharing else 1):
                 probability *= expected
                 tokens += len(sharing) * probability

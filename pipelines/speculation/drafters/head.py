@@ -23,24 +23,20 @@ PRIORS = {"head": (0.7, 1.8, 0.0), "head sampled": (0.4, 0.4, 0.0)}
 class _Progress:
     """What is known of one request.
 
-    begin, states: the target's hidden states of the tokens from position `begin` on, in chunks.
+    begin, end, states: the target's hidden states of the tokens from position `begin` to `end`, in chunks.
     first, num_read: the head's cache, `table`, holds the rows of `num_read` positions from `first` on, computed from
         the target's states, and behind them those of the drafted tokens `ahead`.
     own: the head's hidden states before the first of these tokens and behind each.
     """
 
     begin: int
+    end: int
     states: list[States] = field(default_factory=list)
     table: BlockTable | None = None
     first: int = 0
     num_read: int = 0
     ahead: list[int] = field(default_factory=list)
     own: list[States] = field(default_factory=list)
-
-    @property
-    def end(self) -> int:
-        """The position behind the last known state."""
-        return self.begin + sum(map(len, self.states))
 
     @property
     def next(self) -> int:
@@ -52,6 +48,13 @@ class _Progress:
         if len(self.states) > 1:
             self.states = [np.concatenate(self.states)]
         return self.states[0][start - self.begin : end - self.begin]
+
+    def add(self, start: int, states: States) -> None:
+        """Take the states from a position on; what was known behind it is void."""
+        if start < self.end:
+            self.states = [self.between(self.begin, start)]
+        self.states.append(states.copy())
+        self.end = start + len(states)
 
     def forget_before(self, position: int) -> None:
         self.begin, self.states = position, [self.between(position, self.end).copy()]
@@ -91,10 +94,8 @@ class Head:
         progress = self._progress.get(request)
         if progress is None or not progress.begin <= start <= progress.end:
             self.release(request)
-            progress = self._progress[request] = _Progress(start)
-        if start < progress.end:
-            progress.states = [progress.between(progress.begin, start)]
-        progress.states.append(states.copy())
+            progress = self._progress[request] = _Progress(start, start)
+        progress.add(start, states)
         if progress.end - progress.begin > 2 * self._reach:
             progress.forget_before(progress.end - self._reach)
 

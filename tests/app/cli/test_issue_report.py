@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import openvino
-import openvino_genai
 import pytest
 from rich.console import Console
 
@@ -160,8 +159,6 @@ class Alone(Elsewhere):
 
 def test_of_a_gpu_the_doctor_tells_which_way_of_drafting_pays(embedded_pair, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(profile, "user_cache_path", lambda *args, **options: tmp_path)
-    real = openvino_genai.draft_model
-    monkeypatch.setattr(openvino_genai, "draft_model", lambda folder, device, **given: real(folder, "CPU", **given))
     elsewhere = Alone(embedded_pair, "GPU")
     console = Console(file=StringIO(), width=100)
     with elsewhere.present():

@@ -17,7 +17,7 @@ from outrider.pipelines import LLMPipeline
 from outrider.pipelines.devices import devices
 from outrider.pipelines.model.processor import limited_properties
 
-GENAI = openvino_genai.LLMPipeline
+GENAI, GENAI_DRAFT = openvino_genai.LLMPipeline, openvino_genai.draft_model
 
 
 class Faulty:
@@ -39,25 +39,21 @@ class Faulty:
 
 class Elsewhere:
     """Opens pipelines on a stand-in, for plain decoding unless told otherwise; `properties` and `faulty` are those of
-    the last one, `loaded` the properties of all."""
+    the last one, `loaded` the properties of all, and `drafts` the folders, devices and properties of draft models."""
 
     def __init__(self, pair: Path, device: str) -> None:
         self.pair = pair
         self.device = device
         self.properties: dict[str, Any] = {}
         self.loaded: list[dict[str, Any]] = []
+        self.drafts: list[tuple[Path, str, dict[str, Any]]] = []
         self.faulty: Faulty
 
     @contextmanager
     def present(self) -> Iterator[None]:
         """Meanwhile the device seems to be there."""
-        drafting = openvino_genai.draft_model
-
-        def draft_model(folder: Path, device: str, **properties: Any) -> Any:
-            return drafting(folder, device, **properties | limited_properties())
-
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(openvino_genai, "draft_model", draft_model)
+            patch.setattr(openvino_genai, "draft_model", self._draft)
             patch.setattr(devices, "device_names", lambda: ("CPU", "GPU.0", "GPU.1", "NPU"))
             patch.setattr(openvino_genai, "LLMPipeline", self._load)
             yield
@@ -72,6 +68,10 @@ class Elsewhere:
         properties["scheduler_config"] = openvino_genai.SchedulerConfig()
         properties["scheduler_config"].max_num_batched_tokens = 4096
         return GENAI(self.pair / "target", "CPU", **properties)
+
+    def _draft(self, folder: Path, device: str, **properties: Any) -> Any:
+        self.drafts.append((folder, device, properties))
+        return GENAI_DRAFT(folder, "CPU", **properties | limited_properties())
 
     def _load(self, model: Path, device: str, **properties: Any) -> Faulty:
         assert device == self.device

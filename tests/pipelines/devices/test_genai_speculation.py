@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import openvino_genai
 import pytest
 
 from outrider.app.load_options import LoadOptions
@@ -121,15 +120,9 @@ def test_amounts_of_a_request_reach_genai():
     assert to_genai(GenerationConfig(), 9, speculation="draft").num_assistant_tokens == 5
 
 
-def test_the_draft_model_runs_where_it_is_told_to(elsewhere, monkeypatch):
-    asked = []
-
-    def draft_model(folder: Path, device: str, **properties: object) -> object:
-        asked.append((folder, device, properties))
-        return real(folder, "CPU", **properties)
-
-    real = openvino_genai.draft_model
-    monkeypatch.setattr(openvino_genai, "draft_model", draft_model)
+def test_the_draft_model_runs_where_it_is_told_to(elsewhere):
+    asked = elsewhere.drafts
+    asked.clear()
     elsewhere.open(speculation="draft")
     elsewhere.open(speculation="draft", draft_device="GPU.1")
     folder = elsewhere.pair / "draft"

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines.speculation.acceptance import AcceptanceModel, Features
+from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Conditions, Features
 
 
 def odds_to_probability(odds: float) -> float:
@@ -40,6 +41,25 @@ def test_probabilities_come_close_to_the_truth(priors):
         acceptance.observe(features, right)
     errors = [abs(acceptance.probability(features) - truth) for features, _, truth in outcomes(rng, weights, 500)]
     assert sum(errors) / len(errors) < 0.04
+
+
+def test_conditions_begin_with_what_the_nearest_cooler_ones_learnt_and_change_nothing_for_others():
+    def features(temperature: float) -> Features:
+        return Features("kind", (), Conditions.of(GenerationConfig(do_sample=True, temperature=temperature)))
+
+    acceptance = AcceptanceModel({"kind": (1.0,)})
+    for _ in range(100):
+        acceptance.observe(features(1.0), True)
+        acceptance.observe(features(8.0), False)
+    warm, hot = acceptance.probability(features(1.0)), acceptance.probability(features(8.0))
+    assert hot < 0.1 < 0.9 < warm
+    assert acceptance.probability(features(2.0)) == warm
+    assert acceptance.probability(features(0.9)) == warm, "as it is nearly the same temperature"
+    assert acceptance.probability(features(0.5)) == pytest.approx(odds_to_probability(1.0))
+    assert acceptance.probability(Features("kind")) == pytest.approx(odds_to_probability(1.0))
+    assert Conditions.of(GenerationConfig()) == Conditions.of(GenerationConfig(temperature=0.0, do_sample=True)) == GREEDY
+    other = GenerationConfig(mode="draft", acceptance="typical", do_sample=True)
+    assert acceptance.probability(Features("kind", (), Conditions.of(other))) == pytest.approx(odds_to_probability(1.0))
 
 
 def test_a_few_outcomes_already_tell():

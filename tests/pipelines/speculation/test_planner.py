@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation import loss_budget
-from outrider.pipelines.speculation.acceptance import Features
+from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Features
 from outrider.pipelines.speculation.batch import Batch
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
@@ -23,7 +23,19 @@ from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.planner import PER_DRAFT, Planner
 
 from ..fakes import new_request
-from .planning import BASES, DEAR_FIRST, Behind, Odds, OddsDrafter, OddsModel, cost_of, draft_of, planner_of, speed_of
+from .planning import (
+    BASES,
+    DEAR_FIRST,
+    Behind,
+    Odds,
+    OddsDrafter,
+    OddsModel,
+    cost_of,
+    draft_of,
+    planner_of,
+    speed_of,
+    stopped,
+)  # fmt: skip
 
 
 @given(BASES, st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=3), st.integers(0, 9))
@@ -68,6 +80,28 @@ def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():
     planner.draft([draft])
     assert draft.tokens == [7] * 4
     assert draft.probability == pytest.approx(0.01**4)
+
+
+def test_what_hot_requests_reject_ends_drafting_for_such_requests_alone():
+    offering, acceptance = OddsDrafter("suffix", {}), AcceptanceModel({"suffix": (2.0, 0.0)})
+    drafters = DrafterSet({"suffix": ModeDrafters((offering,))}, acceptance, 12)
+    planner = Planner(drafters, acceptance, cost_of([10, 11, 12, 13, 14, 20]), stopped)
+
+    def num_drafted(**sampling) -> int:
+        draft = draft_of(mode="suffix", **sampling)
+        offering.odds[draft.request] = [0.0] * 4
+        planner.draft([draft])
+        if sampling.get("temperature") == 3.0:
+            planner.observe([draft], [[3]], None)
+        return len(draft.proposals)
+
+    others = [{}, {"do_sample": True, "temperature": 1.0}]
+    before = [num_drafted(**sampling) for sampling in others]
+    hot = [num_drafted(do_sample=True, temperature=3.0) for _ in range(50)]
+    assert min(before) > 1
+    assert hot[0] > 1
+    assert hot[-1] == 1  # a second row is free
+    assert [num_drafted(**sampling) for sampling in others] == before
 
 
 def test_without_a_cost_model_nothing_is_planned():
@@ -152,7 +186,7 @@ def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_
     text = OddsDrafter("suffix", {drafts[0].request: [0.6] * 8, drafts[1].request: [0.5]})
     model = OddsModel("draft_model", {drafts[0].request: [0.99] * 32, drafts[1].request: []})
     planner = planner_of(cost, text, model)
-    planner._policies[0].expected["exact"] = 0.99
+    planner._policies[0].expected[GREEDY] = 0.99
     for draft in drafts:
         budget = planner._budget(cost, draft, drafts, 10.0)
         budget.lost_ms += budget.remaining_ms - 2.5
@@ -333,7 +367,7 @@ def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_r
     model = OddsModel("draft_model", {draft.request: [0.9] * 50 for draft in drafts})
     most_rows = other_rows + len(drafts) + spare_rows
     planner = planner_of(cost_of(base, draft_ms=0.01), OddsDrafter("suffix", offers), model)
-    planner._policies[0].expected["exact"] = 0.9
+    planner._policies[0].expected[GREEDY] = 0.9
     planner.draft(drafts, other_rows, most_rows)
     assert other_rows + sum(draft.rows for draft in drafts) <= most_rows
     left = spare_rows
