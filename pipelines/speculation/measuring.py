@@ -187,7 +187,12 @@ def _draft_cost(
 
 
 def _is_tiled(tiles_ms: SequenceOf[float | None]) -> bool:
-    """Whether the first row of a tile costs more than half of the whole tile."""
-    if not tiles_ms or tiles_ms[0] is None or tiles_ms[1] is None:
+    """Whether the first row of a tile costs more than half of the whole tile. If there was no time to find out, that
+    is assumed: a prompt that is cut for nothing takes a small pass more, and one that is not cut up to half as long
+    again."""
+    if not tiles_ms:
         return False
-    return tiles_ms[1] - tiles_ms[0] > TILE_ROWS / 2 * (tiles_ms[0] / UNTILED_ROWS)
+    untiled_ms, tiled_ms = tiles_ms
+    if untiled_ms is None or tiled_ms is None:
+        return True
+    return tiled_ms - untiled_ms > TILE_ROWS / 2 * (untiled_ms / UNTILED_ROWS)

@@ -137,6 +137,15 @@ def test_it_is_found_out_whether_a_begun_tile_costs_a_whole_one(monkeypatch, is_
         )
 
 
+def test_where_there_was_no_time_to_find_out_prompts_are_cut_in_whole_tiles(monkeypatch):
+    """A prompt that is cut for nothing takes one small pass more."""
+    clock = Clock(monkeypatch, lambda rows, context: 40 + 10 * rows)
+    made = CostModel.measure(clock.run, {}, 4096, budget_s=0.5)
+    assert made.is_tiled
+    assert made.without_part_tile(150) == 128
+    assert not CostModel.measure(clock.run, {}, 4096).is_tiled
+
+
 def test_a_short_context_is_measured_within_its_bounds(monkeypatch):
     asked = []
     clock = Clock(monkeypatch, lambda rows, context: asked.append(rows + context) or 5.0 + rows)
