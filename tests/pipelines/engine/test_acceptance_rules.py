@@ -24,7 +24,7 @@ from outrider.pipelines.engine.acceptance_rules import (
 )
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.sampling import Distribution, choose_token, distribution, sample, sample_draft, uniform
-from outrider.pipelines.speculation.acceptance import Features
+from outrider.pipelines.speculation.acceptance import Conditions, Features
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
@@ -289,6 +289,6 @@ def test_what_a_lossy_rule_accepts_does_not_change_what_is_expected_of_exact_req
     learnt = acceptance()
     before = learnt.probability(Features("draft_model", (1.0, 0.5)))
     for _ in range(20):
-        learnt.observe(Features("draft_model", (1.0, 0.5), "threshold"), True)
+        learnt.observe(Features("draft_model", (1.0, 0.5), Conditions("threshold")), True)
     assert learnt.probability(Features("draft_model", (1.0, 0.5))) == before
-    assert learnt.probability(Features("draft_model", (1.0, 0.5), "threshold")) > before
+    assert learnt.probability(Features("draft_model", (1.0, 0.5), Conditions("threshold"))) > before
