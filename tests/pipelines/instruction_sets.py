@@ -43,20 +43,21 @@ def available() -> list[str]:
     return [name for name, flag in SETS.items() if flag in flags]
 
 
-def run(name: str, tests: Iterable[str], *options: str) -> subprocess.CompletedProcess[str]:
-    """Run tests of this folder within a set of instructions."""
+def run(
+    name: str, tests: Iterable[str], *options: str, on_all_processors: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run tests of this folder within a set of instructions, on all processors or on those of this process."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
 
     def take_all_processors() -> None:
-        """Of which tests that run beside others have a share: the promise holds with any number of threads."""
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
     return subprocess.run(
         [*command, *(str(FOLDER / test) for test in tests)],
         env={**environment, "ONEDNN_MAX_CPU_ISA": name},
         cwd=FOLDER.parent.parent,
-        preexec_fn=take_all_processors if hasattr(os, "sched_setaffinity") else None,
+        preexec_fn=take_all_processors if on_all_processors and hasattr(os, "sched_setaffinity") else None,
         capture_output=True,
         text=True,
         check=False,
