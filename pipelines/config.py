@@ -6,6 +6,7 @@ import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -25,7 +26,7 @@ UNLIMITED = 2**64 - 1  # how openvino_genai spells "no limit" in an unsigned fie
 ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_strings", "speculation": "mode"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots, since the properties are asked for with every token and kept
 class GenerationConfig:
     """The options of one request. Raises InvalidOption if a value is out of range.
 
@@ -127,22 +128,22 @@ class GenerationConfig:
                 "several times: set do_sample=True and a temperature above 0."
             )
 
-    @property
+    @cached_property
     def greedy(self) -> bool:
         return not self.do_sample or self.temperature == 0.0
 
-    @property
+    @cached_property
     def lossy(self) -> bool:
         """Whether drafts may change the answer."""
         return self.acceptance != EXACT
 
-    @property
+    @cached_property
     def penalizes(self) -> bool:
         """Whether anything changes the logits."""
         changes = (self.presence_penalty, self.frequency_penalty, self.logit_bias, self.min_new_tokens)
         return self.repetition_penalty != 1.0 or any(changes)
 
-    @property
+    @cached_property
     def stop_ids(self) -> frozenset[int]:
         """The token ids that end the answer."""
         return self.stop_token_ids if self.ignore_eos else self.stop_token_ids | self.eos_token_ids

@@ -12,11 +12,9 @@ from outrider.pipelines.model.heads.dflash_model import SIZE
 from outrider.pipelines.model.heads.head_kind import LAYERS
 
 from ..checkpoint import Checkpoint
-from ..convert import TASK
-from ..errors import ConversionFailed
 from ..quiet import quiet
-from ..renamed import known_form
 from .ir import rewrite
+from .optimum_intel import converting, language_config, load_weights, write_ir
 from .sizes import check_sizes
 from .weights import read_weights
 
@@ -29,18 +27,14 @@ def convert_dflash(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
 
     Raises UnsupportedModel for a head of another target or one that does not describe itself, and ConversionFailed.
     """
-    from optimum.exporters.openvino.convert import export_from_model
     from optimum.exporters.openvino.model_patcher import Qwen3DFlashForCausalLM
-    from optimum.intel import OVConfig
     from transformers import AutoConfig
 
     class DFlash(Qwen3DFlashForCausalLM):
         """One that optimum-intel takes for a model of transformers, without loading its class from a file."""
 
     with quiet():
-        with known_form(target) as known:
-            of_target = AutoConfig.from_pretrained(known, trust_remote_code=target.remote_code).get_text_config()
-        config = AutoConfig.from_pretrained(head.folder)
+        of_target, config = language_config(target), AutoConfig.from_pretrained(head.folder)
         check_sizes(
             head,
             target,
@@ -48,19 +42,9 @@ def convert_dflash(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
             ("numbers in a hidden state", of_target.hidden_size, config.hidden_size),
         )
         layers, size = _described(head, config, of_target.num_hidden_layers)
-        try:
-            model = DFlash(config).eval()
-            missing, unknown = model.load_state_dict(_weights(head), strict=False)
-            if lacking := sorted(missing) + sorted(unknown):
-                raise ValueError(f"its weights are not those of a DFlash head: {', '.join(lacking[:3])}")
-            export_from_model(model.float(), folder, task=TASK, stateful=True, ov_config=OVConfig())
-        except Exception as error:
-            raise ConversionFailed(
-                f"optimum-intel cannot convert the head {head.source} ({type(error).__name__}: {error}): choose "
-                "another one, or a newer optimum-intel."
-            ) from error
-    for file in folder.glob("*tok*"):  # a head has no tokenizer, and optimum-intel makes one up
-        file.unlink()
+        with converting(head):
+            load_weights(model := DFlash(config), _weights(head), "a DFlash head")
+            write_ir(model, folder)
     rewrite(folder, partial(_describe, layers=layers, size=size))
 
 

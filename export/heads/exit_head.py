@@ -18,6 +18,8 @@ from outrider.pipelines.model.taps import HIDDEN_STATES
 from ..checkpoint import Checkpoint
 from ..convert import MODEL
 from ..errors import ConversionFailed
+from .optimum_intel import language_config
+from .sizes import check_sizes
 
 FILE = "model.safetensors"
 NORMED = "normed_states"
@@ -29,17 +31,14 @@ def convert_exit(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
 
     Raises UnsupportedModel for a head of another target, and ConversionFailed.
     """
-    config, of_target = (
-        json.loads((each.folder / "config.json").read_text(encoding="utf-8")) for each in (head, target)
+    config, of_target = json.loads((head.folder / "config.json").read_text(encoding="utf-8")), language_config(target)
+    check_sizes(
+        head,
+        target,
+        ("numbers in a hidden state", of_target.hidden_size, config.get("hidden_size")),
+        ("tokens in its vocabulary", of_target.vocab_size, config.get("vocab_size")),
     )
-    of_target = of_target.get("text_config", of_target)
-    for name, field in (("numbers in a hidden state", "hidden_size"), ("tokens in its vocabulary", "vocab_size")):
-        if config.get(field) != of_target[field]:
-            raise UnsupportedModel(
-                f"{head.source} is a head for a model with {config.get(field)} {name}, and {target.source} has "
-                f"{of_target[field]}: choose the head that was made for this model."
-            )
-    layer, number = config.get("exit_layer"), of_target["num_hidden_layers"]
+    layer, number = config.get("exit_layer"), of_target.num_hidden_layers
     if type(layer) is not int or not 1 <= layer < number:
         raise UnsupportedModel(
             f"{head.source} leaves the model before layer {layer}, and {target.source} has {number}: choose the head "

@@ -3,7 +3,6 @@ them, to OpenVINO's IR."""
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from outrider.pipelines.model.heads.medusa_model import EMBEDDINGS, LOGITS, PROJ
 from ..checkpoint import Checkpoint
 from ..convert import MODEL
 from ..errors import ConversionFailed
+from .optimum_intel import language_config
 from .sizes import check_sizes
 
 Weights = dict[str, NDArray[np.float32]]
@@ -34,13 +34,12 @@ def convert_medusa(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
 
     Raises UnsupportedModel for heads of another target, and ConversionFailed.
     """
-    of_target = json.loads((target.folder / "config.json").read_text(encoding="utf-8"))
-    of_target = of_target.get("text_config", of_target)
+    of_target = language_config(target)
     try:
         weights = _weights(head)
         count = 1 + max(int(name.split(".")[0]) for name in weights)
         width = weights["0.0.linear.weight"].shape[0]
-        check_sizes(head, target, ("numbers in a hidden state", of_target["hidden_size"], width))
+        check_sizes(head, target, ("numbers in a hidden state", of_target.hidden_size, width))
         inputs, results = [], []
         for number in range(count):
             own = {name.split(".", 1)[1]: weight for name, weight in weights.items() if name.startswith(f"{number}.")}
@@ -52,14 +51,14 @@ def convert_medusa(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
             f"{head.source} does not hold the weights of {head.head_kind} heads ({error}): choose another one."
         ) from error
     vocabularies = {r.get_input_partial_shape(0)[-1].get_length() for r in results if _is_projected(r)}
-    check_sizes(head, target, *(("tokens in its vocabulary", of_target["vocab_size"], each) for each in vocabularies))
+    check_sizes(head, target, *(("tokens in its vocabulary", of_target.vocab_size, each) for each in vocabularies))
     if vocabularies and not all(map(_is_projected, results)):
         raise ConversionFailed(
             f"{head.source} has projections to the vocabulary for some heads only: choose another one."
         )
     model = ov.Model(results, inputs, head.head_kind)
     model.set_rt_info(head.head_kind, [MEDUSA])
-    model.set_rt_info([of_target["num_hidden_layers"]], [LAYERS])
+    model.set_rt_info([of_target.num_hidden_layers], [LAYERS])
     folder.mkdir(parents=True)
     ov.save_model(model, folder / MODEL)
     shutil.copy(head.folder / "config.json", folder)

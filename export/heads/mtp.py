@@ -13,10 +13,9 @@ from outrider.pipelines.model.heads.head_kind import LAYERS, MTP
 
 from ..checkpoint import RENAMED, Checkpoint
 from ..convert import TASK
-from ..errors import ConversionFailed
 from ..quiet import quiet
-from ..renamed import known_form
 from .ir import rewrite
+from .optimum_intel import converting, language_config, load_weights, write_ir
 from .sizes import check_sizes
 from .weights import read_weights
 
@@ -57,34 +56,17 @@ def convert_mtp(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
 
     Raises UnsupportedModel for a head of another target, and ConversionFailed.
     """
-    from optimum.exporters.openvino.convert import export_from_model
-    from optimum.intel import OVConfig
-    from transformers import AutoConfig
-
     with quiet():
-        config = _layer_config(head)
-        with known_form(target) as known:
-            of_target = AutoConfig.from_pretrained(known, trust_remote_code=target.remote_code).get_text_config()
+        of_target, config = language_config(target), _layer_config(head)
         check_sizes(
             head,
             target,
             ("tokens in its vocabulary", of_target.vocab_size, config.vocab_size),
             ("numbers in a hidden state", of_target.hidden_size, config.hidden_size),
         )
-        try:
-            model = _new_head(config)
-            missing, unknown = model.load_state_dict(_weights(head), strict=False)
-            if lacking := sorted({*missing}) + sorted(unknown):
-                raise ValueError(f"its weights are not those of an MTP head: {', '.join(lacking[:3])}")
-            exporting = {"model": _export_config(config)}
-            export_from_model(
-                model.float(), folder, task=TASK, stateful=True, ov_config=OVConfig(), custom_export_configs=exporting
-            )
-        except Exception as error:
-            raise ConversionFailed(
-                f"optimum-intel cannot convert the head {head.source} ({type(error).__name__}: {error}): choose "
-                "another one, or a newer optimum-intel."
-            ) from error
+        with converting(head):
+            load_weights(model := _new_head(config), _weights(head), "an MTP head")
+            write_ir(model, folder, custom_export_configs={"model": _export_config(config)})
     rewrite(folder, partial(_describe, num_layers=of_target.num_hidden_layers))
 
 
@@ -151,7 +133,7 @@ def _new_head(config: Any) -> Any:
             joined = self.eh_proj(torch.cat([self.enorm(inputs_embeds), self.hnorm(hidden_states)], -1))
             return self.model(None, attention_mask, position_ids, past_key_values, joined, use_cache=True)
 
-    return Mtp().eval()
+    return Mtp()
 
 
 def _export_config(config: Any) -> Any:

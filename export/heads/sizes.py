@@ -7,7 +7,7 @@ from outrider.pipelines.errors import UnsupportedModel
 from ..checkpoint import Checkpoint
 
 
-def check_sizes(head: Checkpoint, target: Checkpoint, *sizes: tuple[str, int, int]) -> None:
+def check_sizes(head: Checkpoint, target: Checkpoint, *sizes: tuple[str, int, int | None]) -> None:
     """sizes: of what, the target's, and that which the head needs. Raises UnsupportedModel where they differ."""
     for name, has, wants in sizes:
         if has != wants:

@@ -47,11 +47,18 @@ class Batch:
         """Whether there is room for one more row of a draft, at this price."""
         return not draft.is_full and self.rows < self.most_rows and self.can_afford(price_ms)
 
-    def take(self, draft: Draft, proposal: Proposal, probability: float, price_ms: float) -> None:
-        """Add a row at the price given by `row_ms`."""
+    def take(self, draft: Draft, proposal: Proposal, probability: float, rate: float) -> bool:
+        """Add a row for a proposal, unless there is no room for it, or it would not pay for even the cheapest row at
+        `rate` tokens per millisecond. One that was drawn need not pay."""
+        price_ms = self.row_ms(draft)
+        if probability < rate * self.least_row_ms and price_ms and proposal.drawn_from is None:
+            return False
+        if not self.can_take(draft, price_ms):
+            return False
         draft.take(proposal, probability, price_ms)
         self.rows += 1
         self.spent_ms += price_ms
+        return True
 
     def cut(self, draft: Draft, length: int) -> None:
         """Shorten a draft, as far as it may be. This saves what the last rows of the pass take, as the rows of other

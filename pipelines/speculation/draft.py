@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..engine.request import Request
+from .acceptance import Conditions
 from .drafters.base import Proposal
 
 
@@ -32,6 +33,7 @@ class Draft:
     """What a request brings to a pass behind its last token, which has `context` cached tokens before it.
 
     limit: the most tokens that it may have.
+    conditions: those under which its tokens are accepted.
     offers: drafts that were considered, whether or not they are made, each from its first token on.
     probabilities: for each proposal, that the target accepts the draft up to and including it.
     prices_ms: for each proposal, the time that its row adds to the pass.
@@ -52,6 +54,10 @@ class Draft:
     num_scored: int = 0
     reserved_ms: float = 0.0
     num_fixed: int = 0
+    conditions: Conditions = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.conditions = Conditions.of(self.request.config)
 
     @property
     def rows(self) -> int:

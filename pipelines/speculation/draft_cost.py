@@ -44,7 +44,12 @@ class DraftCost:
 
     def feeding_ms(self, num_tokens: int) -> float:
         """The time in which it reads `num_tokens`; many tokens are assumed to be its whole context."""
-        return self._slowness * num_tokens * (self.row_ms + self.context_ms * num_tokens / 2)
+        return self.feedings_ms(num_tokens, num_tokens)[0]
+
+    def feedings_ms(self, first: int, last: int) -> list[float]:
+        """As `feeding_ms`, of each number of tokens from `first` to `last`."""
+        row_ms, context_ms = self._slowness * self.row_ms, self._slowness * self.context_ms / 2
+        return [n * (row_ms + context_ms * n) for n in range(first, last + 1)]
 
     def beginning_ms(self) -> float:
         """The time that the first token of a draft takes beyond that of another one."""

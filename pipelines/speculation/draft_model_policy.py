@@ -182,12 +182,11 @@ class DraftModelPolicy:
         return answers
 
     def _gain(self, batch: Batch, rate: float, draft: Draft) -> ExpectedGain:
-        expected = self.expected_under(Conditions.of(draft.request.config))
         return ExpectedGain(
             batch.cost,
             self.cost(batch.cost),
             rate,
-            expected,
+            self.expected_under(draft.conditions),
             batch.python_row_ms,
             self.model.reads_ahead,
             self.model.depth,
@@ -205,13 +204,14 @@ class DraftModelPolicy:
         """
         gain, behind = self._gain(batch, rate, draft), self.model.num_behind(draft.request)
         length = len(draft.proposals)
-        rows_ms, catching_up_ms = batch.draft_ms(draft), self.cost(batch.cost).feeding_ms(behind - 1)
+        cost = self.cost(batch.cost)
+        rows_ms, catching_up_ms = batch.draft_ms(draft), cost.feeding_ms(behind - 1)
 
         def time_ms(use: str) -> float:
             """Of catching up and the first pass."""
             num_drafted = {GENERATE_BEHIND: length, GENERATE_INSTEAD: 0, SCORE: draft.num_scored}[use]
             is_shared = any(other is not None and (other == SCORE) == (use == SCORE) for other in others)
-            return _share_ms(self.cost(batch.cost), is_shared) + gain.feeding_ms(behind, num_drafted)
+            return _share_ms(cost, is_shared) + gain.feeding_ms(behind, num_drafted)
 
         def of_generating(num_kept: int, rows: int, most_ms: float) -> float:
             return gain.of_generating(draft, num_kept, rows, gain.feeding_ms(behind, num_kept), num_sharing, most_ms)
@@ -223,7 +223,7 @@ class DraftModelPolicy:
             uses[GENERATE_BEHIND] = of_generating(length, batch.rows, batch.remaining_ms)
         if length and draft.request.config.mode == AUTO and batch.can_afford(time_ms(GENERATE_INSTEAD) - rows_ms):
             uses[GENERATE_INSTEAD] = of_generating(0, bare, batch.remaining_ms + rows_ms) - of_draft
-            self._take_all_offers(draft)
+            self._take_offers(draft)
             of_scoring, draft.num_scored = gain.of_scoring(draft, length, bare, behind, num_sharing)
             if batch.can_afford(time_ms(SCORE) - rows_ms):
                 uses[SCORE] = of_scoring - of_draft
@@ -253,10 +253,11 @@ class DraftModelPolicy:
             self._missed[draft.request] = missed + max(0.0, uses[GENERATE_BEHIND] + feeding)
         return min(missed, feeding)
 
-    def _take_all_offers(self, draft: Draft) -> None:
-        for proposal in self._drafters.surest(draft):
+    def _take_offers(self, draft: Draft) -> None:
+        """Lengthen a draft by what the text drafters offered beyond what pays."""
+        for proposal in draft.offers[0][len(draft.proposals) :]:
             probability = draft.probability * self._acceptance.probability(proposal.features)
-            if draft.is_full or probability < LEAST_SCORED:
+            if probability < LEAST_SCORED:
                 return
             draft.take(proposal, probability)
 
@@ -284,14 +285,8 @@ class DraftModelPolicy:
             batch.cut_to_best(draft, rate)
 
     def _take(self, batch: Batch, rate: float, draft: Draft, proposal: Proposal) -> bool:
-        """Append a proposal, unless it would not pay for even the cheapest row, or the budget does not allow it."""
-        probability = draft.probability * self._acceptance.probability(proposal.features)
-        price_ms = batch.row_ms(draft)
-        is_worthwhile = proposal.drawn_from is not None or probability >= rate * batch.least_row_ms
-        if not is_worthwhile or not batch.can_take(draft, price_ms):
-            return False
-        batch.take(draft, proposal, probability, price_ms)
-        return True
+        """Append a proposal, where that may pay."""
+        return batch.take(draft, proposal, draft.probability * self._acceptance.probability(proposal.features), rate)
 
     def _better(self, proposal: Proposal, score: Score, is_greedy: bool) -> Proposal:
         """The likelier of a text drafter's proposal and the draft model's own, with features that tell of both."""
@@ -325,14 +320,13 @@ class DraftModelPolicy:
         for draft, proposal in pairs:
             if proposal is None:
                 continue
-            conditions = Conditions.of(draft.request.config)
-            expected = self.expected_under(conditions)
-            self._num_expected[conditions] += 1
-            weight = max(FORGET, 1 / (DOUBTED + self._num_expected[conditions]))
+            expected = self.expected_under(draft.conditions)
+            self._num_expected[draft.conditions] += 1
+            weight = max(FORGET, 1 / (DOUBTED + self._num_expected[draft.conditions]))
             probability = self._acceptance.probability(proposal.features)
-            self.expected[conditions] = expected + weight * (probability - expected)
+            self.expected[draft.conditions] = expected + weight * (probability - expected)
             draft.offers.append([*draft.proposals, proposal])
-            is_taken = self._take(batch, rate, draft, proposal)
+            is_taken = batch.take(draft, proposal, draft.probability * probability, rate)
             if is_taken and self._is_worth_generating(batch, rate, draft, len(drafts), bool(goes_on)):
                 goes_on.append(draft)
         return goes_on

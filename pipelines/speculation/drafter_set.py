@@ -116,14 +116,14 @@ class DrafterSet:
         """Proposals of a mode's drafters, each going on where the one before it ends."""
         ahead: list[int] = []
         for drafter in self.of(draft.request).drafters:
-            for proposal in self._proposals(drafter, draft.request, tuple(ahead)):
+            for proposal in self._proposals(drafter, draft, tuple(ahead)):
                 yield proposal
                 ahead.append(proposal.token)
 
     def surest(self, draft: Draft) -> Iterator[Proposal]:
         """Behind the draft, token by token, the likeliest proposal of the text drafters."""
         drafters, ahead = self.of(draft.request).texts, draft.tokens
-        running = [self._proposals(drafter, draft.request, tuple(ahead)) for drafter in drafters]
+        running = [self._proposals(drafter, draft, tuple(ahead)) for drafter in drafters]
         while True:
             found = [next(proposals, None) for proposals in running]
             offered = [proposal for proposal in found if proposal is not None]
@@ -134,7 +134,7 @@ class DrafterSet:
             ahead.append(best.token)
             for i, proposal in enumerate(found):
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
-                    running[i] = self._proposals(drafters[i], draft.request, tuple(ahead))
+                    running[i] = self._proposals(drafters[i], draft, tuple(ahead))
 
     def generated(self, model: ModelDrafter, drafts: Sequence[Draft]) -> Sequence[Proposal | None]:
         """A model's proposal behind each draft."""
@@ -142,7 +142,7 @@ class DrafterSet:
         def generate(drafts: Sequence[Draft]) -> list[Proposal | None]:
             proposals = model.generate([(draft.request, draft.tokens) for draft in drafts])
             return [
-                proposal and _under_conditions(self._checked(proposal), Conditions.of(draft.request.config))
+                proposal and _under_conditions(self._checked(proposal), draft.conditions)
                 for draft, proposal in zip(drafts, proposals, strict=True)
             ]
 
@@ -177,13 +177,14 @@ class DrafterSet:
         finally:
             self.model_s += self._clock() - began
 
-    def _proposals(self, drafter: Drafter, request: Request, ahead: Sequence[int]) -> Iterator[Proposal]:
-        """What a drafter proposes, for as long as it does not fail and the answer may go on so."""
+    def _proposals(self, drafter: Drafter, draft: Draft, ahead: Sequence[int]) -> Iterator[Proposal]:
+        """What a drafter proposes behind the draft's request and the tokens ahead of it, for as long as it does not
+        fail and the answer may go on so."""
+        request = draft.request
         if not self._is_sound(drafter, request):
             return
         try:
             proposals, ahead = drafter.propose(request, ahead), list(ahead)
-            conditions = Conditions.of(request.config)
             while True:
                 began = self._clock()
                 proposal = next(proposals, None)
@@ -194,7 +195,7 @@ class DrafterSet:
                 self._checked(proposal)
                 if request.constraint is not None and not request.allows(ahead, proposal.token):
                     return
-                yield _under_conditions(proposal, conditions)
+                yield _under_conditions(proposal, draft.conditions)
                 ahead.append(proposal.token)
         except Exception as error:
             self._leave_out(drafter, request, error)
@@ -212,6 +213,8 @@ class DrafterSet:
                 self._leave_out(drafter, request, error)
 
     def _is_sound(self, drafter: Drafter, request: Request) -> bool:
+        if not self._given_up and request not in self._left_out:  # as nearly always
+            return True
         return not any(drafter is failed for failed in (*self._given_up, *self._left_out.get(request, ())))
 
     def _leave_out(self, drafter: Drafter, request: Request, error: Exception) -> None:

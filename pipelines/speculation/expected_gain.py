@@ -40,10 +40,7 @@ class ExpectedGain:
     def feeding_ms(self, num_behind: int, length: int) -> float:
         """The time that the draft model takes to catch up with a request, and with `length` tokens of its draft, and to
         begin. It has to pay within this pass, since the answer may end with it."""
-        begin_ms = self.draft_cost.beginning_ms()
-        if self.reads_ahead:
-            return begin_ms + self.draft_cost.feeding_ms(num_behind - 1 + length)
-        return begin_ms + self.draft_cost.feeding_ms(num_behind - 1) + length * self.draft_cost.pass_ms(1)
+        return self._feedings_ms(num_behind, length, length)[0]
 
     def of_draft(self, draft: Draft, rows: int) -> float:
         """Of a draft as it is."""
@@ -87,12 +84,20 @@ class ExpectedGain:
         gain, reached = 0.0, 1.0
         best, best_length = -math.inf, 0
         scored = list(zip(draft.probabilities, prices, strict=True))[: self.depth]
-        for num_scored, (probability, price) in enumerate(scored, 1):
+        feedings_ms = self._feedings_ms(num_behind, 1, len(scored))
+        for num_scored, ((probability, price), feeding_ms) in enumerate(zip(scored, feedings_ms, strict=True), 1):
             gain += probability + (reached - probability) * self.expected - reached * price
             rest, rest_price, reached = rest - probability, rest_price - price, probability
             found = gain + max(0.0, rest - reached * rest_price)
-            spent_ms = scoring_ms + self.feeding_ms(num_behind, num_scored)
-            total = FOUND * found + (1 - FOUND) * unscored - self.rate * spent_ms
+            total = FOUND * found + (1 - FOUND) * unscored - self.rate * (scoring_ms + feeding_ms)
             if total > best:
                 best, best_length = total, num_scored
         return best, best_length
+
+    def _feedings_ms(self, num_behind: int, first: int, last: int) -> list[float]:
+        """As `feeding_ms`, of each length from `first` to `last`."""
+        cost, begin_ms, behind = self.draft_cost, self.draft_cost.beginning_ms(), num_behind - 1
+        if self.reads_ahead:
+            return [begin_ms + ms for ms in cost.feedings_ms(behind + first, behind + last)]
+        begin_ms, token_ms = begin_ms + cost.feeding_ms(behind), cost.pass_ms(1)
+        return [begin_ms + length * token_ms for length in range(first, last + 1)]

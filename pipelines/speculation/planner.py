@@ -158,24 +158,22 @@ class Planner:
         planned = [draft for draft in planned if draft.limit > 0 and self._is_due(draft.request)]
         if not planned:
             return
-        bare_ms, budget_ms = self._plain_ms(cost, drafts), math.inf
-        for draft in drafts:
-            if _is_bounded(draft):
-                budget_ms = min(budget_ms, self._budget(cost, draft, drafts, bare_ms).remaining_ms)
         overhead = self._overhead_of(drafts)
+        plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
+        budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if _is_bounded(draft)]
+        budget_ms = min(budget.remaining_ms for budget in budgets)
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value)
-        asked = [draft for draft in planned if self._can_ask(batch, bare_ms, overhead)]
+        asked = [draft for draft in planned if self._can_ask(batch, plain_ms, overhead)]
         if not asked:
             return
         began, model_s = self._clock(), self._drafters.model_s
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
             # The best one comes first.
             first = asked[0]
-            conditions = Conditions.of(first.request.config)
-            self._policies.sort(key=lambda policy: -policy.promise(cost, first.context, conditions))
+            self._policies.sort(key=lambda policy: -policy.promise(cost, first.context, first.conditions))
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
-        bare = _Bare(drafts, tokens, self._bare_ms(cost, drafts))
+        bare = _Bare(drafts, tokens, bare_ms)
         self._draft_from_text(batch, asked, bare)
         for policy, its_drafts in self._by_policy(asked).items():
             if its_drafts:
@@ -185,7 +183,7 @@ class Planner:
         self._delay_ms = batch.spent_ms
         for draft in asked:
             budget = self._budgets[draft.request]
-            budget.attempted(draft.gain(self.rate) / self.rate, overhead.asking.value, bare_ms)
+            budget.attempted(draft.gain(self.rate) / self.rate, overhead.asking.value, plain_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
         if overhead.asking.is_doubted:
             self._delay_ms += max(0.0, took_ms - len(asked) * overhead.asking.value)
@@ -214,12 +212,13 @@ class Planner:
             if self._unlearnt_ms >= LEARN_AFTER_MS:
                 self._unlearnt_ms = 0.0
                 self.cost.observe([(draft.rows, draft.context) for draft in drafts], target_ms)
-        if beside_ms is not None and self._overhead_of(drafts) is self.overhead:
+        overhead = self._overhead_of(drafts)
+        if beside_ms is not None and overhead is self.overhead:
             num_drafted = sum(len(draft.proposals) for draft in drafts)
             rest_ms = beside_ms - self._drafting_ms - self._reading_ms + self._observing_ms
-            self.overhead.observe_rest(len(drafts), num_drafted, rest_ms)
-        plain_ms = self._plain_ms(self.cost, drafts)
-        self._pace(drafts).add(sum(map(len, kept)), self._bare_ms(self.cost, drafts) + self._delay_ms)
+            overhead.observe_rest(len(drafts), num_drafted, rest_ms)
+        plain_ms, bare_ms = _plain_and_bare_ms(self.cost, drafts, overhead)
+        self._pace(drafts).add(sum(map(len, kept)), bare_ms + self._delay_ms)
         for draft, tokens in zip(drafts, kept, strict=True):
             if _is_bounded(draft):
                 self._budget(self.cost, draft, drafts, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
@@ -293,47 +292,31 @@ class Planner:
 
     def _take_surest(self, batch: Batch, drafts: Sequence[Draft], plain_rate: float) -> list[_Step]:
         """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first."""
-        offers = [self._drafters.surest(draft) for draft in drafts]
-        least = plain_rate * batch.least_row_ms
+        offers = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
         queue: list[tuple[float, int, Proposal]] = []
         steps: list[_Step] = []
         offered: list[list[Proposal]] = [[] for _ in drafts]
         for draft, proposals in zip(drafts, offered, strict=True):
             draft.offers = [proposals]
 
-        def offer(i: int) -> None:
-            proposal = None if drafts[i].is_full else next(offers[i], None)
-            if proposal is not None:
+        def offer(i: int, reached: float) -> None:
+            if (proposal := next(offers[i], None)) is not None:
                 offered[i].append(proposal)
-                probability = drafts[i].probability * self._acceptance.probability(proposal.features)
+                probability = reached * self._acceptance.probability(proposal.features)
                 heapq.heappush(queue, (-probability, i, proposal))
 
-        for i in range(len(drafts)):
-            offer(i)
+        for i, draft in enumerate(drafts):
+            offer(i, draft.probability)
         while queue:
             negative, i, proposal = heapq.heappop(queue)
-            probability = -negative
-            price_ms = batch.row_ms(drafts[i])
-            if (price_ms and probability < least) or not batch.can_take(drafts[i], price_ms):
-                continue
-            steps.append(_Step(drafts[i], probability, price_ms))
-            batch.take(drafts[i], proposal, probability, price_ms)
-            offer(i)
+            if batch.take(drafts[i], proposal, -negative, plain_rate):
+                steps.append(_Step(drafts[i], -negative, drafts[i].prices_ms[-1]))
+                offer(i, -negative)
         return steps
 
     def _pace(self, drafts: Sequence[Draft]) -> _Pace:
-        configs = [draft.request.config for draft in drafts]
-        return self._paces.setdefault(frozenset((config.mode, Conditions.of(config)) for config in configs), _Pace())
-
-    def _plain_ms(self, cost: CostModel, drafts: Sequence[Draft]) -> float:
-        """The time of a pass without drafts, Python included."""
-        python_ms = len(drafts) * self._overhead_of(drafts).request.value
-        return cost.pass_ms([(1, draft.context) for draft in drafts]) + python_ms
-
-    def _bare_ms(self, cost: CostModel, drafts: Sequence[Draft]) -> float:
-        """The time of a pass with no drafts but those of a fixed length."""
-        windows = [(1 if _is_bounded(draft) else draft.rows, draft.context) for draft in drafts]
-        return cost.pass_ms(windows) + len(drafts) * self._overhead_of(drafts).request.value
+        key = frozenset((draft.request.config.mode, draft.conditions) for draft in drafts)
+        return self._paces.setdefault(key, _Pace())
 
     def _rate_at_best(
         self, batch: Batch, drafts: Sequence[Draft], bare: _Bare, steps: Sequence[_Step], rows: int
@@ -348,12 +331,14 @@ class Planner:
             best = max(best, tokens / time_ms)
         for policy, sharing in self._by_policy(drafts).items():
             tokens, time_ms, probability, num_rows = bare.tokens, bare.time_ms, 1.0, rows
-            conditions = {Conditions.of(draft.request.config) for draft in sharing}
-            expected = min(map(policy.expected_under, conditions), default=0.0)
-            for window in range(1, 1 + LONGEST_GENERATED if sharing else 1):
+            if not sharing:
+                continue
+            expected = min(map(policy.expected_under, {draft.conditions for draft in sharing}))
+            token_ms = policy.cost(batch.cost).pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
+            for window in range(1, 1 + LONGEST_GENERATED):
                 probability *= expected
                 tokens += len(sharing) * probability
-                time_ms += policy.cost(batch.cost).pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
+                time_ms += token_ms
                 for draft in sharing:
                     time_ms += batch.cost.row_ms(num_rows, window, draft.context)
                     num_rows += 1
@@ -381,6 +366,16 @@ class Planner:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
             budget = self._budgets[draft.request] = LossBudget.of(plain_ms, drafted_ms)
         return budget
+
+
+def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overhead) -> tuple[float, float]:
+    """The time of a pass without drafts, and with none but those of a fixed length, Python included."""
+    python_ms = len(drafts) * overhead.request.value
+    plain_ms = cost.pass_ms([(1, draft.context) for draft in drafts]) + python_ms
+    if all(map(_is_bounded, drafts)):
+        return plain_ms, plain_ms
+    windows = [(1 if _is_bounded(draft) else draft.rows, draft.context) for draft in drafts]
+    return plain_ms, cost.pass_ms(windows) + python_ms
 
 
 def _is_bounded(draft: Draft) -> bool:

@@ -86,6 +86,17 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("checkpoints") / "target", make_llama(128, 2, seed=1), make_tokenizer())
 
 
+@pytest.fixture(scope="module")  # torch models are changed in place
+def deep() -> Any:
+    """A target in which a head can read three layers."""
+    return make_llama(128, 6, seed=1)
+
+
+@pytest.fixture(scope="module")
+def deep_target(deep: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("checkpoints") / "deep", deep, make_tokenizer())
+
+
 @pytest.fixture(scope="session")
 def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("checkpoints") / "draft", make_llama(64, 1, seed=2), make_tokenizer())

@@ -21,9 +21,9 @@ from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.processor import PRECISION
 
-from .conftest import make_llama, make_tokenizer, save
+from .conftest import make_tokenizer, save
 
-LAYERS, WIDTH, VOCABULARY = 6, 128, 300
+LAYERS, VOCABULARY = 6, 300
 TAPS, MASK, BLOCK = (0, 2, 4), 7, 6
 PROMPT, NEW_TOKENS, STEPS = "area = width", 60, 60
 
@@ -54,16 +54,6 @@ def save_head(folder: Path, head: Any, **changed: Any) -> Path:
     described = {**head.config.to_dict(), "architectures": ["DFlashDraftModel"], **changed}
     (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
     return folder
-
-
-@pytest.fixture(scope="module")
-def deep() -> Any:
-    return make_llama(WIDTH, LAYERS, seed=1)
-
-
-@pytest.fixture(scope="module")
-def deep_target(deep: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("checkpoints") / "target", deep, make_tokenizer())
 
 
 @pytest.fixture(scope="module")

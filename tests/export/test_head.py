@@ -55,16 +55,6 @@ def save_head(folder: Path, head: Any, **config: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def deep() -> Any:
-    return make_llama(WIDTH, LAYERS, seed=1)
-
-
-@pytest.fixture(scope="module")
-def deep_target(deep: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save(tmp_path_factory.mktemp("checkpoints") / "target", deep, make_tokenizer())
-
-
-@pytest.fixture(scope="module")
 def head(deep: Any) -> Any:
     return make_head(deep)
 

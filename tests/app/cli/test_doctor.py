@@ -24,8 +24,9 @@ def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) 
     load = LoadOptions(exact=True)
     assert doctor.examine(embedded_pair, console, again=True, load=load)
     shown = console.file.getvalue()
-    found = load.load(embedded_pair).speculation.compilation
-    rows = f"passes of {found.rows.fewest} to {found.rows.most} rows"
+    most = load.load(embedded_pair).speculation.compilation.rows.most
+    # Whether plain passes have a second row is found out again with every load that follows `again`.
+    rows = f"passes of [12] to {most} rows"
     assert re.search(rf"[0-9]\.[0-9]{{2}} times the time of plain decoding, {rows}", shown)
     for finding in (
         "exactness", "the same text in every mode", "id for id", "4,096 tokens", "of weights", "CPU", "33",

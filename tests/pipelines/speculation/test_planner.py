@@ -67,7 +67,7 @@ def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(
     batch, draft = Batch(cost_of(base), 1 + other_rows), draft_of()
     for estimate in estimates:
         proposal = Proposal(7, "suffix", Features("suffix"))
-        batch.take(draft, proposal, draft.probability * estimate, batch.row_ms(draft))
+        batch.take(draft, proposal, draft.probability * estimate, 0.0)
     worths = [sum(draft.probabilities[:n]) - rate * sum(draft.prices_ms[:n]) for n in range(len(estimates) + 1)]
     batch.cut_to_best(draft, rate)
     assert worths[len(draft.proposals)] == pytest.approx(max(worths), abs=1e-9)
