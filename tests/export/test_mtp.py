@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,8 +210,8 @@ def test_what_cannot_be_a_head_of_this_target_is_refused(
     )
     with pytest.raises(NotADecoder, match=r"The MTP head in .* cannot be run yet, for want of multi-head latent"):
         export_pair(target, None, tmp_path / "pair", head=other)
-    del head["layer"].mlp.up_proj  # the last use of it in this file
-    incomplete = save_head(tmp_path / "incomplete", llama.config, head)
+    del (broken := deepcopy(head))["layer"].mlp.up_proj
+    incomplete = save_head(tmp_path / "incomplete", llama.config, broken)
     with pytest.raises(ConversionFailed, match=r"not those of an MTP head: model.layers.0.mlp.up_proj.weight"):
         export_pair(target, incomplete, tmp_path / "pair")
     assert not (tmp_path / "pair").exists()
