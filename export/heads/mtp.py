@@ -138,6 +138,7 @@ def _new_head(config: Any) -> Any:
 
 def _export_config(config: Any) -> Any:
     """That of a decoder, which reads embeddings and hidden states in place of tokens and puts out hidden states."""
+    import optimum.exporters.openvino.model_configs  # noqa: F401  registers the architectures
     from optimum.exporters.tasks import TasksManager
     from optimum.utils.input_generators import DummyTextInputGenerator
 
