@@ -13,13 +13,13 @@ import openvino_genai
 from .config import AUTO, GenerationConfig
 from .devices.devices import CPU, OUTRIDER, check_device, engine_of
 from .devices.fallback import Fallback
-from .devices.genai_config import check_acceptance, check_with_genai
 from .devices.genai_engine import GenaiEngine
 from .devices.genai_loading import GenaiLoading
 from .devices.spare import Spare
 from .engine.backend import Backend
 from .engine.request import Request
-from .errors import DeviceFailed, InvalidOption, PromptTooLong, UnsupportedDevice
+from .errors import DeviceFailed, InvalidOption, UnsupportedDevice
+from .limits import Limits
 from .model.pair import Pair
 from .results import DecodedResults, DecodedText
 from .speculation.loaded_target import CACHE_TOKENS
@@ -36,11 +36,6 @@ Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | N
 
 WARM_UP: dict[str, Any] = {"max_new_tokens": 8, "apply_chat_template": False}
 WARM_UP_DRAFT = 2  # tokens
-MISSING = {  # by mode
-    "head": "a head on a target that runs on the CPU", "chained": "a draft model or a head",
-    "skip": "layers that drafts skip, on the CPU", "exit": "an early exit, on the CPU",
-}  # fmt: skip
-GIVEN = {"head": "--head", "skip": "--skip-layers", "exit": "--exit-layer"}  # to the export, by mode
 
 
 class LLMPipeline:
@@ -113,7 +108,6 @@ class LLMPipeline:
         config = GenerationConfig.from_folder(self.pair.target)
         eos = self.tokenizer.eos_token_id
         self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
-        self._own = self._config  # of the model itself, whoever sets another one
         self._history: list[Message] | None = None  # of the current chat
         self._engine: Backend
         self._speculation: Runtime | None = None
@@ -125,14 +119,17 @@ class LLMPipeline:
                 self.pair, self.tokenizer, device, draft_device, cache_tokens, exact, folder, properties
             )
             self._engine = self._speculation.engine
-            self._cache_tokens = self._speculation.cache_tokens
+            cache_size = self._speculation.cache_tokens
             self.modes = self._speculation.modes
         else:
-            self._engine = self._with_genai(cache_tokens, exact, reference, speculation, draft_device, properties)
+            self._engine, cache_size = self._with_genai(
+                cache_tokens, exact, reference, speculation, draft_device, properties
+            )
         if fallback is not None:
             self._spare = Spare(self.pair, self.tokenizer, cache_tokens, exact, folder)
             self._engine = Fallback(self._engine, self._spare)
-            self._cache_tokens = min(self._cache_tokens, cache_tokens or CACHE_TOKENS)  # what the CPU has room for
+            cache_size = min(cache_size, cache_tokens or CACHE_TOKENS)  # what the CPU has room for
+        self._limits = Limits(self.pair, self.tokenizer, device, self.modes, self.plans, cache_size, self._config)
 
     def _with_genai(
         self,
@@ -142,7 +139,8 @@ class LLMPipeline:
         speculation: str | None,
         draft_device: str,
         properties: Mapping[str, Any],
-    ) -> Backend:
+    ) -> tuple[Backend, int]:
+        """OpenVINO GenAI's engine, and the tokens that its cache holds."""
         if reference is not None:
             raise InvalidOption(
                 f"reference={str(reference)!r} has no effect on {self.device}, where OpenVINO GenAI drafts: leave it "
@@ -155,8 +153,7 @@ class LLMPipeline:
         )
         genai, chosen = loading.load()
         self.modes = ("off",) if chosen == "off" else (chosen, AUTO)
-        self._cache_tokens = loading.room.tokens
-        return GenaiEngine(genai, loading.room, chosen)
+        return GenaiEngine(genai, loading.room, chosen), loading.room.tokens
 
     @property
     def exact(self) -> bool:
@@ -200,7 +197,7 @@ class LLMPipeline:
             with self._failing_over():
                 self._speculation.prepare()
         self._measure()
-        length = min(40, min(self.max_context, self._cache_tokens) // 8)
+        length = min(40, min(self.max_context, self._limits.cache_tokens) // 8)
         for mode in self.modes:
             drafted = None if mode == "off" else WARM_UP_DRAFT
             config = GenerationConfig(**WARM_UP, mode=mode, num_assistant_tokens=drafted)
@@ -289,36 +286,7 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
-        if self._speculation is None:
-            check_acceptance(chosen, self.device)  # before the lack of drafters is given as the reason
-        if chosen.mode == AUTO and AUTO not in self.modes:  # there are no drafters
-            chosen = chosen.updated({"mode": "off"})
-        if self._speculation is None:
-            check_with_genai(chosen, self.device, self.modes)
-        if chosen.mode not in self.modes:
-            missing, option = MISSING.get(chosen.mode, "a draft model"), GIVEN.get(chosen.mode, "--draft")
-            raise InvalidOption(
-                f"mode={chosen.mode!r} needs {missing}, and {self.pair.path} has none: choose one of "
-                f"{', '.join(map(repr, self.modes))}, or export the pair with {option}."
-            )
-        own = self._own.eos_token_ids  # can lie outside the vocabulary; OpenVINO GenAI lists them as stop tokens too
-        given = {
-            "logit_bias": dict(chosen.logit_bias).keys(),
-            "stop_token_ids": chosen.stop_token_ids - own,
-            "eos_token_ids": chosen.eos_token_ids - own,
-        }
-        for name, ids in given.items():
-            if ids and (highest := max(ids)) >= (size := self.tokenizer.vocabulary_size):
-                raise InvalidOption(
-                    f"{name} has the token id {highest}, and this model's go from 0 to {size - 1}: give ids of its own "
-                    "tokenizer."
-                )
-        if chosen.min_new_tokens and chosen.stop_ids.issuperset(self.tokenizer.vocabulary.values()):
-            raise InvalidOption(
-                f"min_new_tokens={chosen.min_new_tokens} is not possible where every token id ends the answer: leave "
-                "it out, or name fewer stop_token_ids."
-            )
-        return chosen
+        return self._limits.checked(chosen)
 
     def _measure(self) -> None:
         """Learn what passes cost, if that is not known; the CPU that takes over from a device has done so."""
@@ -348,7 +316,7 @@ class LLMPipeline:
         constraint, num_earlier = self._grammars.constraint(config), 0
         if config.mode != "off":
             num_earlier = num_earlier_tokens(prompt, history, self.tokenizer, config.apply_chat_template, tokens)
-        room = self._room(len(tokens), config)
+        room = self._limits.room(len(tokens), config)
         if config.num_assistant_tokens is None and config.mode != "off":
             self._measure()
 
@@ -361,35 +329,6 @@ class LLMPipeline:
             form = None if constraint is None else constraint.copy()
             request = Request(tokens, config, room, text, answer, form, num_earlier)
             yield Stream(self._engine, request, text, remember if answer == 0 else lambda written: None)
-
-    def _room(self, num_prompt_tokens: int, config: GenerationConfig) -> int:
-        """The most tokens that the answer can have. Raises PromptTooLong and InvalidOption."""
-        context = self.max_context - num_prompt_tokens
-        if context < 1:
-            raise PromptTooLong(
-                f"The prompt has {num_prompt_tokens} tokens and the model's context holds {self.max_context}, answer "
-                "included: shorten the prompt."
-            )
-        if config.max_new_tokens is not None:
-            room = min(context, config.max_new_tokens)
-        elif config.max_length is not None:
-            if config.max_length <= num_prompt_tokens:
-                raise InvalidOption(
-                    f"max_length={config.max_length} leaves no room behind a prompt of {num_prompt_tokens} tokens: "
-                    "raise it, or set max_new_tokens."
-                )
-            room = min(context, config.max_length - num_prompt_tokens)
-        else:
-            room = min(context, self._cache_tokens - num_prompt_tokens)
-            if room < 1:
-                return 1  # `Backend.add` refuses what cannot run
-        if room < config.min_new_tokens != self._own.min_new_tokens:
-            raise InvalidOption(
-                f"min_new_tokens={config.min_new_tokens} is more than the {room} tokens that there is room for behind "
-                f"a prompt of {num_prompt_tokens}: lower it, raise max_length or cache_tokens if they are the limit, "
-                "or shorten the prompt."
-            )
-        return room
 
 
 def _feed(stream: Stream, streamer: Streamer) -> bool:
