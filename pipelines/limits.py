@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from .config import AUTO, GenerationConfig
 from .devices.genai_config import check_acceptance, check_with_genai
 from .errors import InvalidOption, PromptTooLong
-from .model.pair import Pair
 from .text.tokenizer import Tokenizer
 
 MISSING = {  # by mode
@@ -22,17 +22,20 @@ GIVEN = {"head": "--head", "skip": "--skip-layers", "exit": "--exit-layer"}  # t
 class Limits:
     """What can be asked of a pair on its device.
 
+    path: the pair's folder, which may be gone by now: what is loaded goes on without it.
     modes: those that it has.
     plans: whether our own engine decodes; else OpenVINO GenAI does.
+    max_context: the most tokens of prompt and answer that the model was made for.
     cache_tokens: what prompt and answer have room for together.
     own: the configuration of the model itself.
     """
 
-    pair: Pair
+    path: Path
     tokenizer: Tokenizer
     device: str
     modes: Sequence[str]
     plans: bool
+    max_context: int
     cache_tokens: int
     own: GenerationConfig
 
@@ -48,7 +51,7 @@ class Limits:
         if config.mode not in self.modes:
             missing, option = MISSING.get(config.mode, "a draft model"), GIVEN.get(config.mode, "--draft")
             raise InvalidOption(
-                f"mode={config.mode!r} needs {missing}, and {self.pair.path} has none: choose one of "
+                f"mode={config.mode!r} needs {missing}, and {self.path} has none: choose one of "
                 f"{', '.join(map(repr, self.modes))}, or export the pair with {option}."
             )
         own = self.own.eos_token_ids  # can lie outside the vocabulary; OpenVINO GenAI lists them as stop tokens too
@@ -72,10 +75,10 @@ class Limits:
 
     def room(self, num_prompt_tokens: int, config: GenerationConfig) -> int:
         """The most tokens that an answer can have. Raises PromptTooLong and InvalidOption."""
-        context = self.pair.max_context - num_prompt_tokens
+        context = self.max_context - num_prompt_tokens
         if context < 1:
             raise PromptTooLong(
-                f"The prompt has {num_prompt_tokens} tokens and the model's context holds {self.pair.max_context}, "
+                f"The prompt has {num_prompt_tokens} tokens and the model's context holds {self.max_context}, "
                 "answer included: shorten the prompt."
             )
         if config.max_new_tokens is not None:

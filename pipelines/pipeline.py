@@ -129,7 +129,16 @@ class LLMPipeline:
             self._spare = Spare(self.pair, self.tokenizer, cache_tokens, exact, folder)
             self._engine = Fallback(self._engine, self._spare)
             cache_size = min(cache_size, cache_tokens or CACHE_TOKENS)  # what the CPU has room for
-        self._limits = Limits(self.pair, self.tokenizer, device, self.modes, self.plans, cache_size, self._config)
+        self._limits = Limits(
+            self.pair.path,
+            self.tokenizer,
+            device,
+            self.modes,
+            self.plans,
+            self.max_context,
+            cache_size,
+            self._config,
+        )
 
     def _with_genai(
         self,
