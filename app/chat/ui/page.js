@@ -54,8 +54,8 @@ const name = () => {
 let focused = null;
 const usable = (part) => part?.isConnected && part.getClientRects().length && !part.disabled;
 const hand_on = () => {
-  const active = document.activeElement;  // a disabled element keeps the focus until the next frame
-  if ((active !== document.body && !active.disabled) || !focused || usable(focused)) return;
+  const active = document.activeElement;  // an element that is disabled or hidden keeps the focus until the next frame
+  if ((active !== document.body && usable(active)) || !focused || usable(focused)) return;
   const here = (selector) => all(selector).find(usable);
   const classes = [...focused.classList].filter((name) => /^(action|turn)-/.test(name)).map((name) => "." + name).join("");
   const next = focused.closest("#settings") || focused.dataset.side === "settings"

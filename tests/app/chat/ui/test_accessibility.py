@@ -79,6 +79,7 @@ def test_axe_finds_nothing_serious_in_any_state(open_page, pipeline, scheme, wid
     expect(page.locator("#entry-notes .editing")).to_be_visible()
     found["editing"] = serious(page)
     page.locator("#cancel-edit").click()
+    expect(page.locator("#entry-notes .editing")).to_have_count(0)
     pipeline.gate.clear()
     ask(page, "Write area.")
     expect(page.locator("#chat .bot-row").last).to_contain_text("def area")
