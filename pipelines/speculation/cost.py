@@ -119,12 +119,13 @@ class CostModel:
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
         """Learn from a pass over windows of (rows, context) each that took `measured_ms`.
 
-        Unless costs were estimated, passes are collected and learnt from several at a time, because after each pass the
-        processor's caches are cold and Python is slow.
+        Passes are collected and learnt from several at a time, because after each pass the processor's caches are cold
+        and Python is slow; only the first ones are learnt from at once if costs were estimated.
         """
         if measured_ms > 0:
             self._seen.append((tuple(windows), measured_ms))
-        if len(self._seen) < (1 if self.is_guessed else AT_ONCE):
+        is_new = self.is_guessed and self._num_learnt < SAVE_AFTER
+        if len(self._seen) < (1 if is_new else AT_ONCE):
             return
         for seen, seen_ms in self._seen:
             expected_ms = self.pass_ms(seen)

@@ -9,6 +9,7 @@ import math
 import random
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from outrider.pipelines.model import profile
 from outrider.pipelines.model.pair import Pair
 from outrider.pipelines.model.profile import measured_cost, profile_path
 from outrider.pipelines.model.timing import NoMeasurement
-from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.cost import AT_ONCE, SAVE_AFTER, CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
 MODEL = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), {"draft_model": DraftCost(2.0, 0.1)})
@@ -244,6 +245,17 @@ def test_costs_that_were_measured_at_a_busy_moment_are_mended_by_the_passes_that
         assert model.pass_ms([window]) == pytest.approx(takes(*window), rel=0.15)
     more = model.pass_ms([(16, 100)]) - model.pass_ms([(4, 100)])
     assert more == pytest.approx(takes(16, 100) - takes(4, 100), rel=0.4)
+
+
+def test_only_the_first_passes_are_learnt_from_one_by_one_where_costs_were_estimated():
+    guessed = replace(MODEL, base_doubt=(0.0, 0.5, 0.5), context_doubt=(0.0, 0.0, 0.0))
+    changes = []
+    for _ in range(SAVE_AFTER + 3 * AT_ONCE):
+        before = guessed.pass_ms([(4, 0)])
+        guessed.observe([(4, 0)], 1.5 * before)
+        changes.append(guessed.pass_ms([(4, 0)]) != before)
+    assert all(changes[:SAVE_AFTER])
+    assert changes[SAVE_AFTER:] == 3 * [*(AT_ONCE - 1) * [False], True]
 
 
 @given(seed=st.integers(0, 10_000))
