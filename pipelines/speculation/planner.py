@@ -28,6 +28,7 @@ LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the recent rate
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
+SCARCE = 4  # plain passes: answers whose budgets are so near to the least come first
 PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
 
 
@@ -79,8 +80,8 @@ class Planner:
     all of it is accepted exceeds the time that it adds times `rate`, what a millisecond is worth in tokens. By the
     renewal-reward theorem the best `rate` is that of the best policy in the long run. As answers change between
     copying and writing anew, it is the geometric mean of the recent rate in the same modes and of the highest rate that
-    this pass can be expected to have. All requests share one pass, so the likeliest tokens are taken first, whoever's
-    they are, and a full pass leaves no room for doubtful ones.
+    this pass can be expected to have. All requests share one pass, so the likeliest tokens are taken first, and a full
+    pass leaves no room for doubtful ones.
 
     A draft model or a head runs where its time, too, is expected to pay: it generates tokens behind those of the text
     drafters, and in mode "auto" also in their place, or scores them: one pass tells for each token whether the model
@@ -90,8 +91,9 @@ class Planner:
     The `LossBudget` of each answer bounds its delay, by its own drafts or by those of others in its passes. All drafts
     of a pass together may take what the answer with the least budget has left. Rows take the share PER_DRAFT of that,
     unless nothing so short is expected to pay, so that one rejected draft does not end all drafting. Accepted tokens
-    are credited to their own answer, and drafts grow quickly while they are accepted. Times are those predicted by
-    `cost` and Python's usual ones, so noise does not enter.
+    are credited to their own answer, and drafts grow quickly while they are accepted. So answers whose budgets are near
+    the least come first: nothing else keeps drafting alive for all. Times are those predicted by `cost` and Python's
+    usual ones, so noise does not enter.
 
     Requests with a fixed draft length have no such bound. Their rows and their drafters' time count as part of the
     plain pass, like rows of prompts: what they cost others is not charged to drafts that are planned.
@@ -279,7 +281,7 @@ class Planner:
     def _draft_from_text(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare) -> None:
         """Take what the text drafters propose, the likeliest first, as far as it pays."""
         rows, most_ms = batch.rows, PER_DRAFT * batch.remaining_ms
-        steps = self._take_surest(batch, drafts, bare.rate)
+        steps = self._take_surest(batch, drafts, bare)
         recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
         self.rate = math.sqrt(recent * self._rate_at_best(batch, drafts, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
@@ -290,10 +292,13 @@ class Planner:
         for step in steps[length:]:
             batch.cut(step.draft, len(step.draft.proposals) - 1)
 
-    def _take_surest(self, batch: Batch, drafts: Sequence[Draft], plain_rate: float) -> list[_Step]:
-        """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first."""
+    def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare) -> list[_Step]:
+        """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first, but before them
+        those of answers near the least budget."""
         offers = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
-        queue: list[tuple[float, int, Proposal]] = []
+        scarce_ms = batch.budget_ms + SCARCE * bare.time_ms
+        is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
+        queue: list[tuple[bool, float, int, Proposal]] = []
         steps: list[_Step] = []
         offered: list[list[Proposal]] = [[] for _ in drafts]
         for draft, proposals in zip(drafts, offered, strict=True):
@@ -303,13 +308,13 @@ class Planner:
             if (proposal := next(offers[i], None)) is not None:
                 offered[i].append(proposal)
                 probability = reached * self._acceptance.probability(proposal.features)
-                heapq.heappush(queue, (-probability, i, proposal))
+                heapq.heappush(queue, (is_later[i], -probability, i, proposal))
 
         for i, draft in enumerate(drafts):
             offer(i, draft.probability)
         while queue:
-            negative, i, proposal = heapq.heappop(queue)
-            if batch.take(drafts[i], proposal, -negative, plain_rate):
+            _, negative, i, proposal = heapq.heappop(queue)
+            if batch.take(drafts[i], proposal, -negative, bare.rate):
                 steps.append(_Step(drafts[i], -negative, drafts[i].prices_ms[-1]))
                 offer(i, -negative)
         return steps

@@ -47,7 +47,8 @@ class Wiring:
         begun = trigger(begin, [*inputs, *self.seen, *self.settings], [*entry, *self.shown], preprocess=False, **TURNS)
         begun.success(**self.refresh)
         outputs = [self.view, self.chatbot, self.composer.returned, self.meter]
-        answered = begun.success(self.events.answer, self.seen, outputs, **ANSWERING | {"show_progress_on": self.chatbot})
+        shown = {"show_progress_on": self.chatbot}  # which disables its buttons meanwhile
+        answered = begun.success(self.events.answer, self.seen, outputs, **ANSWERING | shown)
         left = [self.composer.box, self.composer.entry, self.composer.returned]
         answered.then(self.composer.take_back, left, [*entry, self.composer.returned], **QUEUED)
         self.render_on(answered.then)

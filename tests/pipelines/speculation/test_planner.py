@@ -196,6 +196,18 @@ def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_
     assert cost.pass_ms([(rows, 0)]) - 10 + draft_ms <= 2.5 + 1e-9
 
 
+@pytest.mark.parametrize(("others_ms", "drafted"), [(2.5, [0, 1]), (500.0, [1, 0])])
+def test_what_may_still_be_lost_is_spent_on_the_answer_that_may_lose_no_more(others_ms, drafted):
+    """Only its own accepted tokens let drafting go on; among answers with little the likeliest token comes first."""
+    cost, drafts = cost_of([10, 12, 14, 18, 24, 72]), [draft_of(), draft_of()]
+    planner = planner_of(cost, OddsDrafter("suffix", {drafts[0].request: [0.9] * 8, drafts[1].request: [0.95] * 8}))
+    for draft, remaining_ms in zip(drafts, (2.5, others_ms), strict=True):
+        budget = planner._budget(cost, draft, drafts, 10.0)
+        budget.lost_ms = budget.allowance_ms - remaining_ms
+    planner.draft(drafts)
+    assert [len(draft.proposals) for draft in drafts] == drafted
+
+
 def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
     """And so does one that comes when the others have drafted for long."""
     cost = cost_of([10, 11, 12, 14, 17, 40], draft_ms=2.0)
