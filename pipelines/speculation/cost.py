@@ -38,7 +38,7 @@ BUSY = 0.2
 BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)
 NEAR = 4.0  # correlation length, in doublings of the number of rows
 AT_ONCE = 8  # passes to learn from at a time
-SAVE_AFTER = 64  # passes, then twice as many, and so on
+SAVE_AFTER = 64  # passes, then twice as many, and so on; up to here each is learnt from at once if costs were estimated
 
 log = logging.getLogger(__name__)
 

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation import loss_budget
-from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Features
-from outrider.pipelines.speculation.batch import Batch
+from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.drafter_set import DrafterSet
-from outrider.pipelines.speculation.drafters.base import ModeDrafters, Proposal
+from outrider.pipelines.speculation.drafters.base import ModeDrafters
 from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.planner import PER_DRAFT, Planner
@@ -60,18 +59,6 @@ def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_ro
     chosen = worth([len(draft.proposals) for draft in drafts])
     best = max(worth(lengths) for lengths in product(*(range(len(estimates) + 1) for estimates in odds)))
     assert chosen == pytest.approx(best, abs=1e-9)
-
-
-@given(BASES, st.lists(st.floats(0.01, 1), max_size=12), st.floats(0.01, 1), st.integers(1, 9))
-def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(base, estimates, rate, other_rows):
-    batch, draft = Batch(cost_of(base), 1 + other_rows), draft_of()
-    for estimate in estimates:
-        proposal = Proposal(7, "suffix", Features("suffix"))
-        batch.take(draft, proposal, draft.probability * estimate, 0.0)
-    worths = [sum(draft.probabilities[:n]) - rate * sum(draft.prices_ms[:n]) for n in range(len(estimates) + 1)]
-    batch.cut_to_best(draft, rate)
-    assert worths[len(draft.proposals)] == pytest.approx(max(worths), abs=1e-9)
-    assert batch.rows == other_rows + draft.rows
 
 
 def test_a_number_of_tokens_that_is_asked_for_is_drafted_whatever_it_costs():

@@ -1,0 +1,25 @@
+"""The batch: what a draft keeps is worth as much as it can be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.pipelines.speculation.acceptance import Features
+from outrider.pipelines.speculation.batch import Batch
+from outrider.pipelines.speculation.drafters.base import Proposal
+
+from .planning import BASES, cost_of, draft_of
+
+
+@given(BASES, st.lists(st.floats(0.01, 1), max_size=12), st.floats(0.01, 1), st.integers(1, 9))
+def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(base, estimates, rate, other_rows):
+    batch, draft = Batch(cost_of(base), 1 + other_rows), draft_of()
+    for estimate in estimates:
+        proposal = Proposal(7, "suffix", Features("suffix"))
+        batch.take(draft, proposal, draft.probability * estimate, 0.0)
+    worths = [sum(draft.probabilities[:n]) - rate * sum(draft.prices_ms[:n]) for n in range(len(estimates) + 1)]
+    batch.cut_to_best(draft, rate)
+    assert worths[len(draft.proposals)] == pytest.approx(max(worths), abs=1e-9)
+    assert batch.rows == other_rows + draft.rows
