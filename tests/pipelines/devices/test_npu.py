@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -34,19 +35,33 @@ CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
 ROUNDING = 0.4  # of logits, between devices
 SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 11}
+SHORT: dict[str, Any] = {**STAND_IN, "MAX_PROMPT_LEN": 256}  # OpenVINO computes as many rows for every prompt
+SHORTEST: dict[str, Any] = {**STAND_IN, "MAX_PROMPT_LEN": 64, "MIN_RESPONSE_LEN": 64}
 
 
 @pytest.fixture(scope="module")
 def pipeline(npu_pair: Path) -> LLMPipeline:
-    pipeline = LLMPipeline(npu_pair, "NPU", **STAND_IN)
+    pipeline = LLMPipeline(npu_pair, "NPU", **SHORT)
     pipeline.warm_up()
     return pipeline
 
 
 @pytest.fixture(scope="module")
+def roomy(npu_pair: Path) -> LLMPipeline:
+    """With room for a prompt of the usual length."""
+    return LLMPipeline(npu_pair, "NPU", **STAND_IN)
+
+
+@pytest.fixture(scope="module")
+def long(npu_pair: Path) -> LLMPipeline:
+    """With room for more than that."""
+    return LLMPipeline(npu_pair, "NPU", MAX_PROMPT_LEN=2048, **STAND_IN)
+
+
+@pytest.fixture(scope="module")
 def small(npu_pair: Path) -> LLMPipeline:
     """With room for 64 tokens of a prompt and 64 of an answer."""
-    return LLMPipeline(npu_pair, "NPU", MAX_PROMPT_LEN=64, MIN_RESPONSE_LEN=64, **STAND_IN)
+    return LLMPipeline(npu_pair, "NPU", **SHORTEST)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +102,7 @@ def test_an_answer_ends_at_any_token_that_is_to_end_it(pipeline, mode):
 def test_genais_drafting_is_not_used_because_its_answers_run_past_their_ends(npu_pair, pipeline):
     """If this fails, OpenVINO GenAI has mended it."""
     draft = openvino_genai.draft_model(npu_pair / "draft", "CPU", **limited_properties())
-    theirs = openvino_genai.LLMPipeline(npu_pair / "target", "NPU", draft_model=draft, **STAND_IN)
+    theirs = openvino_genai.LLMPipeline(npu_pair / "target", "NPU", draft_model=draft, **SHORT)
     prompt = openvino_genai.Tokenizer(npu_pair / "target").encode(CODE * 3, add_special_tokens=False).input_ids
     whole = pipeline.generate([prompt.data[0].tolist()], max_new_tokens=24, ignore_eos=True).generations[0].token_ids
     ran_past = 0
@@ -161,19 +176,18 @@ def test_an_answer_fills_the_window_to_its_last_slot(small, pipeline, mode):
 
 
 @pytest.mark.parametrize("mode", ["off", "auto"])
-def test_a_prompt_is_read_whole_however_long(pipeline, reference, mode):
-    tokens = (pipeline.tokenizer.encode(CODE, False) * 99)[:700]
-    answer = pipeline.generate([tokens], max_new_tokens=6, ignore_eos=True, mode=mode).generations[0]
+def test_a_prompt_is_read_whole_however_long(roomy, reference, mode):
+    tokens = (roomy.tokenizer.encode(CODE, False) * 99)[:700]
+    answer = roomy.generate([tokens], max_new_tokens=6, ignore_eos=True, mode=mode).generations[0]
     assert reference.shortfall(tokens, answer.token_ids) < ROUNDING
     assert answer.stats.passes <= 6
 
 
 @pytest.mark.parametrize("mode", ["off", "auto"])
-def test_a_prompt_may_be_longer_than_usual_where_that_is_asked_for(npu_pair, pipeline, reference, mode):
-    tokens = (pipeline.tokenizer.encode(CODE, False) * 99)[:1500]
+def test_a_prompt_may_be_longer_than_usual_where_that_is_asked_for(roomy, long, reference, mode):
+    tokens = (roomy.tokenizer.encode(CODE, False) * 99)[:1500]
     with pytest.raises(PromptTooLong, match=r"prepared for 1024: .*MAX_PROMPT_LEN"):
-        pipeline.generate([tokens], max_new_tokens=6)
-    long = LLMPipeline(npu_pair, "NPU", MAX_PROMPT_LEN=2048, **STAND_IN)
+        roomy.generate([tokens], max_new_tokens=6)
     answer = long.generate([tokens], max_new_tokens=6, ignore_eos=True, mode=mode).generations[0]
     assert len(answer.token_ids) == 6
     assert reference.shortfall(tokens, answer.token_ids) < ROUNDING
@@ -187,16 +201,16 @@ def test_the_window_has_room_for_as_many_rows_as_openvino_makes_of_them(npu_pair
     narrow = LLMPipeline(npu_pair, "NPU", **properties, **STAND_IN)
     assert narrow.speculation.compilation.rows.most == -(-rows // 8) * 8
     tokens = (pipeline.tokenizer.encode(CODE, False) * 9)[:64]
+    roomy = pipeline.generate([tokens], max_new_tokens=response, ignore_eos=True, mode="off").generations[0]
     for mode in ("off", "lookup"):
         answer = narrow.generate([tokens], ignore_eos=True, mode=mode, num_assistant_tokens=11).generations[0]
         assert (len(answer.token_ids), answer.finish_reason) == (response, "length")
-        roomy = pipeline.generate([tokens], max_new_tokens=response, ignore_eos=True, mode="off").generations[0]
         assert answer.token_ids == roomy.token_ids
 
 
 def test_a_prompt_of_one_token_begins_another_sequence_or_is_refused(npu_pair, pipeline, reference):
     for rows in (1, 2, 8):
-        model = NpuModel(npu_pair / "target", {**STAND_IN, "NPUW_LLM_MAX_GENERATION_TOKEN_LEN": rows})
+        model = NpuModel(npu_pair / "target", {**SHORTEST, "NPUW_LLM_MAX_GENERATION_TOKEN_LEN": rows})
         model.forward([Window([5, 6, 7], 0, [0])])
         if rows == 1:
             with pytest.raises(InvalidOption, match=r"one token cannot be read with .*=1: give a longer one.*_LEN=8"):
@@ -244,7 +258,7 @@ def test_exactness_is_what_the_check_finds_and_is_remembered(npu_pair, monkeypat
     for found in (True, False):
         monkeypatch.setattr(NpuModel, "is_exact", lambda model, found=found: found)
         for exact, expected in ((None, True), (False, False)):
-            assert LLMPipeline(npu_pair, "NPU", exact=exact, **STAND_IN).exact == expected
+            assert LLMPipeline(npu_pair, "NPU", exact=exact, **SHORTEST).exact == expected
 
 
 def test_a_device_that_fails_while_exactness_is_tried_is_refused_with_what_to_do(npu_pair, monkeypatch, tmp_path):
@@ -256,8 +270,8 @@ def test_a_device_that_fails_while_exactness_is_tried_is_refused_with_what_to_do
 
     monkeypatch.setattr(NpuModel, "is_exact", is_exact)
     with pytest.raises(UnsupportedDevice, match=r"NPU failed .*\(The device was unplugged\): update .*exact=False"):
-        LLMPipeline(npu_pair, "NPU", **STAND_IN)
-    assert not LLMPipeline(npu_pair, "NPU", exact=False, **STAND_IN).exact
+        LLMPipeline(npu_pair, "NPU", **SHORTEST)
+    assert not LLMPipeline(npu_pair, "NPU", exact=False, **SHORTEST).exact
 
 
 def test_passes_behind_any_context_can_be_timed_in_any_order(small):
@@ -311,7 +325,7 @@ def test_what_has_no_room_is_refused_with_what_to_do(small):
 def test_other_numbers_of_rows_give_the_same_text(npu_pair, pipeline):
     plain = pipeline.generate(RENAME, max_new_tokens=40, mode="off")
     for rows in (1, 16):
-        other = LLMPipeline(npu_pair, "NPU", NPUW_LLM_MAX_GENERATION_TOKEN_LEN=rows, **STAND_IN)
+        other = LLMPipeline(npu_pair, "NPU", NPUW_LLM_MAX_GENERATION_TOKEN_LEN=rows, **SHORT)
         for mode in ("off", "lookup", "auto"):
             assert other.generate(RENAME, max_new_tokens=40, mode=mode) == plain
 
@@ -335,7 +349,7 @@ def test_everything_is_drafted_and_a_promise_that_cannot_be_kept_is_said(pipelin
     monkeypatch.setattr(loaded_target, "kept", lambda path, kind: None)
     monkeypatch.setattr(NpuModel, "is_exact", lambda model: False)
     with caplog.at_level(logging.WARNING):
-        LLMPipeline(npu_pair, "NPU", exact=True, **STAND_IN)
+        LLMPipeline(npu_pair, "NPU", exact=True, **SHORTEST)
     assert "another text in another mode" in caplog.text
 
 
