@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from outrider.export import Compression, export_pair
+from outrider.export import Compression, export_pair, pair_export
+from outrider.export.checkpoint import Checkpoint
+from outrider.export.convert import compress, convert
+from outrider.export.heads.convert_head import convert_head
+from outrider.models.digest import sha256
+from outrider.pipelines.model.tuning import fastest_properties
+from tests.quick import quick_measuring
+
+__all__ = ["quick_measuring"]
 
 CORPUS = [
     "def area(width, height):\n    size = width * height\n    return size\n",
@@ -69,16 +78,64 @@ def make_llama(width: int, layers: int, seed: int, heads: int = 2) -> Any:
     return LlamaForCausalLM(config).half()
 
 
+def contents(folder: Path) -> tuple[tuple[str, str], ...]:
+    """What is in a folder, to tell it from others."""
+    return tuple(
+        (file.relative_to(folder).as_posix(), sha256(file)) for file in sorted(folder.rglob("*")) if file.is_file()
+    )
+
+
+class Once:
+    """Writes a folder by the one who makes it where nobody was asked for the same before, and else copies it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: dict[Hashable, Path] = {}
+
+    def write(self, wanted: Hashable, folder: Path, make: Callable[[], None]) -> None:
+        if wanted not in self._made:
+            make()
+            self._made[wanted] = shutil.copytree(folder, self._root / str(len(self._made)))
+        else:
+            shutil.copytree(self._made[wanted], folder, dirs_exist_ok=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def quick_measuring() -> Iterator[None]:
-    """Measure costs by a few passes: how fast a random model is matters to no test of an export."""
-    from outrider.pipelines.model import tuning
-    from outrider.pipelines.speculation import runtime
+def converted_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Exports convert and compress the same checkpoint once, and measure the same target once: several tests of a pair
+    begin with it. That a second conversion gives the same is tested without this."""
+    once, measured = Once(tmp_path_factory.mktemp("converted")), {}
+
+    def convert_once(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
+        wanted = ("model", contents(checkpoint.folder), checkpoint.architecture, half)
+        once.write(wanted, folder, lambda: convert(checkpoint, folder, half))
+
+    def convert_head_once(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
+        wanted = (head.head_kind, contents(head.folder), contents(target.folder))
+        once.write(wanted, folder, lambda: convert_head(head, target, folder))
+
+    def compress_once(folder: Path, compression: Compression, source: str) -> None:
+        once.write((contents(folder), compression), folder, lambda: compress(folder, compression, source))
+
+    def measured_once(folder: Path) -> dict[str, int]:
+        model = tuple(sha256(folder / f"openvino_model.{kind}") for kind in ("xml", "bin"))
+        if model not in measured:
+            measured[model] = fastest_properties(folder)
+        return dict(measured[model])
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(tuning, "PRICED_S", 0.0)
-        monkeypatch.setattr(runtime, "MEASURE_S", 0.2)
+        monkeypatch.setattr(pair_export, "convert", convert_once)
+        monkeypatch.setattr(pair_export, "convert_head", convert_head_once)
+        monkeypatch.setattr(pair_export, "compress", compress_once)
+        monkeypatch.setattr(pair_export, "fastest_properties", measured_once)
         yield
+
+
+@pytest.fixture
+def converted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exports do all their work."""
+    for work in (convert, convert_head, compress, fastest_properties):
+        monkeypatch.setattr(pair_export, work.__name__, work)
 
 
 @pytest.fixture(scope="session")

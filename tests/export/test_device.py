@@ -118,16 +118,24 @@ def test_a_target_for_an_npu_is_symmetric_int4_and_was_checked_there(made: tuple
     assert said[-1] == "Comparing an answer for the NPU with the CPU"
 
 
+@pytest.fixture(scope="module")
+def answered(made: tuple[Path, list[str]]) -> tuple[list[int], list[int]]:
+    """The tokens of a prompt and of its answer through OpenVINO's code for NPUs."""
+    return device_check._answer_apart("NPU", made[0] / "target", NPU_ON_CPU)
+
+
 @pytest.mark.parametrize("position", [0, 7, 15])
 def test_a_device_that_chooses_an_unlikely_token_anywhere_is_noticed(
-    made: tuple[Path, list[str]], monkeypatch: pytest.MonkeyPatch, position: int
+    made: tuple[Path, list[str]],
+    answered: tuple[list[int], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    position: int,
 ) -> None:
     def wrong(device: str, target: Path, options: Any) -> tuple[list[int], list[int]]:
-        prompt, tokens = answers(device, target, options)
-        tokens[position] = (tokens[position] + 100) % 300
-        return prompt, tokens
+        prompt, tokens = answered
+        changed = (tokens[position] + 100) % 300
+        return prompt, [*tokens[:position], changed, *tokens[position + 1 :]]
 
-    answers = device_check._answer_apart
     monkeypatch.setattr(device_check, "_answer_apart", wrong)
     with pytest.raises(DeviceCheckFailed, match=r"on the NPU than on the CPU: .* is [0-9.]+ below .* Update OpenVINO"):
         check_on("NPU", made[0] / "target", announce=print)
