@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 from outrider.pipelines.privacy import keep_private
@@ -56,6 +58,48 @@ def quick_trials() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def npu_models_compiled_once() -> Iterator[None]:
+    """Pipelines whose models on an NPU are compiled from the same folder with the same properties share what OpenVINO
+    made of it, which takes it more than a second each time. Their requests, and so their caches, stay their own."""
+    import openvino as ov
+
+    from outrider.pipelines.devices import npu_model
+
+    read_model, compile_model = npu_model.read_model, ov.Core.compile_model
+    compiled: dict[tuple[str, ...], ov.CompiledModel] = {}
+
+    def read(core: ov.Core, folder: Path) -> ov.Model:
+        model = read_model(core, folder)
+        model.set_friendly_name(str(folder))
+        return model
+
+    def compile_once(core: ov.Core, model: Any, *given: Any) -> ov.CompiledModel:
+        if not given or given[0] != "NPU":
+            return compile_model(core, model, *given)
+        key = (model.get_friendly_name(), *(f"{name}={value}" for name, value in sorted(given[1].items())))
+        if key not in compiled:
+            compiled[key] = compile_model(core, model, *given)
+        return compiled[key]
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(npu_model, "read_model", read)
+        monkeypatch.setattr(ov.Core, "compile_model", compile_once)
+        yield
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], Path]) -> Path:
+    """The folder that `make` fills, for all processes of tests together."""
+    root = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent
+    folder = root / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            make(root / f"{name}.being_made").rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def embedded_pair() -> Path:
     """The folder of the pair that comes with Outrider."""
@@ -67,17 +111,24 @@ def embedded_pair() -> Path:
 @pytest.fixture(scope="session")
 def npu_pair(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pair that comes with Outrider with symmetric int4 weights, as an NPU wants it."""
-    from outrider.export.compression import Compression
-    from tests.on_npu import make_pair
 
-    return make_pair(embedded_pair, tmp_path_factory.mktemp("npu") / "pair", Compression("int4", group_size=64))
+    def make(folder: Path) -> Path:
+        from outrider.export.compression import Compression
+        from tests.on_npu import make_pair
+
+        return make_pair(embedded_pair, folder, Compression("int4", group_size=64))
+
+    return made_once(tmp_path_factory, "npu_pair", make)
 
 
 @pytest.fixture(scope="session")
 def npu_draft_pair(npu_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same with a draft model as an NPU wants it, too."""
-    from outrider.export.compression import Compression
-    from tests.on_npu import make_pair_with_draft
 
-    folder = tmp_path_factory.mktemp("npu_draft") / "pair"
-    return make_pair_with_draft(npu_pair, folder, Compression("int4", group_size=64))
+    def make(folder: Path) -> Path:
+        from outrider.export.compression import Compression
+        from tests.on_npu import make_pair_with_draft
+
+        return make_pair_with_draft(npu_pair, folder, Compression("int4", group_size=64))
+
+    return made_once(tmp_path_factory, "npu_draft_pair", make)
