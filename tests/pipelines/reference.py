@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import regex
 
@@ -172,15 +172,26 @@ def probabilities(scores: dict[int, float]) -> dict[int, float]:
 def gumbel(seed: int, answer: int, position: int, token: int) -> float:
     """-log(arrival). In each group of 64 tokens one arrives first, after an exponential time divided by 64, and each of
     the others an exponential time later."""
+    group, place = divmod(token, 64)
+    first, arrival = first_of_group(seed, answer, position, group)
+    if place != first:
+        arrival += exponential(finalize(key_of(seed, answer, position) + token * GOLDEN))
+    return -math.log(arrival)
+
+
+@lru_cache(1024)
+def first_of_group(seed: int, answer: int, position: int, group: int) -> tuple[int, float]:
+    """The place of the token that arrives first, and when."""
+    word = finalize(finalize(key_of(seed, answer, position) + GOLDEN) + group * GOLDEN)
+    return word % 64, exponential(word) / 64
+
+
+@lru_cache(16)
+def key_of(seed: int, answer: int, position: int) -> int:
     key = 0
     for number in (seed, answer, position):
         key = finalize(key + number + GOLDEN)
-    group, place = divmod(token, 64)
-    word = finalize(finalize(key + GOLDEN) + group * GOLDEN)
-    arrival = exponential(word) / 64
-    if place != word % 64:
-        arrival += exponential(finalize(key + token * GOLDEN))
-    return -math.log(arrival)
+    return key
 
 
 def exponential(word: int) -> float:

@@ -15,7 +15,7 @@ from ..real import PAIR_MODES, Models, same, same_as_far_as_written
 from ..requests import Asked, Asking
 from ..speculation.broken_drafters import SABOTAGE, BrokenDrafter
 
-GROUPS = range(12)
+GROUPS = range(6)
 GROUP_SIZE = 24
 
 
@@ -76,16 +76,15 @@ def test_prompts_of_every_length_around_a_border(models: Models, length):
     prompt = (asking.prompt("edit") * length)[-length:] if length > 3 else asking.prompt("code")[:1] * length
     assert len(prompt) == length
     sampled = GenerationConfig(do_sample=True, rng_seed=length, num_assistant_tokens=rng.randint(2, 12))
-    for config in (GenerationConfig(), sampled):
-        question = Asked(prompt, config, 6)
-        expected = models.slowly(question).token_ids
-        for mode in PAIR_MODES:
-            served = models.served()
-            assert served.one(question, mode).new_tokens == expected, f"{mode}, cold"
-            assert served.one(question, mode).new_tokens == expected, f"{mode}, warm"
-            both = served.all([question, replace(question, answer=1)], [mode, "draft"])
-            assert both[0].new_tokens == expected, f"{mode}, warm, beside another"
-            served.assert_nothing_leaked()
+    asked = [Asked(prompt, config, 6) for config in (GenerationConfig(), sampled)]
+    expected = [models.slowly(question).token_ids for question in asked]
+    for i, mode in enumerate(PAIR_MODES):
+        served, first = models.served(), i % 2
+        assert served.one(asked[first], mode).new_tokens == expected[first], f"{mode}, cold"
+        assert served.one(asked[first], mode).new_tokens == expected[first], f"{mode}, warm"
+        together = served.all([*asked, replace(asked[1], answer=1)], [mode, mode, "draft"])
+        assert tokens_of(together[:2]) == expected, f"{mode}, warm, beside others"
+        served.assert_nothing_leaked()
 
 
 def test_prompts_of_one_token(models: Models):
@@ -108,7 +107,7 @@ def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
 
 
-@pytest.mark.parametrize("seed", range(200, 206))
+@pytest.mark.parametrize("seed", range(200, 204))
 def test_stops_inside_a_draft(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
     asked = []
@@ -137,10 +136,10 @@ def test_a_bias_works_alike_in_every_mode(models: Models, settings):
     """On a text that is mostly copied, so that drafts propose what the bias forbids."""
     asking = Asking(models.tokenizer, 8)
     prompt = asking.prompt("edit")
-    plain = models.served().one(Asked(prompt, GenerationConfig(**settings), 40)).new_tokens
+    plain = models.served().one(Asked(prompt, GenerationConfig(**settings), 24)).new_tokens
     banned, rare = Counter(plain).most_common(1)[0][0], next(i for i in range(100, 2000) if i not in plain)
     biases = [{banned: -100}, {banned: -14, rare: 11}, {rare: 100}]
-    asked = [Asked(prompt, GenerationConfig(logit_bias=bias, **settings), 40) for bias in biases]
+    asked = [Asked(prompt, GenerationConfig(logit_bias=bias, **settings), 24) for bias in biases]
     expected = [models.slowly(question).token_ids for question in asked]
     assert banned not in expected[0]
     assert expected[1] != plain
