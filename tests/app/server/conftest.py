@@ -9,8 +9,11 @@ import openai
 import pytest
 
 from outrider.pipelines import LLMPipeline
+from tests.quick import quick_measuring
 
 from .serving import Served, running, wait_until
+
+__all__ = ["quick_measuring"]
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ import httpx
 import openai
 import pytest
 
-from ..commands import OUTRIDER
+from ..commands import OUTRIDER, run
 from .serving import AREA, LOCAL, MODEL, PATIENCE_S, REPEAT, user
 
 SERVE = [*OUTRIDER, "serve"]
@@ -126,8 +126,7 @@ def test_other_machines_are_let_in_with_a_key_only(tmp_path: Path) -> None:
 def test_a_refusal_is_one_line_and_exit_code_2(arguments: list[str], words: str, tmp_path: Path) -> None:
     (tmp_path / "KEYS").write_text(f"{KEY}\n")
     given = [str(tmp_path / "KEYS") if argument == "KEYS" else argument for argument in arguments]
-    command = [*SERVE, "--port", str(free_port()), *given]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = run("serve", "--port", str(free_port()), *given)
     assert done.returncode == 2
     assert done.stderr.startswith("outrider: ")
     assert words in done.stderr
@@ -139,7 +138,7 @@ def test_a_taken_port_is_said_plainly_before_anything_is_loaded() -> None:
         holder.bind((LOCAL, 0))
         holder.listen()
         port = holder.getsockname()[1]
-        done = subprocess.run([*SERVE, "--port", str(port)], capture_output=True, text=True, timeout=PATIENCE_S)
+        done = run("serve", "--port", str(port))
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot listen on {LOCAL}:{port}" in done.stderr
     assert "stop the program that uses it" in done.stderr
