@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import tempfile
@@ -43,6 +44,12 @@ keep_to_a_share()
 settings.register_profile("same", deadline=None, derandomize=True, database=None)
 settings.register_profile("search", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def pytest_collection_finish() -> None:
+    """Spare every collection of garbage the hundred thousands of objects that modules consist of."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -11,7 +11,7 @@ TESTS = (
     "model/test_paged_model.py::test_logits_do_not_depend_on_the_cut[0]",
     "model/test_paged_model.py::test_logits_do_not_depend_on_who_else_is_in_the_pass[0]",
     "model/test_partial_sums.py::test_passes_of_two_rows_and_more_give_the_same_bits",
-    "model/test_exactness.py::test_mode_batch_and_cache_change_no_token[0]",
+    "model/test_exactness.py::test_the_answer_is_that_of_the_slow_reference_decoder[100]",
     "model/test_exactness.py::test_prompts_of_every_length_around_a_border[514]",
 )
 

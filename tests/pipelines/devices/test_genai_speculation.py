@@ -16,6 +16,7 @@ from outrider.pipelines.model import profile
 from tests.on_gpu import gpu_present
 from tests.on_npu import OnCpu
 
+from . import elsewhere as elsewhere_module
 from .elsewhere import Elsewhere
 
 ROUNDING = 0.4  # of logits: how GenAI rounds depends on the cut of the tokens into passes
@@ -47,6 +48,12 @@ def drafting(request: pytest.FixtureRequest, elsewhere: Elsewhere) -> LLMPipelin
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder of its own for what is remembered."""
     monkeypatch.setattr(profile, "user_cache_path", lambda *args, **options: tmp_path / "cache")
+
+
+@pytest.fixture
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In place of GenAI's pipelines, whose loading takes about a second, for tests that ask them nothing."""
+    monkeypatch.setattr(elsewhere_module, "GENAI", lambda *given, **properties: None)
 
 
 @pytest.mark.parametrize("num_tokens", [None, 1, 3])
@@ -120,7 +127,7 @@ def test_amounts_of_a_request_reach_genai():
     assert to_genai(GenerationConfig(), 9, speculation="draft").num_assistant_tokens == 5
 
 
-def test_the_draft_model_runs_where_it_is_told_to(elsewhere):
+def test_the_draft_model_runs_where_it_is_told_to(elsewhere, nothing_loaded):
     asked = elsewhere.drafts
     asked.clear()
     elsewhere.open(speculation="draft")
@@ -146,7 +153,7 @@ def test_amounts_without_effect_are_refused(speculation, options, remedy):
 
 
 @pytest.mark.parametrize(("lookup_s", "expected"), [(0.8, "lookup"), (1.2, "off")])
-def test_what_is_faster_is_found_out_once(elsewhere, cache, monkeypatch, lookup_s, expected):
+def test_what_is_faster_is_found_out_once(elsewhere, cache, nothing_loaded, monkeypatch, lookup_s, expected):
     tried = []
 
     def answers_s(pipeline: object, speculation: str) -> float:
@@ -191,7 +198,7 @@ def test_where_prompt_lookup_is_not_possible_nothing_is_drafted(elsewhere, cache
     assert "Prompt lookup is not possible on GPU" in caplog.text
 
 
-def test_a_way_that_fails_when_it_is_tried_is_not_taken(elsewhere, cache, monkeypatch, caplog):
+def test_a_way_that_fails_when_it_is_tried_is_not_taken(elsewhere, cache, nothing_loaded, monkeypatch, caplog):
     def answers_s(pipeline: object, speculation: str) -> float:
         if speculation == "lookup":
             raise RuntimeError("Exception from src/plugin.cpp:7:\nout of registers\n")
@@ -203,7 +210,7 @@ def test_a_way_that_fails_when_it_is_tried_is_not_taken(elsewhere, cache, monkey
 
 
 def test_what_is_faster_is_found_out_again_for_other_weights_and_when_asked(
-    embedded_pair, cache, monkeypatch, tmp_path
+    embedded_pair, cache, nothing_loaded, monkeypatch, tmp_path
 ):
     tried = []
     monkeypatch.setattr(genai_loading, "_answers_s", lambda pipeline, speculation: tried.append(speculation) or 1.0)

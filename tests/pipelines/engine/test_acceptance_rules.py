@@ -143,7 +143,7 @@ def test_a_draft_that_is_the_target_is_always_kept():
 def test_rejection_sampling_keeps_the_distribution_and_as_much_as_the_two_have_in_common():
     base = lossy("rejection", do_sample=True, top_k=8)
     sources = [distribution(row(seed), PROMPT, len(PROMPT), base) for seed in (5, 6)]
-    drawn, num_kept, num = Counter[int](), 0, 20_000
+    drawn, num_kept, num = Counter[int](), 0, 8_000
     for seed in range(num):
         config = replace(base, rng_seed=seed)
         proposed = sample_draft(sources[1], config, 0, len(PROMPT), len(PROMPT))

@@ -109,7 +109,7 @@ class PoolMachine(RuleBasedStateMachine):
                     assert one.tokens[:end] == other.tokens[:end]
 
 
-PoolMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
+PoolMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestBlockPool = PoolMachine.TestCase
 
 

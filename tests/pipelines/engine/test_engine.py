@@ -18,7 +18,7 @@ from ..serving import COST, RULE, SAMPLED, check, drafters, plain, requests
 from ..speculation.broken_drafters import right, unsteady, wrong
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(
     requests(), requests(), st.integers(2, 9), st.integers(1, 12) | st.just(512), st.randoms(use_true_random=False)
 )

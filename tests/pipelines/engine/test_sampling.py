@@ -197,7 +197,7 @@ def test_noise_is_the_documented_hash(seed, answer, position, token):
 def test_noise_is_standard_gumbel():
     by_token = gumbel(0, 0, 0, np.arange(200_000))
     by_seed, by_answer, by_position = (
-        np.array([gumbel(*key(i), np.array([7]))[0] for i in range(20_000)])
+        np.array([gumbel(*key(i), np.array([7]))[0] for i in range(8_000)])
         for key in (lambda i: (i, 0, 5), lambda i: (3, i, 5), lambda i: (3, 0, i))
     )
     for noise in (by_token, by_seed, by_answer, by_position):
@@ -254,7 +254,7 @@ def test_the_noise_of_a_token_does_not_depend_on_the_other_candidates():
 def test_sampled_tokens_follow_the_processed_distribution(options):
     logits = row([1.0, 0.4, 1.9, -0.5, 2.2, 0.0, -3.0, 1.1, 1.1, 0.7])
     tokens = [4, 2, 4, 4, 8, 1]
-    num_draws = 20_000
+    num_draws = 8_000  # find a token whose share is 1.6 points off
     settings = [GenerationConfig(do_sample=True, rng_seed=seed, **options) for seed in range(num_draws)]
     drawn = np.bincount([choose_token(logits, tokens, 2, config) for config in settings], minlength=10)
     odds = reference.probabilities(

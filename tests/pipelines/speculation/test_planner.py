@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
@@ -97,6 +97,7 @@ def test_without_a_cost_model_nothing_is_planned():
     assert draft.tokens == []
 
 
+@settings(max_examples=60)
 @given(BASES, st.floats(0.5, 0.999), st.floats(0.0, 4.0), st.integers(2, 200), st.integers(0, 5000))
 def test_drafts_that_always_fail_lose_no_more_than_the_budget_allows(base, claimed, draft_ms, num_passes, missed):
     """However sure the drafters are of themselves, and however much the draft model has to catch up with."""
@@ -132,6 +133,7 @@ CLAIMS = st.lists(
 )
 
 
+@settings(max_examples=60)
 @given(BASES, CLAIMS, st.floats(0.1, 4.0), st.integers(2, 80), st.randoms(use_true_random=False))
 def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms, num_passes, rng):
     """By all drafts of its passes, its own and those of others, whoever claims what of them and however many stand;

@@ -365,7 +365,7 @@ def test_two_tokens_under_a_draft_model_follow_the_targets_distribution(options)
     target = random_rule(11, vocabulary=5)
     drafter = DraftModel(OneRowModel(mixed_rule(target, random_rule(12, 5), 0.4)), BlockPool(64, BLOCK_SIZE), 1000)
     engine, _ = fake_engine(FakeModel(target), {"draft": drafter})
-    prompt, num_draws = [1, 2, 3], 4000
+    prompt, num_draws = [1, 2, 3], 2000
     config = new_request(prompt, do_sample=True, **options).config
     count: dict[tuple[int, ...], int] = {}
     accepted = 0
