@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,16 +26,67 @@ def start(*arguments: object, code: str = RUN) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def kill_while_converting(export: subprocess.Popen[str], out: Path, number: int) -> int:
-    """Send the signal once the conversion is under way and files are there; the exit status."""
-    assert export.stderr is not None
-    for line in export.stderr:
-        if "Compressing the target" in line:
-            break
-    assert any(out.parent.glob(".*/target/openvino_model.bin"))
-    export.send_signal(number)
-    export.communicate(timeout=LIMIT)
-    return export.returncode
+class Exports:
+    """Exports in processes of their own that come from one which has imported what an export needs: that takes most of
+    the time of a small one."""
+
+    CODE = f"""
+import json, os, sys
+import nncf, optimum.exporters.openvino, optimum.intel, transformers
+for line in sys.stdin:
+    job = json.loads(line)
+    if not (child := os.fork()):
+        os.dup2(os.open(job["errors"], os.O_WRONLY), sys.stderr.fileno())
+        break
+    print("began", child, flush=True)
+    print("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+else:
+    sys.exit()
+sys.argv[1:] = job["arguments"]
+{RUN}
+"""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self._process = process
+        self._errors = folder / "errors"
+        os.mkfifo(self._errors)
+
+    def kill_while_converting(self, target: Path, out: Path, number: int) -> int:
+        """Send the signal once the conversion is under way and files are there; the exit status."""
+        arguments = ["--target", str(target), "--out", str(out)]
+        self._tell(json.dumps({"arguments": arguments, "errors": str(self._errors)}))
+        with self._errors.open(encoding="utf-8") as errors:
+            export = self._told("began")
+            try:
+                for line in errors:
+                    if "Compressing the target" in line:
+                        break
+                assert any(out.parent.glob(".*/target/openvino_model.bin"))
+            finally:
+                os.kill(export, number)
+                for _ in errors:
+                    pass
+                status = self._told("ended")
+        return status
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+
+    def _told(self, word: str) -> int:
+        assert self._process.stdout is not None
+        told = self._process.stdout.readline().split()
+        assert told[0] == word
+        return int(told[1])
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exports]:
+    command = [sys.executable, "-c", Exports.CODE]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield Exports(process, tmp_path_factory.mktemp("exports"))
+        process.communicate(timeout=LIMIT)
 
 
 def test_the_command_makes_a_pair_and_says_where(target: Path, draft: Path, tmp_path: Path) -> None:
@@ -88,19 +141,20 @@ def test_the_command_that_is_told_at_the_end_works_on_this_machine(
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
-def test_an_export_that_is_asked_to_stop_leaves_nothing(target: Path, tmp_path: Path, name: str) -> None:
+def test_an_export_that_is_asked_to_stop_leaves_nothing(
+    exports: Exports, target: Path, tmp_path: Path, name: str
+) -> None:
     number = getattr(signal, name)
-    out = tmp_path / "pair"
-    assert kill_while_converting(start("--target", target, "--out", out), out, number) not in (0, -number)
+    assert exports.kill_while_converting(target, tmp_path / "pair", number) not in (0, -number)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
 def test_an_export_that_is_killed_leaves_nothing_at_out_and_the_next_one_cleans_up(
-    target: Path, tmp_path: Path
+    exports: Exports, target: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "pair"
-    assert kill_while_converting(start("--target", target, "--out", out), out, signal.SIGKILL) == -signal.SIGKILL
+    assert exports.kill_while_converting(target, out, signal.SIGKILL) == -signal.SIGKILL
     assert [path.name for path in tmp_path.iterdir()] == [".pair.outrider-new"]
     main_ends_well(["--target", str(target), "--out", str(out)])
     assert [path.name for path in tmp_path.iterdir()] == ["pair"]
