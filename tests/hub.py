@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+
+from huggingface_hub import constants
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 LARGE = (".bin", ".safetensors")  # what the hub keeps by its SHA-256, as it does large files
@@ -47,6 +50,22 @@ class Hub:
             key: value for key, value in os.environ.items() if not key.startswith("HF_") and "proxy" not in key.lower()
         }
         return {**kept, "HF_ENDPOINT": self.endpoint, "HF_HOME": str(home), "HF_HUB_DOWNLOAD_TIMEOUT": "60"}
+
+
+@contextmanager
+def taken_over(environment: Mapping[str, str]) -> Iterator[None]:
+    """Meanwhile this process has the environment of another one, as `Hub.settings` gives it. The hub's library has read
+    its own before, so its settings change."""
+    endpoint = environment["HF_ENDPOINT"]
+    settings = {
+        "ENDPOINT": endpoint,
+        "HUGGINGFACE_CO_URL_TEMPLATE": f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
+        "HF_HUB_OFFLINE": "HF_HUB_OFFLINE" in environment,
+        "HF_HUB_CACHE": str(Path(environment["HF_HOME"], "hub")),
+        "HF_HUB_DOWNLOAD_TIMEOUT": 60,
+    }
+    with patch.multiple(constants, **settings), patch.dict(os.environ, environment, clear=True):
+        yield
 
 
 @contextmanager

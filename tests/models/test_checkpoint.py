@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.hub import SHA, Hub, serving
+from outrider.models.checkpoint import download
+from outrider.pipelines.errors import OutriderError
+from tests.hub import SHA, Hub, serving, taken_over
 
 LIMIT = 1200  # seconds, for a machine that has other work to do
 FILES = {
@@ -29,29 +31,37 @@ CLIENT = """
 import json, sys
 from pathlib import Path
 from outrider.models.checkpoint import download
-from outrider.pipelines.errors import OutriderError
 said = []
-try:
-    found = download(sys.argv[1], sys.argv[2] == "code", said.append, Path(sys.argv[3]))
-    files = sorted(file.name for file in found.folder.iterdir() if file.name != "complete")
-    print(json.dumps({"revision": found.revision, "files": files, "said": said}))
-except OutriderError as error:
-    print(json.dumps({"error": type(error).__name__, "message": str(error), "said": said}))
+found = download(sys.argv[1], False, said.append, Path(sys.argv[2]))
+print(json.dumps({"revision": found.revision, "said": said}))
 """
 
 
 @dataclass
 class Client:
-    """Downloads in a process of its own, since the hub's library reads its settings once."""
-
     hub: Hub
     home: Path
     settings: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**self.hub.settings(self.home), **self.settings}
+
     def download(self, name: str, remote_code: bool = False) -> dict[str, Any]:
+        said: list[str] = []
+        try:
+            with taken_over(self.environment):
+                found = download(name, remote_code, said.append, self.home / "checkpoints")
+        except OutriderError as error:
+            return {"error": type(error).__name__, "message": str(error), "said": said}
+        files = sorted(file.name for file in found.folder.iterdir() if file.name != "complete")
+        return {"revision": found.revision, "files": files, "said": said}
+
+    def download_apart(self, name: str) -> dict[str, Any]:
+        """The same in a process of its own, in which the hub's library reads the environment."""
         finished = subprocess.run(
-            [sys.executable, "-c", CLIENT, name, "code" if remote_code else "", self.home / "checkpoints"],
-            env={**self.hub.settings(self.home), **self.settings},
+            [sys.executable, "-c", CLIENT, name, self.home / "checkpoints"],
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=LIMIT,
@@ -82,8 +92,9 @@ def test_a_revision_can_be_named(client: Client) -> None:
 
 
 def test_what_was_downloaded_once_is_found_without_a_network(client: Client) -> None:
-    client.download("org/model")
+    assert client.download_apart("org/model")["revision"] == SHA
     client.settings = {"HF_HUB_OFFLINE": "1"}
+    assert client.download_apart("org/model") == {"revision": SHA, "said": []}
     assert client.download("org/model")["files"] == ["config.json", "model.safetensors", "tokenizer.json"]
     client.settings, client.hub.endpoint = {}, "http://127.0.0.1:9"
     found = client.download("org/model")

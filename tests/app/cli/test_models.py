@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,16 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
-from unittest.mock import patch
 
 import pytest
-from huggingface_hub import constants
 from typer.testing import CliRunner
 
 from outrider.app.cli import models as commands
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.model.tuning import CANDIDATES
-from tests.hub import SHA, Hub, serving
+from tests.hub import SHA, Hub, serving, taken_over
 from tests.on_gpu import gpu_present
 
 from ..commands import OUTRIDER, run
@@ -57,17 +54,8 @@ class Machine:
         return self.folder / "data" / "outrider" / "pairs"
 
     def run(self, *arguments: str, typed: str = "") -> CompletedProcess[str]:
-        """Run a command in this process. The hub's library has read the environment before, so its settings change."""
-        environment = self.environment
-        endpoint = environment["HF_ENDPOINT"]
-        settings = {
-            "ENDPOINT": endpoint,
-            "HUGGINGFACE_CO_URL_TEMPLATE": f"{endpoint}/{{repo_id}}/resolve/{{revision}}/{{filename}}",
-            "HF_HUB_OFFLINE": "HF_HUB_OFFLINE" in environment,
-            "HF_HUB_CACHE": str(self.folder / "hub" / "hub"),
-            "HF_HUB_DOWNLOAD_TIMEOUT": 60,
-        }
-        with patch.multiple(constants, **settings), patch.dict(os.environ, environment, clear=True):
+        """Run a command in this process."""
+        with taken_over(self.environment):
             return run(*arguments, typed=typed)
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -94,6 +82,13 @@ def machine(models: dict[str, Mapping[str, bytes]], tmp_path: Path) -> Iterator[
         yield Machine(hub, tmp_path)
 
 
+@pytest.fixture
+def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was pulled is neither measured nor examined, which other tests do."""
+    monkeypatch.setattr("outrider.models.pull.fastest_properties", lambda folder: {})
+    monkeypatch.setattr("outrider.app.cli.doctor.examine", lambda pair, console, **options: True)
+
+
 @pytest.fixture(scope="module")
 def pulled(models: dict[str, Mapping[str, bytes]], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     """A machine on which the pair was pulled."""
@@ -111,7 +106,10 @@ def pulled(models: dict[str, Mapping[str, bytes]], tmp_path_factory: pytest.Temp
         yield machine
 
 
-def test_a_pair_is_measured_on_the_devices_that_it_is_pulled_for(machine: Machine) -> None:
+def test_a_pair_is_measured_on_the_devices_that_it_is_pulled_for(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outrider.models.pull.fastest_properties", lambda folder: {})  # of the CPU
     with gpu_present():
         done = machine.run("models", "pull", NAME, "--draft-device", "GPU.1")
     assert done.returncode == 0, done.stderr
@@ -204,6 +202,7 @@ def test_what_is_not_in_the_folder_is_not_removed(machine: Machine, name: str) -
     assert {path.name for path in machine.pairs.iterdir()} == {"mine", ".hidden", "link"}
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_an_interrupted_pull_is_not_listed_and_goes_on_in_the_middle_of_a_file(machine: Machine) -> None:
     machine.hub.repositories[TARGET] = padded = {**machine.hub.repositories[TARGET]}
     padded["openvino_model.bin"] += bytes(3 * CHUNK)  # behind the weights, where nothing reads
@@ -247,6 +246,7 @@ def wait_for_part(machine: Machine, size: int) -> Path:
     raise TimeoutError(size)
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_what_was_begun_can_be_removed(machine: Machine) -> None:
     machine.hub.served[WEIGHTS] = bytes(len(machine.hub.repositories[TARGET]["openvino_model.bin"]))
     assert machine.run("models", "pull", NAME).returncode == 2
@@ -255,6 +255,7 @@ def test_what_was_begun_can_be_removed(machine: Machine) -> None:
     assert list(machine.pairs.iterdir()) == []
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_corrupted_bytes_are_found_out_and_fetched_again(machine: Machine) -> None:
     sound = machine.hub.repositories[TARGET]["openvino_model.bin"]
     machine.hub.served[WEIGHTS] = sound[:-9] + b"!" + sound[-8:]
@@ -272,6 +273,7 @@ def test_corrupted_bytes_are_found_out_and_fetched_again(machine: Machine) -> No
     assert small in machine.hub.fetched
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_pull_of_named_commits_goes_on_at_them(machine: Machine) -> None:
     machine.hub.moved = {TARGET: MOVED, DRAFT: MOVED}
     small = (DRAFT, "config.json")
@@ -307,6 +309,7 @@ def test_a_commit_that_the_hub_does_not_answer_with_is_refused(machine: Machine)
     assert "leave it out" in without.stderr
 
 
+@pytest.mark.usefixtures("unmeasured")
 def test_a_draft_of_another_vocabulary_is_refused_and_the_target_alone_only_taken_when_asked_for(
     machine: Machine,
 ) -> None:
