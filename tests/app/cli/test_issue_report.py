@@ -19,6 +19,7 @@ from outrider.app.cli.issue_report import require_writable, write_report
 from outrider.app.cli.scrubbing import scrubbed
 from outrider.app.load_options import LoadOptions
 from outrider.pipelines import InvalidOption
+from outrider.pipelines.devices import genai_loading
 from outrider.pipelines.model import profile
 from tests.app.commands import run
 from tests.on_gpu import gpu_present
@@ -101,6 +102,13 @@ def test_the_folders_of_the_user_are_taken_out(tmp_path: Path, monkeypatch) -> N
 
 
 @pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that are timed are short."""
+    for module in (doctor, genai_loading):
+        monkeypatch.setattr(module, "TRIED_TOKENS", 12)
+
+
+@pytest.fixture
 def secret_pair(embedded_pair: Path, tmp_path: Path) -> Path:
     """A pair in a folder whose name is nobody's business."""
     return Path(shutil.copytree(embedded_pair, tmp_path / "private" / "mine"))
@@ -123,6 +131,7 @@ def test_a_pair_that_cannot_be_loaded_is_reported_without_its_folder(secret_pair
     assert str(tmp_path) not in text
 
 
+@pytest.mark.usefixtures("brief")
 def test_a_way_of_drafting_that_cannot_be_loaded_is_reported_without_its_folder(
     secret_pair, tmp_path, monkeypatch
 ) -> None:
@@ -136,7 +145,7 @@ def test_a_way_of_drafting_that_cannot_be_loaded_is_reported_without_its_folder(
 
     monkeypatch.setattr(elsewhere, "_load", load)
     with elsewhere.present():
-        done = run("doctor", secret_pair, "--device", "GPU", "--report", path)
+        done = run("doctor", secret_pair, "--device", "GPU", "--speculation", "off", "--report", path)
     assert done.returncode == 0
     text = path.read_text(encoding="utf-8")
     told = re.sub(r"[\s│]", "", text)
@@ -157,12 +166,14 @@ class Alone(Elsewhere):
         return faulty
 
 
+@pytest.mark.usefixtures("brief")
 def test_of_a_gpu_the_doctor_tells_which_way_of_drafting_pays(embedded_pair, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(profile, "user_cache_path", lambda *args, **options: tmp_path)
     elsewhere = Alone(embedded_pair, "GPU")
     console = Console(file=StringIO(), width=100)
     with elsewhere.present():
         assert doctor.examine(embedded_pair, console, load=LoadOptions("GPU", "GPU.1"))
+        monkeypatch.setattr(doctor, "_genai_speeds", lambda *arguments: "")  # which were told already
         assert not doctor.examine(embedded_pair, Console(file=StringIO()), load=LoadOptions("GPU", exact=True))
     shown = console.file.getvalue()
     ways = ("off", "lookup", "draft on CPU", "draft on GPU", "draft on GPU.1")
