@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from outrider.app.load_options import LoadOptions
-from outrider.pipelines import InvalidOption
+from outrider.pipelines import InvalidOption, LLMPipeline
 from tests.on_gpu import gpu_present
 from tests.on_npu import STAND_IN
 
@@ -30,6 +30,25 @@ def plain(embedded_pair: Path) -> str:
     done = run("generate", PROMPT, "--pair", embedded_pair, "--mode", "off", *BRIEF)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, LLMPipeline]:
+    return {}
+
+
+@pytest.fixture
+def loaded_once(loaded: dict[str, LLMPipeline], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands with the same options for loading share a pipeline."""
+    load = LoadOptions.load
+
+    def load_once(options: LoadOptions, pair: Path) -> LLMPipeline:
+        wanted = f"{options} {pair}"
+        if wanted not in loaded:
+            loaded[wanted] = load(options, pair)
+        return loaded[wanted]
+
+    monkeypatch.setattr(LoadOptions, "load", load_once)
 
 
 def test_generate_writes_the_answer_of_the_embedded_pair(plain: str) -> None:
@@ -57,6 +76,7 @@ def test_whether_exactness_is_wanted_reaches_the_pair(monkeypatch, command, give
     assert "Not loaded." in done.stderr
 
 
+@pytest.mark.usefixtures("loaded_once")
 @pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "recycling", "draft", "head", "chained", "auto"])
 def test_json_is_one_object_with_the_same_text_in_every_mode(plain: str, mode: str) -> None:
     done = run("generate", PROMPT, "--mode", mode, *BRIEF, "--json")
@@ -70,6 +90,7 @@ def test_json_is_one_object_with_the_same_text_in_every_mode(plain: str, mode: s
     assert mode != "off" or answer["stats"]["drafted"] == 0
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_the_seed_decides_what_is_sampled_and_the_mode_does_not() -> None:
     def sampled(seed: int, mode: str) -> str:
         arguments = ("--temperature", "1.5", "--seed", str(seed), "--mode", mode, *BRIEF, "--json")
@@ -79,6 +100,7 @@ def test_the_seed_decides_what_is_sampled_and_the_mode_does_not() -> None:
     assert sampled(1, "off") != sampled(2, "off")
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_the_prompt_can_come_from_standard_input(plain: str) -> None:
     assert run("generate", "-", "--mode", "off", *BRIEF, typed=PROMPT).stdout == plain
 
@@ -182,6 +204,7 @@ def test_chat_prints_its_address_serves_there_and_ends_quietly_when_interrupted(
     assert process.returncode in (0, 130)
 
 
+@pytest.mark.usefixtures("loaded_once")
 def test_a_lossy_answer_says_so_in_json() -> None:
     arguments = ("generate", PROMPT, "--mode", "draft", "--max-new-tokens", "24", "--json")
     lossy = json.loads(run(*arguments, "--acceptance", "threshold").stdout)
