@@ -13,6 +13,7 @@ import pytest
 from outrider.pipelines import LLMPipeline, StructuredOutputConfig, UnsupportedDevice
 from outrider.pipelines.devices import devices
 from outrider.pipelines.devices.gpu_model import GpuPagedModel
+from outrider.pipelines.speculation import runtime
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.on_gpu import gpu_present
@@ -95,7 +96,8 @@ def test_with_the_draft_model_on_a_gpu_the_text_stays_the_same(embedded_pair):
 
 @pytest.fixture
 def cache(monkeypatch, tmp_path: Path) -> None:
-    """A folder of its own for what is remembered."""
+    """A folder of its own for what is remembered; few kernels are compiled before they are needed."""
+    monkeypatch.setattr(runtime, "PREPARED_S", 0.2)
     monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
 
 

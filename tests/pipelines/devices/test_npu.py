@@ -28,6 +28,8 @@ from outrider.pipelines.devices.npu_model import NpuModel, require_symmetric_int
 from outrider.pipelines.model.processor import limited_properties
 from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation import loaded_target
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.on_npu import STAND_IN, OnCpu
 
 MODES = ("off", "lookup", "suffix", "recycling", "draft", "chained", "auto")
@@ -86,7 +88,10 @@ def test_greedy_tokens_are_the_likeliest_by_the_cpu(pipeline, reference, prompt,
 
 
 @pytest.mark.parametrize("mode", ["lookup", "suffix", "draft", "chained", "auto"])
-def test_drafts_save_passes(pipeline, mode):
+def test_drafts_save_passes(pipeline, monkeypatch, mode):
+    """Where a token of the draft model costs little beside a pass."""
+    cheap = CostModel((1, 8), (20.0, 20.0), (0.0, 0.0), {"draft_model": DraftCost(1.0)})
+    monkeypatch.setattr(pipeline.speculation._planner, "cost", cheap)
     answer = pipeline.generate(RENAME, max_new_tokens=48, ignore_eos=True, mode=mode).generations[0]
     assert answer.stats.passes <= 24
 
