@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from outrider.export import Compression, export_pair
+from outrider.export.checkpoint import find_checkpoint
+from outrider.export.convert import convert
 from outrider.export.errors import ConversionFailed, NotADecoder
 from outrider.models.errors import NoSuchModel
 from outrider.pipelines import LLMPipeline, Pair
@@ -218,7 +220,7 @@ def test_what_cannot_be_a_head_of_this_target_is_refused(
 
 
 def test_a_head_of_a_target_of_another_width_is_refused(pair: Path, tmp_path: Path) -> None:
-    wider = save(tmp_path / "wider", make_llama(64, 1, seed=1), make_tokenizer())
-    other = export_pair(wider, None, tmp_path / "pair", target_compression=Compression("fp16"))
+    narrow = save(tmp_path / "narrow", make_llama(64, 1, seed=1), make_tokenizer())
+    convert(find_checkpoint(str(narrow), False, print), tmp_path / "target", half=True)
     with pytest.raises(UnsupportedModel, match="hidden states have 128 numbers, and this target's have 64"):
-        open_head(pair / "head", other / "target", 4)
+        open_head(pair / "head", tmp_path / "target", 4)

@@ -29,6 +29,11 @@ FUNCTIONS = [corpus.Function("python", source) for source in corpus.extract(insp
 KINDS = {"medusa": 0.05, "hydra": 0.1, "mtp": 0.4, "exit": 0.7}  # and the least share of first drafts that are accepted
 
 
+@pytest.fixture(scope="module")
+def target() -> LlamaForCausalLM:
+    return LlamaForCausalLM.from_pretrained(CHECKPOINTS / "target", dtype=torch.float32).eval()
+
+
 def test_the_head_is_small_and_shares_the_embedding_of_its_target() -> None:
     from safetensors import safe_open
 
@@ -41,22 +46,20 @@ def test_the_head_is_small_and_shares_the_embedding_of_its_target() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_drafts_of_the_head_are_accepted(temperature: float) -> None:
-    target = LlamaForCausalLM.from_pretrained(CHECKPOINTS / "target", dtype=torch.float32).eval()
+def test_drafts_of_the_head_are_accepted(target: LlamaForCausalLM, temperature: float) -> None:
     head = load_head(CHECKPOINTS / "head", target)
     assert draft_ids(head).tolist() == list(range(tokenizer.VOCABULARY))
     words = tokenizer.load(CHECKPOINTS / "target")
-    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 4)
+    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 2)
     found = depths(target, None, {"head": head}, words, cases, temperature)["head"]
     assert found["by_depth"][0] > 0.7
     assert found["tokens_per_pass"] > 2.5
 
 
-def test_heads_of_the_other_kinds_draft_for_the_target() -> None:
-    target = LlamaForCausalLM.from_pretrained(CHECKPOINTS / "target", dtype=torch.float32).eval()
+def test_heads_of_the_other_kinds_draft_for_the_target(target: LlamaForCausalLM) -> None:
     heads = {kind: load_sharing_head(CHECKPOINTS / kind, target) for kind in KINDS}
     words = tokenizer.load(CHECKPOINTS / "target")
-    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 4)
+    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 2)
     found = depths(target, None, heads, words, cases, 0.0)
     for kind, least in KINDS.items():
         assert found[kind]["by_depth"][0] > least, kind

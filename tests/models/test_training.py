@@ -127,7 +127,7 @@ def test_training_learns_and_resumes_where_it_was_interrupted(
                     raise KeyboardInterrupt
             return {}
 
-        budget = training.Budget(tokens=40_000)
+        budget = training.Budget(tokens=20_000)
         training.train(model, FUNCTIONS, words, budget, 1500, tmp_path / folder, on_save=interrupt)
         return model
 
