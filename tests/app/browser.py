@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Request, expect, sync_playwright
+from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
 from .chat.scripted import ScriptedPipeline
 
@@ -31,6 +33,36 @@ FLAGS = [
     "--process-per-site",  # a page finds the scripts compiled that another one of its context has run
     "--js-flags=--single-threaded-gc",
 ]
+# What stays when someone presses "New" and puts the controls back that can be seen.
+LASTING = """
+() => JSON.stringify([
+  ...[...document.querySelectorAll("#search input, #settings input, #settings textarea, #race-prompt textarea")]
+    .map(each => [each.value, each.checked]),
+  ...[...document.querySelectorAll("#unusable, #notice, #race-entry, #lanes")].map(each => each.textContent),
+])
+"""
+# All that a window shows and holds, but for the list of conversations.
+STATE = f"""
+() => JSON.stringify([
+  ({LASTING})(), document.title, location.href, document.body.className, document.activeElement.closest("[id]").id,
+  ...[...document.querySelectorAll("#chats-heading, #chat-buttons, #masthead, #notice, #settings, #tabs")]
+    .map(each => each.innerText),
+  document.querySelectorAll("dialog, [role=listbox], .toast-body").length,
+  ...[...document.querySelectorAll("#chats, #settings, [role=tab]")].map(each => [each.className, each.ariaSelected]),
+  ...[...document.querySelectorAll("input:not([type=file], #listing input), textarea")]
+    .map(each => [each.checked || each.value, each.readOnly]),
+])
+"""
+PUT_BACK = """
+() => [
+  ...document.querySelectorAll(".toast-close, #settings.open .toggle-button"), document.querySelector("[role=tab]"),
+  ...[...document.querySelectorAll("#mode label:first-child input, #coloured input")].filter(each => !each.checked),
+].forEach(each => each.click())
+"""
+IS_AS_IT_WAS = f"""
+([state, titles]) => ({STATE})() === state &&
+  JSON.stringify([...document.querySelectorAll("#listing label")].map(each => each.innerText.trim())) === titles
+"""
 WIDE = (1400, 900)  # has room for the list of conversations
 
 # Nothing moves, and in five frames in a row everything is where it was.
@@ -105,11 +137,15 @@ class Profile:
         first.goto("http://127.0.0.1")
         return cls(context, first)
 
+    def close_all_but(self, kept: Page | None = None) -> None:
+        """Close the pages of a test."""
+        for page in self.context.pages:
+            if page not in (self.first, kept):
+                page.close()
+
     def clear(self) -> None:
         """Close the pages of a test, and forget what they kept; scripts and styles stay in the cache."""
-        for page in self.context.pages:
-            if page != self.first:
-                page.close()
+        self.close_all_but()
         self.context.clear_cookies()
         session = self.context.new_cdp_session(self.first)
         session.send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
@@ -123,13 +159,55 @@ class Profiles:
         self._browser = browser
         self._free: defaultdict[str, list[Profile]] = defaultdict(list)
 
+    def take(self, options: dict[str, Any]) -> Profile:
+        free = self._free[repr(sorted(options.items()))]
+        return free.pop() if free else Profile.of(self._browser, options)
+
     @contextmanager
     def one(self, options: dict[str, Any]) -> Iterator[BrowserContext]:
-        free = self._free[repr(sorted(options.items()))]
-        profile = free.pop() if free else Profile.of(self._browser, options)
+        profile = self.take(options)
         yield profile.context
         profile.clear()
-        free.append(profile)
+        self._free[repr(sorted(options.items()))].append(profile)
+
+
+class KeptPage:
+    """A page that one test after the other has, as long as "New" and a few clicks make it what it was at first.
+
+    What a test changes beside that, such as a setting, costs the next one the time to open the page anew.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._page: Page | None = None
+        self._state = self._lasting = ""
+
+    def at(self, address: str, titles: list[str], size: tuple[int, int] | None, scheme: Any) -> Page:
+        """`titles` are those of the conversations that there are by now."""
+        page = self._page
+        if page is None or not page.url.startswith(address) or not self._is_as_it_was(page, titles):
+            self._profile.clear()
+            self._page = opened(address, self._profile.context, size, scheme)
+            rests(self._page)
+            self._state, self._lasting = self._page.evaluate(STATE), self._page.evaluate(LASTING)
+        return self._page
+
+    def leave(self) -> None:
+        """Close the other windows of a test."""
+        self._profile.close_all_but(self._page)
+
+    def _is_as_it_was(self, page: Page, titles: list[str]) -> bool:
+        if page.is_closed() or page.evaluate(LASTING) != self._lasting:
+            return False
+        page.evaluate(PUT_BACK)
+        page.locator("#prompt textarea").fill("")
+        page.locator("#new").dispatch_event("click")  # the list may be closed in this window
+        page.locator("#prompt textarea").focus()
+        try:
+            page.wait_for_function(IS_AS_IT_WAS, arg=[self._state, json.dumps(titles)], timeout=5000, polling=100)
+        except PlaywrightTimeout:
+            return False
+        return True
 
 
 def opened(
@@ -216,7 +294,10 @@ def serious(page: Page) -> list[str]:
 
 def _violations(page: Page, **options: Any) -> list[str]:
     rests(page)  # what fades in has another contrast
-    found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(Axe().axe_script)  # `Axe.run` would do that again each time
+    run = "options => axe.run({resultTypes: ['violations'], ...options}).then(found => found.violations)"
+    found = page.evaluate(run, options)
     return [
         f"{each['id']}: {node['html'][:150]} {node['any'][:1] and node['any'][0]['message']}"
         for each in found

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import socket
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import BrowserContext
+from playwright.sync_api import BrowserContext, Page
 
 from outrider.app.chat.assistant import Assistant
 from outrider.app.chat.launch import open_page
 from outrider.app.chat.store.history import History
 from outrider.app.chat.ui import Page as ChatPage
 
-from .browser import Port, Profiles, started_browser
+from .browser import KeptPage, Port, Profiles, started_browser
 from .chat.scripted import ScriptedPipeline
 
 
@@ -49,24 +51,121 @@ def open_context(profiles: Profiles) -> Iterator[Callable[..., BrowserContext]]:
         yield lambda **options: taken.enter_context(profiles.one(options))
 
 
-@pytest.fixture
-def serve(tmp_path: Path, ports: list[Port]) -> Iterator[Callable[..., str]]:
-    """Serves the page of a pipeline, with the test's own history, and gives its address."""
-    pages: list[ChatPage] = []
+@dataclass(slots=True)
+class Stage:
+    """A served page. One test after the other puts its own pipeline behind it."""
 
-    def serve(pipeline: Any, name: str = "scripted", open_pair: Any = None) -> str:
+    page: ChatPage
+    port: Port
+    built_for: tuple[Any, ...]
+    is_taken: bool = False
+
+    @property
+    def url(self) -> str:
+        return self.port.url
+
+    def put(self, pipeline: Any, name: str, open_pair: Any, pairs: Path) -> None:
+        self.is_taken = True
+        self.page.assistant.__init__(pipeline, name, open_pair, pairs)  # type: ignore[misc]
+        self.page.assistant.warm_up_in_background()
+
+    def clear(self) -> None:
+        """Nothing of a test goes on in the next one."""
+        assistant: Any = self.page.assistant
+        for held in (assistant.pipeline.warm, assistant.pipeline.gate):
+            held.set()
+        assistant.close()
+        self.is_taken = False
+
+    def close(self) -> None:
+        self.page.blocks.close(verbose=False)
+        self.page.history.close()
+
+
+def built_for(pipeline: Any) -> tuple[Any, ...]:
+    """What the components of a page are made for."""
+    return pipeline.modes, pipeline.max_context, pipeline.device, pipeline.plans
+
+
+@pytest.fixture(scope="module")
+def stages() -> Iterator[list[Stage]]:
+    stages: list[Stage] = []
+    yield stages
+    for stage in stages:
+        stage.close()
+
+
+@pytest.fixture(scope="module")
+def history_of_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("history") / "history.sqlite"
+
+
+@pytest.fixture
+def history_path(history_of_file: Path) -> Path:
+    """The history of the pages that are served, without conversations and presets.
+
+    It is one for all tests of a file, so that no number of a conversation comes twice.
+    """
+    if history_of_file.exists():
+        with closing(sqlite3.connect(history_of_file, isolation_level=None)) as db:
+            for table in ("turns", "chats", "presets"):
+                db.execute(f"DELETE FROM {table}")
+    return history_of_file
+
+
+@pytest.fixture
+def serve(tmp_path: Path, history_path: Path, ports: list[Port], stages: list[Stage]) -> Iterator[Callable[..., str]]:
+    """Serves the page of a pipeline, and gives its address.
+
+    It is one of its own where pairs can be loaded, and with `kept_in`, as of a new program with this history.
+    """
+    own: list[Stage] = []
+
+    def serve(pipeline: Any, name: str = "scripted", open_pair: Any = None, kept_in: Path | None = None) -> str:
+        made_for, pairs = built_for(pipeline), tmp_path / "pairs"
+        fitting = (stage for stage in stages if stage.built_for == made_for and not stage.is_taken)
+        is_own = kept_in is not None or open_pair is not None
+        if not is_own and (stage := next(fitting, None)):
+            stage.put(pipeline, name, open_pair, pairs)
+            return stage.url
         port = next(filter(Port.is_free, ports), None)
         if port is None:
             ports.append(port := Port())
-        history = History(tmp_path / "history.sqlite")
-        assistant = Assistant(pipeline, name, open_pair, tmp_path / "pairs")
-        pages.append(open_page(assistant, history, "127.0.0.1", port.number))
+        assistant = Assistant(pipeline, name, open_pair, pairs)
+        page = open_page(assistant, History(kept_in or history_path), "127.0.0.1", port.number)
+        (own if is_own else stages).append(Stage(page, port, made_for, is_taken=True))
         return port.url
 
     yield serve
-    for page in pages:
-        page.blocks.close(verbose=False)
-        page.history.close()
+    for stage in stages:
+        if stage.is_taken:
+            stage.clear()
+    for stage in own:
+        stage.close()
+
+
+@pytest.fixture(scope="module")
+def kept_pages(profiles: Profiles) -> dict[str, KeptPage]:
+    return {}
+
+
+@pytest.fixture
+def open_kept(
+    serve: Callable[..., str], history_path: Path, profiles: Profiles, kept_pages: dict[str, KeptPage]
+) -> Iterator[Callable[..., Page]]:
+    """The page of a pipeline, as it is when it has just been opened; see `KeptPage`."""
+
+    def open_kept(pipeline: Any, size: tuple[int, int] | None = None, scheme: Any = None, **options: Any) -> Page:
+        key = repr((built_for(pipeline), size, scheme, sorted(options.items())))
+        if key not in kept_pages:
+            kept_pages[key] = KeptPage(profiles.take(options))
+        with closing(History(history_path)) as history:
+            titles = [chat.title for chat in history.chats()]
+        return kept_pages[key].at(serve(pipeline), titles, size, scheme)
+
+    yield open_kept
+    for kept in kept_pages.values():
+        kept.leave()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from outrider.app.chat.store.history import History, Node
 from outrider.app.chat.store.transfer import exchange_of, to_json
 from outrider.pipelines import Span
 
-from ..browser import WIDE, opened
+from ..browser import WIDE
 from ..chat import scripted
 from ..chat.scripted import ScriptedPipeline
 
@@ -49,16 +49,16 @@ def requests() -> list[str]:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
-    return History(tmp_path / "history.sqlite")
+def history(history_path: Path) -> History:
+    return History(history_path)
 
 
 @pytest.fixture
 def open_page(
-    serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object], requests: list[str]
+    open_kept: Callable[..., Page], pipeline: ScriptedPipeline, requests: list[str]
 ) -> Iterator[Callable[[], Page]]:
     """Opens the page, after which every address that is asked for is noted."""
-    context = open_context(permissions=["clipboard-read", "clipboard-write"])
+    pages: list[Page] = []
 
     def note(request: Request) -> None:
         if "elsewhere.example" in request.url:
@@ -67,11 +67,13 @@ def open_page(
     def open_page() -> Page:
         pipeline.warm.set()
         pipeline.gate.set()
-        return opened(serve(pipeline), context, WIDE)
+        pages.append(page := open_kept(pipeline, WIDE, permissions=["clipboard-read", "clipboard-write"]))
+        page.context.on("request", note)
+        return page
 
-    context.on("request", note)
     yield open_page
-    context.remove_listener("request", note)
+    for page in pages:
+        page.context.remove_listener("request", note)
 
 
 def hostile_turn() -> Turn:
@@ -93,9 +95,7 @@ def is_inert(page: Page, requests: list[str]) -> None:
 
 
 @pytest.mark.parametrize("coloured", [True, False], ids=["coloured", "rendered"])
-def test_a_hostile_turn_runs_nothing_loads_nothing_and_forges_no_button(
-    open_page, history, requests, coloured
-) -> None:
+def test_a_hostile_turn_runs_nothing_loads_nothing_and_forges_no_button(open_page, history, requests, coloured) -> None:
     chat = history.add_chat("A chat")
     history.add_turn(chat, None, hostile_turn())
     page = open_page()
@@ -144,9 +144,7 @@ def test_a_link_opens_apart_and_says_where_it_leads(open_page, history) -> None:
     expect(page.locator("#chat .bot-row")).to_contain_text("log in (https://bank.example@elsewhere.example/)")
 
 
-def test_a_hostile_title_is_text_in_the_list_and_in_what_the_page_says(
-    open_page, history, requests, tmp_path
-) -> None:
+def test_a_hostile_title_is_text_in_the_list_and_in_what_the_page_says(open_page, history, requests, tmp_path) -> None:
     title = f'<img src={ELSEWHERE}/title.png onerror="{RUN}"><button class="{REPLAY}">x</button>'
     exported = to_json(exchange_of(title, [Node(1, None, hostile_turn(), (1,))], 1))
     (tmp_path / "hostile.json").write_text(exported)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,12 +39,12 @@ SOURCES = ("target", "prompt_lookup", "suffix", "earlier_turn", "reference", "dr
 
 @pytest.fixture
 def open_page(
-    serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., Any], tmp_path: Any
+    serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., Any], history_path: Path
 ) -> Callable[..., Page]:
     """Opens the page with one conversation, which has something of everything."""
 
     def open_page(size: tuple[int, int] = WIDE, scheme: str | None = None, **options: Any) -> Page:
-        history = History(tmp_path / "history.sqlite")
+        history = History(history_path)
         chat = history.add_chat("A conversation")
         spans = tuple(Span(f"some_{source} ", source) for source in SOURCES)
         time_saved, kept = TimeSaved(80.0, {"suffix": 2.0}, {"suffix": 100.0}), Receipt(2, None, 0.4, 0.2)

@@ -24,10 +24,10 @@ def open_page(
 ) -> Callable[..., Page]:
     """Opens the page; answers come at once."""
 
-    def open_page(said: str = "ready", **options: Any) -> Page:
+    def open_page(said: str = "ready", kept_in: Path | None = None, **options: Any) -> Page:
         pipeline.warm.set()
         pipeline.gate.set()
-        return opened(serve(pipeline), open_context(**options), WIDE, said=said)
+        return opened(serve(pipeline, kept_in=kept_in), open_context(**options), WIDE, said=said)
 
     return open_page
 
@@ -77,7 +77,7 @@ def test_axe_finds_nothing_serious_where_history_and_model_failed(open_page, pip
 
     monkeypatch.setattr(pipeline, "warm_up", fail)
     (tmp_path / "history.sqlite").write_bytes(b"damaged" * 1000)
-    page = open_page(said="failed to start")
+    page = open_page("failed to start", tmp_path / "history.sqlite")
     expect(page.locator("#notice")).to_contain_text("damaged")
     assert serious(page) == []
 
@@ -89,7 +89,7 @@ def test_axe_finds_nothing_serious_in_chinese(open_page) -> None:
     assert serious(page) == []
 
 
-def test_a_conversation_by_the_keyboard_alone(open_page, pipeline, tmp_path) -> None:
+def test_a_conversation_by_the_keyboard_alone(open_page, pipeline, history_path) -> None:
     """Ask, stop, edit, look at the other branch, begin anew, come back, and delete."""
     page = open_page()
     rests(page)
@@ -142,6 +142,6 @@ def test_a_conversation_by_the_keyboard_alone(open_page, pipeline, tmp_path) -> 
     go_to("#sure")
     pressed("Enter")
     expect(page.locator("#listing label")).to_have_count(0)
-    history = History(tmp_path / "history.sqlite")
+    history = History(history_path)
     assert history.chats() == []
     history.close()

@@ -18,19 +18,19 @@ expect.set_options(timeout=60_000)
 
 
 @pytest.fixture
-def page(serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object]) -> Page:
+def page(open_kept: Callable[..., Page], pipeline: ScriptedPipeline) -> Page:
     """The page in a wide window, where the list is open; answers come at once."""
     pipeline.warm.set()
     pipeline.gate.set()
-    page = opened(serve(pipeline), open_context(), WIDE)
+    page = open_kept(pipeline, WIDE)
     expect(page.locator("#chats.open")).to_have_count(1)
     return page
 
 
-def test_conversations_are_there_after_a_restart(page, serve, pipeline, open_context) -> None:
+def test_conversations_are_there_after_a_restart(page, serve, pipeline, open_context, history_path) -> None:
     answered(page, "Write area.")
     answered(page, "Now rename it.", 2)
-    other = opened(serve(pipeline), open_context(), WIDE)  # on the same file
+    other = opened(serve(pipeline, kept_in=history_path), open_context(), WIDE)
     expect(listed(other)).to_have_text(["Write area."])
     listed(other).click()
     expect(other.locator("#chat .said")).to_have_text(["Write area.", "Now rename it."])
@@ -105,7 +105,7 @@ def test_a_damaged_file_is_set_aside_and_the_page_says_so_and_works(serve, pipel
     (tmp_path / "history.sqlite").write_bytes(b"damaged" * 1000)
     pipeline.warm.set()
     pipeline.gate.set()
-    page = opened(serve(pipeline), open_context())
+    page = opened(serve(pipeline, kept_in=tmp_path / "history.sqlite"), open_context())
     expect(page.locator("#notice")).to_contain_text("The history file was damaged")
     (aside,) = tmp_path.glob("history.damaged-*.sqlite")
     expect(page.locator("#notice")).to_contain_text(aside.name)
@@ -113,14 +113,14 @@ def test_a_damaged_file_is_set_aside_and_the_page_says_so_and_works(serve, pipel
     assert [chat.title for chat in History(tmp_path / "history.sqlite").chats()] == ["Write area."]
 
 
-def test_what_was_written_is_kept_when_the_page_is_left(serve, pipeline, open_context, tmp_path) -> None:
+def test_what_was_written_is_kept_when_the_page_is_left(serve, pipeline, open_context, history_path) -> None:
     pipeline.warm.set()
     page = opened(serve(pipeline), open_context())
     ask(page, "Write area.")
     expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
     other = page.context.new_page()
     page.close()
-    history = History(tmp_path / "history.sqlite")
+    history = History(history_path)
     (chat,) = history.chats()
     eventually(other, lambda: bool((turn := history.path(chat.id)[0].turn).text) and turn.complete)
     (node,) = history.path(chat.id)
@@ -128,9 +128,9 @@ def test_what_was_written_is_kept_when_the_page_is_left(serve, pipeline, open_co
     history.close()
 
 
-def test_a_conversation_deleted_in_another_window_is_said(page, tmp_path) -> None:
+def test_a_conversation_deleted_in_another_window_is_said(page, history_path) -> None:
     answered(page, "Write area.")
-    history = History(tmp_path / "history.sqlite")
+    history = History(history_path)
     history.delete(history.chats()[0].id)
     history.close()
     ask(page, "Now rename it.")
@@ -142,14 +142,14 @@ def settings_open(page: Page) -> None:
     page.locator("#settings .toggle-button").click()
 
 
-def test_a_seed_below_zero_is_refused_before_anything_is_kept(page, pipeline, tmp_path) -> None:
+def test_a_seed_below_zero_is_refused_before_anything_is_kept(page, pipeline, history_path) -> None:
     settings_open(page)
     page.locator("#settings").get_by_label("Seed").fill("-1")
     ask(page, "Write area.")
     expect(page.get_by_text("Seed must be 0 or more").first).to_be_visible()
     expect(page.locator("#prompt textarea")).to_have_value("Write area.")
     expect(page.locator("#chat .user-row")).to_have_count(0)
-    history = History(tmp_path / "history.sqlite")
+    history = History(history_path)
     assert history.chats() == []
     history.close()
     page.locator("#settings").get_by_label("Seed").fill("3")

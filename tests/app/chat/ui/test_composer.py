@@ -17,11 +17,11 @@ expect.set_options(timeout=60_000)
 
 
 @pytest.fixture
-def page(serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object]) -> Page:
+def page(open_kept: Callable[..., Page], pipeline: ScriptedPipeline) -> Page:
     """The page in a wide window; answers come at once."""
     pipeline.warm.set()
     pipeline.gate.set()
-    return opened(serve(pipeline), open_context(permissions=["clipboard-read", "clipboard-write"]), WIDE)
+    return open_kept(pipeline, WIDE, permissions=["clipboard-read", "clipboard-write"])
 
 
 def box(page: Page) -> object:
@@ -80,17 +80,17 @@ def test_text_files_go_into_the_prompt_and_others_are_refused(page, pipeline, tm
     expect(page.locator("#entry-notes .files")).to_have_count(0)
 
 
-def test_a_preset_keeps_system_prompt_and_sampling(page, pipeline, serve, open_context, tmp_path) -> None:
+def test_a_preset_keeps_system_prompt_and_sampling(page, pipeline, open_context, history_path) -> None:
     page.locator("#settings .toggle-button").click()
     page.locator("#system textarea").fill("Be kind.")
     page.locator("#settings").get_by_label("number input for Temperature").fill("0.8")
     page.locator("#preset input").fill("warm")
     page.locator("#preset input").press("Enter")
     page.get_by_role("button", name="Save preset").click()
-    history = History(tmp_path / "history.sqlite")
+    history = History(history_path)
     eventually(page, lambda: "warm" in history.presets())
     history.close()
-    other = opened(serve(pipeline), open_context(), WIDE)
+    other = opened(page.url, open_context(), WIDE)
     other.locator("#settings .toggle-button").click()
     other.locator("#preset input").click()
     other.get_by_role("option", name="warm").click()
@@ -130,8 +130,8 @@ def test_the_meter_counts_what_is_typed_or_written_and_forgets_what_is_undone(pa
     expect_used(answered_with)
 
 
-def test_a_preset_is_deleted_only_when_that_is_confirmed(page, tmp_path) -> None:
-    history = History(tmp_path / "history.sqlite")
+def test_a_preset_is_deleted_only_when_that_is_confirmed(page, history_path) -> None:
+    history = History(history_path)
     page.locator("#settings .toggle-button").click()
     for name in ("brief", "warm"):
         page.locator("#preset input").fill(name)
@@ -185,7 +185,7 @@ def test_every_control_has_a_name_for_screen_readers(page) -> None:
     assert unnamed == []
 
 
-def test_two_windows_are_answered_at_the_same_time(page, pipeline, serve, open_context) -> None:
+def test_two_windows_are_answered_at_the_same_time(page, pipeline) -> None:
     pipeline.gate.clear()
     other = opened(page.url, page.context, WIDE)
     for window, prompt in ((page, "Write area."), (other, "Write volume.")):

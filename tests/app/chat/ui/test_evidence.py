@@ -17,11 +17,11 @@ expect.set_options(timeout=60_000)
 
 
 @pytest.fixture
-def page(serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object]) -> Page:
+def page(open_kept: Callable[..., Page], pipeline: ScriptedPipeline) -> Page:
     """The page; answers come at once."""
     pipeline.warm.set()
     pipeline.gate.set()
-    return opened(serve(pipeline), open_context())
+    return open_kept(pipeline)
 
 
 def test_the_time_that_drafts_saved_stands_under_the_answer_and_in_the_legend(page) -> None:

@@ -46,12 +46,12 @@ IN_LIST = "#chats .toggle-button, #new, #search input, #listing label, #chat-tit
 
 @pytest.fixture
 def open_with(
-    serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object], tmp_path: Path
+    serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object], history_path: Path
 ) -> Callable[..., Page]:
     """Opens the page in a window of a size, with as many conversations."""
 
     def open_with(size: tuple[int, int], conversations: int, name: str = "scripted") -> Page:
-        history = History(tmp_path / "history.sqlite")
+        history = History(history_path)
         for number in range(conversations):
             chat = history.add_chat(f"Conversation {number} with a title that is long enough to be cut")
             spans = (Span("def area(width_, height_):\n    return width_ * height_\n" * 12, "prompt_lookup"),)

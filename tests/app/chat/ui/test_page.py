@@ -18,10 +18,10 @@ expect.set_options(timeout=60_000)
 
 
 @pytest.fixture
-def page(serve: Callable[..., str], pipeline: ScriptedPipeline, open_context: Callable[..., object]) -> Page:
+def page(open_kept: Callable[..., Page], pipeline: ScriptedPipeline) -> Page:
     """The page, ready to be used; answers wait behind the gate after their first line."""
     pipeline.warm.set()
-    return opened(serve(pipeline), open_context())
+    return open_kept(pipeline)
 
 
 def test_the_page_shows_that_the_model_warms_up_and_when_it_is_ready(serve, pipeline, open_context) -> None:
