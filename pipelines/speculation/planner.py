@@ -148,7 +148,8 @@ class Planner:
             else:
                 length = int(max(0, min(draft.limit, length, most_rows - rows)))
                 for proposal in islice(self._drafters.chained(draft), length):
-                    draft.take(proposal, draft.probability * self._acceptance.probability(proposal.features))
+                    probability = self._acceptance.probability(proposal.features, draft.conditions)
+                    draft.take(proposal, draft.probability * probability)
                 rows += len(draft.proposals)
         if planned and self.cost is not None:
             self._plan(self.cost, drafts, planned, rows, most_rows)
@@ -274,7 +275,7 @@ class Planner:
             for proposal, token in zip(proposals, kept, strict=False):
                 if id(proposal) not in known:
                     known.add(id(proposal))
-                    self._acceptance.observe(proposal.features, proposal.token == token)
+                    self._acceptance.observe(proposal.features, proposal.token == token, draft.conditions)
                 if proposal.token != token:
                     break
 
@@ -289,26 +290,26 @@ class Planner:
         length, _ = best_prefix(probabilities[:within], prices_ms[:within], self.rate)
         if not length:
             length, _ = best_prefix(probabilities, prices_ms, self.rate)
-        for step in steps[length:]:
-            batch.cut(step.draft, len(step.draft.proposals) - 1)
+        if length < len(steps):
+            for draft in drafts:
+                batch.cut(draft, sum(step.draft is draft for step in steps[:length]))
 
     def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare) -> list[_Step]:
         """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first, but before them
         those of answers near the least budget."""
-        offers = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
+        surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
         scarce_ms = batch.budget_ms + SCARCE * bare.time_ms
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
         queue: list[tuple[bool, float, int, Proposal]] = []
         steps: list[_Step] = []
-        offered: list[list[Proposal]] = [[] for _ in drafts]
-        for draft, proposals in zip(drafts, offered, strict=True):
-            draft.offers = [proposals]
+        for draft in drafts:
+            draft.offers = [[]]
 
         def offer(i: int, reached: float) -> None:
-            if (proposal := next(offers[i], None)) is not None:
-                offered[i].append(proposal)
-                probability = reached * self._acceptance.probability(proposal.features)
-                heapq.heappush(queue, (is_later[i], -probability, i, proposal))
+            if (offered := next(surest[i], None)) is not None:
+                proposal, probability = offered
+                drafts[i].offers[0].append(proposal)
+                heapq.heappush(queue, (is_later[i], -reached * probability, i, proposal))
 
         for i, draft in enumerate(drafts):
             offer(i, draft.probability)
