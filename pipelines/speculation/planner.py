@@ -21,13 +21,14 @@ from .draft import Draft, best_prefix
 from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
-from .loss_budget import LossBudget
+from .loss_budget import FIRST_HOPE, LossBudget
 from .overhead import Overhead
 
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the recent rate
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
+LEARN_HOPE = 0.25  # weight of what drafting was last worth to an answer in what the next one hopes for
 SCARCE = 4  # plain passes: answers whose budgets are so near to the least come first
 PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
 
@@ -116,6 +117,7 @@ class Planner:
         self._drafters = drafter_set
         self._clock = clock
         self._budgets: dict[Request, LossBudget] = {}
+        self._hopes: dict[tuple[str, Conditions], float] = {}  # see `LossBudget`; by modes and conditions of answers
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._num_planned = 0  # passes
         self._paces: dict[frozenset[tuple[str, Conditions]], _Pace] = {}  # by the modes and conditions of a pass
@@ -248,7 +250,11 @@ class Planner:
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
-        self._budgets.pop(request, None)
+        budget = self._budgets.pop(request, None)
+        if budget is not None:
+            key = request.config.mode, Conditions.of(request.config)
+            hope = self._hopes.get(key, FIRST_HOPE)
+            self._hopes[key] = hope + LEARN_HOPE * (min(budget.gain, FIRST_HOPE) - hope)
         for policy in self._policies:
             policy.release(request)
         self._drafters.release(request)
@@ -370,7 +376,8 @@ class Planner:
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
-            budget = self._budgets[draft.request] = LossBudget.of(plain_ms, drafted_ms)
+            hope = self._hopes.get((draft.request.config.mode, draft.conditions), FIRST_HOPE)
+            budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, hope)
         return budget
 
 
