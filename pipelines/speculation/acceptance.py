@@ -39,14 +39,14 @@ class Conditions(NamedTuple):
 GREEDY = Conditions()
 
 
-@dataclass(frozen=True, slots=True)
-class Features:
-    """What a probability is predicted from: the kind of proposal, numbers of about the size of 1 that describe it, and
-    the conditions under which it is accepted."""
+class Features(NamedTuple):
+    """What a probability is predicted from: the kind of proposal, and numbers of about the size of 1 that describe it.
+
+    A tuple, as many are made in every pass, and that is the quickest object to make.
+    """
 
     kind: str
     values: tuple[float, ...] = ()
-    conditions: Conditions = GREEDY
 
 
 class _Candidate(Protocol):
@@ -106,36 +106,42 @@ class AcceptanceModel:
 
     def __init__(self, priors: Mapping[str, Sequence[float]] | None = None) -> None:
         self._priors = dict(priors or {})
-        self._regressions: dict[str, dict[Conditions, _LogisticRegression]] = {}
+        self._regressions: dict[Conditions, dict[str, _LogisticRegression]] = {}  # by kind
 
-    def probability(self, features: Features) -> float:
-        """The probability that a proposal is accepted if all before it are."""
-        return self._regression(features).probability(features.values)
+    def probability(self, features: Features, conditions: Conditions = GREEDY) -> float:
+        """The probability that a proposal is accepted under these conditions if all before it are."""
+        return self._regression(features, conditions).probability(features.values)
 
-    def likeliest(self, candidates: Sequence[C]) -> C:
-        """The candidate with the highest probability; the first of equal ones."""
-        if len(candidates) == 1:
-            return candidates[0]
-        return max(candidates, key=lambda candidate: self.probability(candidate.features))
+    def likeliest(self, candidates: Sequence[C], conditions: Conditions = GREEDY) -> tuple[C, float]:
+        """The candidate with the highest probability, the first of equal ones, and that probability."""
+        best, highest = candidates[0], self.probability(candidates[0].features, conditions)
+        for candidate in candidates[1:]:
+            if (probability := self.probability(candidate.features, conditions)) > highest:
+                best, highest = candidate, probability
+        return best, highest
 
-    def log_odds(self, features: Features) -> float:
+    def log_odds(self, features: Features, conditions: Conditions = GREEDY) -> float:
         """The probability p as log(p / (1 - p))."""
-        probability = min(max(self.probability(features), 1e-6), 1 - 1e-6)
+        probability = min(max(self.probability(features, conditions), 1e-6), 1 - 1e-6)
         return math.log(probability / (1 - probability))
 
-    def observe(self, features: Features, accepted: bool) -> None:
+    def observe(self, features: Features, accepted: bool, conditions: Conditions = GREEDY) -> None:
         """Update the model with the target's verdict on a proposal."""
-        self._regression(features).update(features.values, accepted)
+        self._regression(features, conditions).update(features.values, accepted)
 
-    def _regression(self, features: Features) -> _LogisticRegression:
-        known = self._regressions.setdefault(features.kind, {})
-        regression = known.get(features.conditions)
-        if regression is None:
-            cooler = features.conditions.nearest_cooler(known)
-            prior = self._priors.get(features.kind) if cooler is None else known[cooler].means
-            if prior is None:
-                regression = _LogisticRegression.unknown(len(features.values))
-            else:
-                regression = _LogisticRegression.around(prior)
-            known[features.conditions] = regression
+    def _regression(self, features: Features, conditions: Conditions) -> _LogisticRegression:
+        known = self._regressions.get(conditions)
+        regression = None if known is None else known.get(features.kind)
+        return self._begun(features, conditions) if regression is None else regression
+
+    def _begun(self, features: Features, conditions: Conditions) -> _LogisticRegression:
+        """A regression for a kind that is new under these conditions."""
+        kind = features.kind
+        cooler = conditions.nearest_cooler(each for each, known in self._regressions.items() if kind in known)
+        prior = self._priors.get(kind) if cooler is None else self._regressions[cooler][kind].means
+        if prior is None:
+            regression = _LogisticRegression.unknown(len(features.values))
+        else:
+            regression = _LogisticRegression.around(prior)
+        self._regressions.setdefault(conditions, {})[kind] = regression
         return regression

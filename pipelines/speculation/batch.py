@@ -45,7 +45,8 @@ class Batch:
 
     def can_take(self, draft: Draft, price_ms: float) -> bool:
         """Whether there is room for one more row of a draft, at this price."""
-        return not draft.is_full and self.rows < self.most_rows and self.can_afford(price_ms)
+        has_room = len(draft.proposals) < draft.limit and self.rows < self.most_rows
+        return has_room and self.can_afford(price_ms)
 
     def take(self, draft: Draft, proposal: Proposal, probability: float, rate: float) -> bool:
         """Add a row for a proposal, unless there is no room for it, or it would not pay for even the cheapest row at
@@ -63,10 +64,12 @@ class Batch:
     def cut(self, draft: Draft, length: int) -> None:
         """Shorten a draft, as far as it may be. This saves what the last rows of the pass take, as the rows of other
         drafts move up."""
-        while len(draft.proposals) > max(length, draft.num_fixed):
-            draft.cut(len(draft.proposals) - 1)
-            self.rows -= 1
-            self.spent_ms -= self.row_ms(draft)
+        number = len(draft.proposals) - max(length, draft.num_fixed)
+        if number > 0:
+            draft.cut(len(draft.proposals) - number)
+            self.rows -= number
+            saved_ms = self.cost.rows_ms(self.rows, 1 + len(draft.proposals), draft.context, number)
+            self.spent_ms -= sum(saved_ms) + number * self.python_row_ms
 
     def cut_to_best(self, draft: Draft, rate: float) -> None:
         """Shorten a draft to its best prefix."""

@@ -103,13 +103,16 @@ class CostModel:
 
     def row_ms(self, total_rows: int, rows: int, context: int) -> float:
         """The cost of one more row in a pass of `total_rows`, for a window of `rows` rows behind `context` tokens."""
-        attention_ms = context * (self._token_ms(rows + 1) - self._token_ms(rows))
-        return self._rows_ms(total_rows + 1) - self._rows_ms(total_rows) + attention_ms
+        return self.rows_ms(total_rows, rows, context, 1)[0]
 
     def rows_ms(self, total_rows: int, rows: int, context: int, number: int) -> list[float]:
         """The cost of each of the next `number` rows, as by `row_ms`."""
-        totals = [self._rows_ms(total_rows + i) for i in range(number + 1)]
-        tokens = [self._token_ms(rows + i) for i in range(number + 1)]
+        if max(total_rows, rows) + number < TABLE_ROWS:  # as nearly always, and many are needed in every pass
+            totals = self._rows_table[total_rows : total_rows + number + 1]
+            tokens = self._token_table[rows : rows + number + 1]
+        else:
+            totals = [self._rows_ms(total_rows + i) for i in range(number + 1)]
+            tokens = [self._token_ms(rows + i) for i in range(number + 1)]
         return [totals[i + 1] - totals[i] + context * (tokens[i + 1] - tokens[i]) for i in range(number)]
 
     def without_part_tile(self, rows: int) -> int:

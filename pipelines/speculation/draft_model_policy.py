@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -256,7 +256,7 @@ class DraftModelPolicy:
     def _take_offers(self, draft: Draft) -> None:
         """Lengthen a draft by what the text drafters offered beyond what pays."""
         for proposal in draft.offers[0][len(draft.proposals) :]:
-            probability = draft.probability * self._acceptance.probability(proposal.features)
+            probability = draft.probability * self._probability(draft, proposal)
             if probability < LEAST_SCORED:
                 return
             draft.take(proposal, probability)
@@ -272,31 +272,31 @@ class DraftModelPolicy:
             for proposal, score in zip_longest(unscored, (scores or ())[: draft.num_scored]):
                 better = proposal
                 if score is not None:
-                    better = self._better(proposal, score, draft.request.config.greedy)
+                    better = self._better(draft, proposal, score)
                 scored.append(better)
-                if not self._take(batch, rate, draft, better):
+                if not batch.take(draft, better, draft.probability * self._probability(draft, better), rate):
                     break
                 if is_mended := better.token != proposal.token:
                     break
             if is_mended:
-                for proposal in self._drafters.surest(draft):  # the text drafters go on behind the mended token
-                    if not self._take(batch, rate, draft, proposal):
+                # The text drafters go on behind the mended token.
+                for proposal, probability in self._drafters.surest(draft):
+                    if not batch.take(draft, proposal, draft.probability * probability, rate):
                         break
             batch.cut_to_best(draft, rate)
 
-    def _take(self, batch: Batch, rate: float, draft: Draft, proposal: Proposal) -> bool:
-        """Append a proposal, where that may pay."""
-        return batch.take(draft, proposal, draft.probability * self._acceptance.probability(proposal.features), rate)
+    def _probability(self, draft: Draft, proposal: Proposal) -> float:
+        return self._acceptance.probability(proposal.features, draft.conditions)
 
-    def _better(self, proposal: Proposal, score: Score, is_greedy: bool) -> Proposal:
+    def _better(self, draft: Draft, proposal: Proposal, score: Score) -> Proposal:
         """The likelier of a text drafter's proposal and the draft model's own, with features that tell of both."""
-        odds, kind = self._acceptance.log_odds(proposal.features) / 2, "" if is_greedy else " sampled"
-        own, conditions = score.proposal, proposal.features.conditions
+        odds, own = self._acceptance.log_odds(proposal.features, draft.conditions) / 2, score.proposal
+        kind = "" if draft.request.config.greedy else " sampled"
         if own.token == proposal.token:
-            return replace(proposal, features=Features(f"agreed{kind}", (odds, score.log_odds / 2), conditions))
-        doubted = replace(proposal, features=Features(f"doubted{kind}", (odds, score.log_odds / 2), conditions))
-        mended = replace(own, features=Features(f"mended{kind}", (odds, own.features.values[0]), conditions))
-        return self._acceptance.likeliest((doubted, mended))
+            return proposal._replace(features=Features(f"agreed{kind}", (odds, score.log_odds / 2)))
+        doubted = proposal._replace(features=Features(f"doubted{kind}", (odds, score.log_odds / 2)))
+        mended = own._replace(features=Features(f"mended{kind}", (odds, own.features.values[0])))
+        return self._acceptance.likeliest((doubted, mended), draft.conditions)[0]
 
     def _is_worth_generating(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
         """Whether the model is to generate behind a draft, of which it may have scored a part. Its time is reserved."""
@@ -323,7 +323,7 @@ class DraftModelPolicy:
             expected = self.expected_under(draft.conditions)
             self._num_expected[draft.conditions] += 1
             weight = max(FORGET, 1 / (DOUBTED + self._num_expected[draft.conditions]))
-            probability = self._acceptance.probability(proposal.features)
+            probability = self._probability(draft, proposal)
             self.expected[draft.conditions] = expected + weight * (probability - expected)
             draft.offers.append([*draft.proposals, proposal])
             is_taken = batch.take(draft, proposal, draft.probability * probability, rate)

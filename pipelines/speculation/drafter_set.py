@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..engine.request import Request
 from ..model.target import Window
-from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
+from .acceptance import AcceptanceModel
 from .draft import Draft
 from .drafters.base import Drafter, LogitsReader, ModeDrafters, ModelDrafter, Proposal, Score, StatesReader
 from .drafters.grammar import Grammar
@@ -120,8 +120,9 @@ class DrafterSet:
                 yield proposal
                 ahead.append(proposal.token)
 
-    def surest(self, draft: Draft) -> Iterator[Proposal]:
-        """Behind the draft, token by token, the likeliest proposal of the text drafters."""
+    def surest(self, draft: Draft) -> Iterator[tuple[Proposal, float]]:
+        """Behind the draft, token by token, the likeliest proposal of the text drafters, and its probability if those
+        before it are accepted."""
         drafters, ahead = self.of(draft.request).texts, draft.tokens
         running = [self._proposals(drafter, draft, tuple(ahead)) for drafter in drafters]
         while True:
@@ -129,8 +130,8 @@ class DrafterSet:
             offered = [proposal for proposal in found if proposal is not None]
             if not offered:
                 return
-            best = self._acceptance.likeliest(offered)
-            yield best
+            best, probability = self._acceptance.likeliest(offered, draft.conditions)
+            yield best, probability
             ahead.append(best.token)
             for i, proposal in enumerate(found):
                 if len(found) > 1 and (proposal is None or proposal.token != best.token):
@@ -141,10 +142,10 @@ class DrafterSet:
 
         def generate(drafts: Sequence[Draft]) -> list[Proposal | None]:
             proposals = model.generate([(draft.request, draft.tokens) for draft in drafts])
-            return [
-                proposal and _under_conditions(self._checked(proposal), draft.conditions)
-                for draft, proposal in zip(drafts, proposals, strict=True)
-            ]
+            for _, proposal in zip(drafts, proposals, strict=True):
+                if proposal is not None:
+                    self._checked(proposal)
+            return proposals
 
         return self._asked(model, generate, drafts)
 
@@ -195,7 +196,7 @@ class DrafterSet:
                 self._checked(proposal)
                 if request.constraint is not None and not request.allows(ahead, proposal.token):
                     return
-                yield _under_conditions(proposal, draft.conditions)
+                yield proposal
                 ahead.append(proposal.token)
         except Exception as error:
             self._leave_out(drafter, request, error)
@@ -220,14 +221,6 @@ class DrafterSet:
     def _leave_out(self, drafter: Drafter, request: Request, error: Exception) -> None:
         log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=error)
         self._left_out.setdefault(request, []).append(drafter)
-
-
-def _under_conditions(proposal: Proposal, conditions: Conditions) -> Proposal:
-    """The proposal, its acceptance to be predicted and learnt for these conditions."""
-    if conditions == GREEDY:
-        return proposal
-    features = Features(proposal.features.kind, proposal.features.values, conditions)
-    return Proposal(proposal.token, proposal.source, features, proposal.drawn_from)
 
 
 def _one_by_one(ask: Ask[Answer], drafts: Sequence[Draft]) -> tuple[list[Answer | None], dict[int, Exception]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
 ALLOWANCE = 3  # passes with a draft of one token that it may lose besides: luck needs time to even out
 HOPE = 0.01  # share of a plain pass that asking the drafters is always taken to be worth, or they are never asked again
-FIRST_HOPE = 0.5  # the same for the first attempts of an answer
+FIRST_HOPE = 0.5  # the same for the first attempts of the first answers
 FORGET = 0.15  # weight of the newest attempt in the expected gain of the next
 LONGEST_PAUSE = 16  # passes
 
@@ -20,19 +20,22 @@ class LossBudget:
     The answer may lose TOLERANCE of its time, and ALLOWANCE passes with a draft of one token. Where a second row is
     expensive, so is every draft, and three plain passes would not pay for one that is worth it. Reading the prompt adds
     nothing to the budget, or a short answer behind a long prompt could take twice its time.
+
+    gain: what the next attempt to draft is expected to save, in plain passes.
     """
 
     allowance_ms: float
     plain_ms: float = 0.0
     lost_ms: float = 0.0
-    gain_ms: float = 0.0  # expected of an attempt to draft
+    gain: float = FIRST_HOPE
     _pause: int = 0  # passes between attempts
     _waited: int = 0
 
     @classmethod
-    def of(cls, plain_ms: float, drafted_ms: float) -> LossBudget:
-        """For an answer whose first pass takes `plain_ms` without drafts and `drafted_ms` with one drafted token."""
-        return cls(ALLOWANCE * drafted_ms, gain_ms=FIRST_HOPE * plain_ms)
+    def of(cls, drafted_ms: float, hope: float = FIRST_HOPE) -> LossBudget:
+        """For an answer whose first pass takes `drafted_ms` with one drafted token, and whose first attempt to draft is
+        expected to save `hope` plain passes."""
+        return cls(ALLOWANCE * drafted_ms, gain=hope)
 
     @property
     def remaining_ms(self) -> float:
@@ -52,7 +55,7 @@ class LossBudget:
 
     def attempted(self, gain_ms: float, price_ms: float, plain_ms: float) -> None:
         """Count an attempt to draft, its expected gain, and the price of asking."""
-        self.gain_ms += FORGET * (gain_ms - self.gain_ms)
+        self.gain += FORGET * (gain_ms / plain_ms - self.gain)
         self._waited = 0
-        is_worthwhile = max(self.gain_ms, HOPE * plain_ms) >= price_ms
+        is_worthwhile = max(self.gain, HOPE) * plain_ms >= price_ms
         self._pause = 0 if is_worthwhile else min(2 * self._pause + 1, LONGEST_PAUSE)

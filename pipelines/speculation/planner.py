@@ -21,13 +21,14 @@ from .draft import Draft, best_prefix
 from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
-from .loss_budget import LossBudget
+from .loss_budget import FIRST_HOPE, LossBudget
 from .overhead import Overhead
 
 LONGEST = 32  # tokens of a draft
 REMEMBER = 0.9  # weight of the passes so far in the recent rate
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
+LEARN_HOPE = 0.25  # weight of what drafting was last worth to an answer in what the next one hopes for
 SCARCE = 4  # plain passes: answers whose budgets are so near to the least come first
 PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
 
@@ -116,6 +117,7 @@ class Planner:
         self._drafters = drafter_set
         self._clock = clock
         self._budgets: dict[Request, LossBudget] = {}
+        self._hopes: dict[tuple[str, Conditions], float] = {}  # see `LossBudget`; by modes and conditions of answers
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._num_planned = 0  # passes
         self._paces: dict[frozenset[tuple[str, Conditions]], _Pace] = {}  # by the modes and conditions of a pass
@@ -148,7 +150,8 @@ class Planner:
             else:
                 length = int(max(0, min(draft.limit, length, most_rows - rows)))
                 for proposal in islice(self._drafters.chained(draft), length):
-                    draft.take(proposal, draft.probability * self._acceptance.probability(proposal.features))
+                    probability = self._acceptance.probability(proposal.features, draft.conditions)
+                    draft.take(proposal, draft.probability * probability)
                 rows += len(draft.proposals)
         if planned and self.cost is not None:
             self._plan(self.cost, drafts, planned, rows, most_rows)
@@ -247,7 +250,11 @@ class Planner:
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
-        self._budgets.pop(request, None)
+        budget = self._budgets.pop(request, None)
+        if budget is not None:
+            key = request.config.mode, Conditions.of(request.config)
+            hope = self._hopes.get(key, FIRST_HOPE)
+            self._hopes[key] = hope + LEARN_HOPE * (min(budget.gain, FIRST_HOPE) - hope)
         for policy in self._policies:
             policy.release(request)
         self._drafters.release(request)
@@ -274,7 +281,7 @@ class Planner:
             for proposal, token in zip(proposals, kept, strict=False):
                 if id(proposal) not in known:
                     known.add(id(proposal))
-                    self._acceptance.observe(proposal.features, proposal.token == token)
+                    self._acceptance.observe(proposal.features, proposal.token == token, draft.conditions)
                 if proposal.token != token:
                     break
 
@@ -289,26 +296,26 @@ class Planner:
         length, _ = best_prefix(probabilities[:within], prices_ms[:within], self.rate)
         if not length:
             length, _ = best_prefix(probabilities, prices_ms, self.rate)
-        for step in steps[length:]:
-            batch.cut(step.draft, len(step.draft.proposals) - 1)
+        if length < len(steps):
+            for draft in drafts:
+                batch.cut(draft, sum(step.draft is draft for step in steps[:length]))
 
     def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare) -> list[_Step]:
         """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first, but before them
         those of answers near the least budget."""
-        offers = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
+        surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
         scarce_ms = batch.budget_ms + SCARCE * bare.time_ms
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
         queue: list[tuple[bool, float, int, Proposal]] = []
         steps: list[_Step] = []
-        offered: list[list[Proposal]] = [[] for _ in drafts]
-        for draft, proposals in zip(drafts, offered, strict=True):
-            draft.offers = [proposals]
+        for draft in drafts:
+            draft.offers = [[]]
 
         def offer(i: int, reached: float) -> None:
-            if (proposal := next(offers[i], None)) is not None:
-                offered[i].append(proposal)
-                probability = reached * self._acceptance.probability(proposal.features)
-                heapq.heappush(queue, (is_later[i], -probability, i, proposal))
+            if (offered := next(surest[i], None)) is not None:
+                proposal, probability = offered
+                drafts[i].offers[0].append(proposal)
+                heapq.heappush(queue, (is_later[i], -reached * probability, i, proposal))
 
         for i, draft in enumerate(drafts):
             offer(i, draft.probability)
@@ -369,7 +376,8 @@ class Planner:
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
-            budget = self._budgets[draft.request] = LossBudget.of(plain_ms, drafted_ms)
+            hope = self._hopes.get((draft.request.config.mode, draft.conditions), FIRST_HOPE)
+            budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, hope)
         return budget
 
 

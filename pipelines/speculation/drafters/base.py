@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,7 @@ from ..acceptance import Features
 EARLIER_TURN = "earlier_turn"  # the source of what is copied from there, whoever finds it
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(NamedTuple):
     """A proposed token, the drafter that proposed it (or EARLIER_TURN), and the features from which its acceptance is
     predicted.
 

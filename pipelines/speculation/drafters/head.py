@@ -23,7 +23,8 @@ PRIORS = {"head": (0.7, 1.8, 0.0), "head sampled": (0.4, 0.4, 0.0)}
 class _Progress:
     """What is known of one request.
 
-    begin, end, states: the target's hidden states of the tokens from position `begin` to `end`, in chunks.
+    begin, end: the first position whose target's hidden states are known, and the one behind the last.
+    states: a row of them for each of these positions, and room behind them for more.
     first, num_read: the head's cache, `table`, holds the rows of `num_read` positions from `first` on, computed from
         the target's states, and behind them those of the drafted tokens `ahead`.
     own: the head's hidden states before the first of these tokens and behind each.
@@ -31,7 +32,7 @@ class _Progress:
 
     begin: int
     end: int
-    states: list[States] = field(default_factory=list)
+    states: States
     table: BlockTable | None = None
     first: int = 0
     num_read: int = 0
@@ -45,19 +46,21 @@ class _Progress:
 
     def between(self, start: int, end: int) -> States:
         """The target's states of the positions from `start` to `end`."""
-        if len(self.states) > 1:
-            self.states = [np.concatenate(self.states)]
-        return self.states[0][start - self.begin : end - self.begin]
+        return self.states[start - self.begin : end - self.begin]
 
     def add(self, start: int, states: States) -> None:
         """Take the states from a position on; what was known behind it is void."""
-        if start < self.end:
-            self.states = [self.between(self.begin, start)]
-        self.states.append(states.copy())
-        self.end = start + len(states)
+        num_known, num_wanted = start - self.begin, start - self.begin + len(states)
+        if num_wanted > len(self.states):
+            room = np.empty((max(num_wanted, 2 * len(self.states)), states.shape[1]), np.float32)
+            room[:num_known] = self.states[:num_known]
+            self.states = room
+        self.states[num_known:num_wanted] = states
+        self.end = self.begin + num_wanted
 
     def forget_before(self, position: int) -> None:
-        self.begin, self.states = position, [self.between(position, self.end).copy()]
+        self.states = self.between(position, self.end).copy()
+        self.begin = position
 
     def back_to(self, position: int) -> None:
         """Take back what the head has read from a position on."""
@@ -94,7 +97,7 @@ class Head:
         progress = self._progress.get(request)
         if progress is None or not progress.begin <= start <= progress.end:
             self.release(request)
-            progress = self._progress[request] = _Progress(start, start)
+            progress = self._progress[request] = _Progress(start, start, states[:0].copy())
         progress.add(start, states)
         if progress.end - progress.begin > 2 * self._reach:
             progress.forget_before(progress.end - self._reach)

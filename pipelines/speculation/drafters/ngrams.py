@@ -60,6 +60,7 @@ class NgramIndex:
                 end = entry & _POSITION
                 counted = min(length, DEPTH - 1)  # the longest has no entry with its successor
                 total = self._entries[tail[counted - 1]] >> 32
-                same = self._entries.get(longer(tail[:counted], self.tokens[end])[counted], 0) >> 32
+                followed = (tail[counted - 1] * _BASE + self.tokens[end] + 1) & _MASK  # as `longer` would have it
+                same = self._entries.get(followed, 0) >> 32
                 return Match(length, end, entry >> 32, (same + 1) / (total + 2))
         return None

@@ -86,7 +86,7 @@ class _Trail:
                 copy = copy.next() if self.index.tokens[copy.source : copy.source + 1] == [token] else None
             tail = longer(tail, token)
         while candidates := self.candidates(copy, tail, depth):
-            best = acceptance.likeliest(candidates)
+            best = candidates[0] if len(candidates) == 1 else acceptance.likeliest(candidates)[0]
             yield best
             if best.token in stop:
                 return

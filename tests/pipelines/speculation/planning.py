@@ -8,7 +8,7 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from outrider.pipelines.speculation.acceptance import AcceptanceModel, Features
+from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Conditions, Features
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.draft_cost import DraftCost
@@ -24,12 +24,12 @@ ROWS = (2, 3, 4, 6, 9, 33)
 class Odds(AcceptanceModel):
     """Believes what a proposal says of itself, and learns nothing."""
 
-    def probability(self, features: Features) -> float:
+    def probability(self, features: Features, conditions: Conditions = GREEDY) -> float:
         if features.kind in ("agreed", "doubted", "mended"):
             return {"agreed": 0.97, "doubted": 0.2, "mended": 0.8}[features.kind]
         return features.values[0]
 
-    def observe(self, features: Features, kept: bool) -> None:
+    def observe(self, features: Features, accepted: bool, conditions: Conditions = GREEDY) -> None:
         pass
 
 
@@ -80,7 +80,7 @@ class OddsModel(OddsDrafter):
 
     def _scores(self, estimates) -> list[Score]:
         """Below even odds it would write another token."""
-        made = [replace(self._proposal(e), token=7 if e > 0.5 else 5) for e in estimates]
+        made = [self._proposal(e)._replace(token=7 if e > 0.5 else 5) for e in estimates]
         return [Score(proposal, 4 * e - 2) for proposal, e in zip(made, estimates, strict=True)]
 
     def num_behind(self, request, ahead=()) -> int:

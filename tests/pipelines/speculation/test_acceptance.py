@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Conditions, Features
+from outrider.pipelines.speculation.drafters.base import Proposal
 
 
 def odds_to_probability(odds: float) -> float:
@@ -44,23 +45,35 @@ def test_probabilities_come_close_to_the_truth(priors):
 
 
 def test_conditions_begin_with_what_the_nearest_cooler_ones_learnt_and_change_nothing_for_others():
-    def features(temperature: float) -> Features:
-        return Features("kind", (), Conditions.of(GenerationConfig(do_sample=True, temperature=temperature)))
+    def at(temperature: float) -> Conditions:
+        return Conditions.of(GenerationConfig(do_sample=True, temperature=temperature))
 
-    acceptance = AcceptanceModel({"kind": (1.0,)})
+    acceptance, kind = AcceptanceModel({"kind": (1.0,)}), Features("kind")
     for _ in range(100):
-        acceptance.observe(features(1.0), True)
-        acceptance.observe(features(8.0), False)
-    warm, hot = acceptance.probability(features(1.0)), acceptance.probability(features(8.0))
+        acceptance.observe(kind, True, at(1.0))
+        acceptance.observe(kind, False, at(8.0))
+    warm, hot = acceptance.probability(kind, at(1.0)), acceptance.probability(kind, at(8.0))
     assert hot < 0.1 < 0.9 < warm
-    assert acceptance.probability(features(2.0)) == warm
-    assert acceptance.probability(features(0.9)) == warm, "as it is nearly the same temperature"
-    assert acceptance.probability(features(0.5)) == pytest.approx(odds_to_probability(1.0))
-    assert acceptance.probability(Features("kind")) == pytest.approx(odds_to_probability(1.0))
+    assert acceptance.probability(kind, at(2.0)) == warm
+    assert acceptance.probability(kind, at(0.9)) == warm, "as it is nearly the same temperature"
+    assert acceptance.probability(kind, at(0.5)) == pytest.approx(odds_to_probability(1.0))
+    assert acceptance.probability(kind) == pytest.approx(odds_to_probability(1.0))
     assert Conditions.of(GenerationConfig()) == GREEDY
     assert Conditions.of(GenerationConfig(do_sample=True, temperature=0.0)) == GREEDY
     other = GenerationConfig(mode="draft", acceptance="typical", do_sample=True)
-    assert acceptance.probability(Features("kind", (), Conditions.of(other))) == pytest.approx(odds_to_probability(1.0))
+    assert acceptance.probability(kind, Conditions.of(other)) == pytest.approx(odds_to_probability(1.0))
+
+
+def test_the_likeliest_is_told_with_its_probability_under_the_conditions():
+    acceptance, hot = AcceptanceModel(), Conditions("exact", 2)
+    first, second = (Proposal(token, "text", Features(kind)) for token, kind in ((5, "first"), (7, "second")))
+    for _ in range(20):
+        acceptance.observe(first.features, True)
+        acceptance.observe(second.features, True, hot)
+        acceptance.observe(first.features, False, hot)
+    assert acceptance.likeliest([first, second]) == (first, acceptance.probability(first.features))
+    assert acceptance.likeliest([first, second], hot) == (second, acceptance.probability(second.features, hot))
+    assert acceptance.likeliest([first, first._replace(token=9)])[0].token == 5, "the first of equal ones"
 
 
 def test_a_few_outcomes_already_tell():

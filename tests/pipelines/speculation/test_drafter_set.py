@@ -93,7 +93,7 @@ def test_one_drafters_failure_leaves_the_others_at_work():
     model = OddsModel("draft_model", {draft.request: [0.9] * 9})
     drafter_set = made((broken, sound), model)
     for _ in range(2):
-        assert [proposal.source for proposal in drafter_set.surest(draft)] == ["suffix"] * 3
+        assert [proposal.source for proposal, _ in drafter_set.surest(draft)] == ["suffix"] * 3
         assert [p.source for p in drafter_set.chained(draft)] == ["suffix"] * 3 + ["draft_model"] * 6
         assert drafter_set.can_ask(drafter_set.models[0], draft)
 

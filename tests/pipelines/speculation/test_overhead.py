@@ -98,6 +98,33 @@ def test_a_copy_that_begins_late_is_found_within_the_longest_pause_and_followed_
     assert all(lengths[found:])
 
 
+def test_what_drafting_was_worth_to_answers_tells_how_soon_the_next_gives_it_up():
+    """But by the same mode and temperature only, and one that does copy is not given up."""
+    clock = Clock()
+    text = Slow("suffix", {}, clock, 0.3)
+    planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
+
+    def num_asked(odds: list[float], **options) -> int:
+        """In an answer of 60 passes, the first five of which nothing is found for."""
+        draft, before = draft_of(**options), text.num_asked
+        for n in range(60):
+            text.odds[draft.request] = odds if n >= 5 else []
+            draft.cut(0)
+            planner.draft([draft])
+            planner.observe([draft], [[*draft.tokens, 3]], None)
+        planner.release(draft.request)
+        return text.num_asked - before
+
+    hot = {"do_sample": True, "temperature": 4.0}
+    copies, first = num_asked([0.95] * 8), num_asked([], **hot)
+    later = [num_asked([], **hot) for _ in range(12)][-1]
+    assert later <= 0.6 * first
+    assert num_asked([0.95] * 8) >= 0.9 * copies, "nothing of that is known of greedy answers"
+    for _ in range(12):
+        num_asked([])
+    assert num_asked([0.95] * 8) >= 0.8 * copies
+
+
 @given(
     BASES,
     st.floats(0.0, 6),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation import loss_budget
-from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel
+from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Conditions
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.drafter_set import DrafterSet
@@ -269,15 +269,16 @@ def test_the_acceptance_model_observes_every_proposal_up_to_the_first_rejection(
     seen = []
 
     class Noting(Odds):
-        def observe(self, features, kept):
-            seen.append((features.values[0], kept))
+        def observe(self, features, accepted, conditions):
+            seen.append((features.values[0], accepted, conditions))
 
-    draft = draft_of(num_assistant_tokens=4)
+    draft = draft_of(num_assistant_tokens=4, do_sample=True, temperature=2.0)
     offering = OddsDrafter("suffix", {draft.request: [0.1, 0.2, 0.3, 0.4]})
     planner = Planner(DrafterSet({"auto": ModeDrafters((offering,))}, Odds(), 12), Noting(), None)
     planner.draft([draft])
     planner.observe([draft], [[7, 7, 5]], None)
-    assert seen == [(0.1, True), (0.2, True), (0.3, False)]
+    hot = Conditions("exact", 1)
+    assert seen == [(0.1, True, hot), (0.2, True, hot), (0.3, False, hot)]
     planner.release(draft.request)
     assert offering.odds == {}
 
