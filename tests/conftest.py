@@ -53,15 +53,19 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_trials() -> Iterator[None]:
-    """Compare ways to compile a model, and GenAI's ways to draft, by a few passes each: which of them is faster matters
-    to no test."""
+def quick_measuring() -> Iterator[None]:
+    """Measure costs, the price of exactness, ways to compile a model and GenAI's ways to draft by as few passes as can
+    be, also on a busy machine: how fast a pair is matters to no test but those of measuring."""
     from outrider.pipelines.devices import genai_loading
-    from outrider.pipelines.model import tuning
+    from outrider.pipelines.model import timing, tuning
+    from outrider.pipelines.speculation import runtime
 
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tuning, "REPEATED_S", 0.0)
+        monkeypatch.setattr(tuning, "PRICED_S", 0.0)
+        monkeypatch.setattr(timing, "MOST_REPEATS", timing.FEWEST_REPEATS)
         monkeypatch.setattr(genai_loading, "TRIED_S", 0.0)
+        monkeypatch.setattr(runtime, "MEASURE_S", 0.2)
         yield
 
 

@@ -11,9 +11,6 @@ from typing import Any
 import pytest
 
 from outrider import app
-from tests.quick import quick_measuring
-
-__all__ = ["quick_measuring"]
 
 PAGE = Path(next(iter(app.__path__))) / "EMBEDDING.md"
 

@@ -15,12 +15,9 @@ from outrider.app.cli import doctor
 from outrider.app.load_options import LoadOptions
 from outrider.pipelines import LLMPipeline
 from tests.on_npu import STAND_IN
-from tests.quick import quick_measuring
 
 from .commands import run
 from .server.serving import MODEL, running
-
-__all__ = ["quick_measuring"]
 
 CODE = "def area(width, height):\n    return width * height\n"
 

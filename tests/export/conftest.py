@@ -15,9 +15,6 @@ from outrider.export.convert import compress, convert
 from outrider.export.heads.convert_head import convert_head
 from outrider.models.digest import sha256
 from outrider.pipelines.model.tuning import fastest_properties
-from tests.quick import quick_measuring
-
-__all__ = ["quick_measuring"]
 
 CORPUS = [
     "def area(width, height):\n    size = width * height\n    return size\n",

@@ -50,7 +50,7 @@ def test_drafts_of_the_head_are_accepted(target: LlamaForCausalLM, temperature: 
     head = load_head(CHECKPOINTS / "head", target)
     assert draft_ids(head).tolist() == list(range(tokenizer.VOCABULARY))
     words = tokenizer.load(CHECKPOINTS / "target")
-    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 2)
+    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 4)
     found = depths(target, None, {"head": head}, words, cases, temperature)["head"]
     assert found["by_depth"][0] > 0.7
     assert found["tokens_per_pass"] > 2.5
@@ -59,7 +59,7 @@ def test_drafts_of_the_head_are_accepted(target: LlamaForCausalLM, temperature: 
 def test_heads_of_the_other_kinds_draft_for_the_target(target: LlamaForCausalLM) -> None:
     heads = {kind: load_sharing_head(CHECKPOINTS / kind, target) for kind in KINDS}
     words = tokenizer.load(CHECKPOINTS / "target")
-    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 2)
+    cases = make_cases(FUNCTIONS, TaskMaker(FUNCTIONS), "repeat", 4)
     found = depths(target, None, heads, words, cases, 0.0)
     for kind, least in KINDS.items():
         assert found[kind]["by_depth"][0] > least, kind

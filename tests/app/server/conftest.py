@@ -9,11 +9,8 @@ import openai
 import pytest
 
 from outrider.pipelines import LLMPipeline
-from tests.quick import quick_measuring
 
 from .serving import Served, running, wait_until
-
-__all__ = ["quick_measuring"]
 
 
 @pytest.fixture(scope="session")
