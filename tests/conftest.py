@@ -53,20 +53,30 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_measuring() -> Iterator[None]:
+def quick_measuring() -> Iterator[int]:
     """Measure costs, the price of exactness, ways to compile a model and GenAI's ways to draft by as few passes as can
-    be, also on a busy machine: how fast a pair is matters to no test but those of measuring."""
+    be, also on a busy machine: how fast a pair is matters to no test but those of measuring. Gives the number of passes
+    that programs take at most."""
     from outrider.pipelines.devices import genai_loading
     from outrider.pipelines.model import timing, tuning
     from outrider.pipelines.speculation import runtime
 
+    most_repeats = timing.MOST_REPEATS
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tuning, "REPEATED_S", 0.0)
         monkeypatch.setattr(tuning, "PRICED_S", 0.0)
         monkeypatch.setattr(timing, "MOST_REPEATS", timing.FEWEST_REPEATS)
         monkeypatch.setattr(genai_loading, "TRIED_S", 0.0)
         monkeypatch.setattr(runtime, "MEASURE_S", 0.2)
-        yield
+        yield most_repeats
+
+
+@pytest.fixture
+def thorough_measuring(quick_measuring: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure each size as programs do."""
+    from outrider.pipelines.model import timing
+
+    monkeypatch.setattr(timing, "MOST_REPEATS", quick_measuring)
 
 
 @pytest.fixture(scope="session", autouse=True)

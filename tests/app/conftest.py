@@ -71,9 +71,10 @@ class Stage:
 
     def clear(self) -> None:
         """Nothing of a test goes on in the next one."""
-        assistant: Any = self.page.assistant
-        for held in (assistant.pipeline.warm, assistant.pipeline.gate):
-            held.set()
+        assistant = self.page.assistant
+        if isinstance(assistant.pipeline, ScriptedPipeline):
+            assistant.pipeline.warm.set()
+            assistant.pipeline.gate.set()
         assistant.close()
         self.is_taken = False
 

@@ -286,9 +286,9 @@ def test_the_same_drafts_give_the_same_text_again(rule):
 
 
 def test_what_a_lossy_rule_accepts_does_not_change_what_is_expected_of_exact_requests():
-    learnt = acceptance()
-    before = learnt.probability(Features("draft_model", (1.0, 0.5)))
+    learnt, features = acceptance(), Features("draft_model", (1.0, 0.5))
+    before = learnt.probability(features)
     for _ in range(20):
-        learnt.observe(Features("draft_model", (1.0, 0.5), Conditions("threshold")), True)
-    assert learnt.probability(Features("draft_model", (1.0, 0.5))) == before
-    assert learnt.probability(Features("draft_model", (1.0, 0.5), Conditions("threshold"))) > before
+        learnt.observe(features, True, Conditions("threshold"))
+    assert learnt.probability(features) == before
+    assert learnt.probability(features, Conditions("threshold")) > before

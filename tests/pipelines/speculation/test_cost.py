@@ -23,6 +23,8 @@ from outrider.pipelines.model.timing import NoMeasurement
 from outrider.pipelines.speculation.cost import AT_ONCE, SAVE_AFTER, CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
+pytestmark = pytest.mark.usefixtures("thorough_measuring")
+
 MODEL = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), {"draft_model": DraftCost(2.0, 0.1)})
 
 

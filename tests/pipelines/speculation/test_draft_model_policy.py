@@ -78,8 +78,8 @@ class Noting(Odds):
     def __init__(self) -> None:
         self.seen: list[tuple[str, float, bool]] = []
 
-    def observe(self, features, kept):
-        self.seen.append((features.kind, features.values[0], kept))
+    def observe(self, features, accepted, conditions):
+        self.seen.append((features.kind, features.values[0], accepted))
 
 
 @pytest.mark.parametrize(("kept", "known"), [([7, 7, 7, 7], 3), ([7, 7, 5], 3), ([7, 5], 2), ([5], 1)])

@@ -20,6 +20,8 @@ from outrider.pipelines.speculation.planner import LONGEST
 
 from .planning import OddsDrafter, draft_of, planner_of
 
+pytestmark = pytest.mark.usefixtures("thorough_measuring")
+
 BUDGET_S = 2.0
 
 
