@@ -14,7 +14,6 @@ from outrider.pipelines.errors import UnsupportedModel
 from .checkpoint import Checkpoint
 from .compression import Compression
 from .errors import ConversionFailed
-from .garbage import only_new_garbage
 from .quiet import quiet
 from .renamed import known_form
 
@@ -36,7 +35,7 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
     from optimum.intel import OVConfig
     from transformers import AutoConfig
 
-    with quiet(), only_new_garbage(), known_form(checkpoint) as known_folder:
+    with quiet(), known_form(checkpoint) as known_folder:
         model_type = AutoConfig.from_pretrained(known_folder, trust_remote_code=checkpoint.remote_code).model_type
         try:
             known = TasksManager.get_supported_tasks_for_model_type(
@@ -80,7 +79,7 @@ def compress(folder: Path, compression: Compression, source: str) -> None:
         settings["backup_mode"] = BackupMode(f"int8_{kind}")  # for embeddings and the weights outside the ratio
     advanced = AdvancedCompressionParameters(group_size_fallback_mode=GroupSizeFallbackMode.ADJUST)
     whole, smaller = folder / MODEL, folder / f"compressed_{MODEL}"
-    with quiet(), only_new_garbage():
+    with quiet():
         model = ov.Core().read_model(whole)
         try:
             model = nncf.compress_weights(model, mode=mode, advanced_parameters=advanced, **settings)
@@ -90,8 +89,8 @@ def compress(folder: Path, compression: Compression, source: str) -> None:
             raise ConversionFailed(
                 f"NNCF cannot compress {source} to {mode.value}: {_first_line(error)} ({ADVICE})"
             ) from error
-        del model  # it maps the files that are replaced next
-        gc.collect()
+    del model  # it maps the files that are replaced next
+    gc.collect()
     for suffix in (".xml", ".bin"):
         smaller.with_suffix(suffix).replace(whole.with_suffix(suffix))
 

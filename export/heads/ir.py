@@ -9,17 +9,15 @@ from pathlib import Path
 import openvino as ov
 
 from ..convert import MODEL
-from ..garbage import only_new_garbage
 
 
 def rewrite(folder: Path, change: Callable[[ov.Model], object]) -> None:
     """Read the IR in a folder, change it, and write it in its own place."""
     path, changed = folder / MODEL, folder / f"changed_{MODEL}"
-    with only_new_garbage():
-        model = ov.Core().read_model(path)
-        change(model)
-        ov.save_model(model, changed, compress_to_fp16=False)
-        del model  # it maps the files that are replaced next
-        gc.collect()
+    model = ov.Core().read_model(path)
+    change(model)
+    ov.save_model(model, changed, compress_to_fp16=False)
+    del model  # it maps the files that are replaced next
+    gc.collect()
     for suffix in (".xml", ".bin"):
         changed.with_suffix(suffix).replace(path.with_suffix(suffix))

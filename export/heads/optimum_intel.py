@@ -10,7 +10,6 @@ from typing import Any
 from ..checkpoint import Checkpoint
 from ..convert import TASK
 from ..errors import ConversionFailed
-from ..garbage import only_new_garbage
 from ..renamed import known_form
 
 
@@ -46,7 +45,6 @@ def write_ir(model: Any, folder: Path, **options: Any) -> None:
     from optimum.exporters.openvino.convert import export_from_model
     from optimum.intel import OVConfig
 
-    with only_new_garbage():
-        export_from_model(model.eval().float(), folder, task=TASK, stateful=True, ov_config=OVConfig(), **options)
+    export_from_model(model.eval().float(), folder, task=TASK, stateful=True, ov_config=OVConfig(), **options)
     for file in folder.glob("*tok*"):  # a head has no tokenizer, and optimum-intel makes one up
         file.unlink()

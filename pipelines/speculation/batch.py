@@ -45,8 +45,7 @@ class Batch:
 
     def can_take(self, draft: Draft, price_ms: float) -> bool:
         """Whether there is room for one more row of a draft, at this price."""
-        has_room = len(draft.proposals) < draft.limit and self.rows < self.most_rows
-        return has_room and self.can_afford(price_ms)
+        return not draft.is_full and self.rows < self.most_rows and self.can_afford(price_ms)
 
     def take(self, draft: Draft, proposal: Proposal, probability: float, rate: float) -> bool:
         """Add a row for a proposal, unless there is no room for it, or it would not pay for even the cheapest row at

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
@@ -23,9 +24,9 @@ from .drafter_set import DrafterSet
 from .drafters.base import Proposal
 from .loss_budget import FIRST_HOPE, LossBudget
 from .overhead import Overhead
+from .pace import Pace
 
 LONGEST = 32  # tokens of a draft
-REMEMBER = 0.9  # weight of the passes so far in the recent rate
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
 LEARN_HOPE = 0.25  # weight of what drafting was last worth to an answer in what the next one hopes for
@@ -40,23 +41,6 @@ class _Step:
     draft: Draft
     probability: float
     price_ms: float
-
-
-@dataclass(slots=True)
-class _Pace:
-    """The recent rate of all requests of a pass together, exponentially weighted."""
-
-    tokens: float = 0.0
-    time_ms: float = 0.0
-
-    def add(self, tokens: int, time_ms: float) -> None:
-        self.tokens = REMEMBER * self.tokens + tokens
-        self.time_ms = REMEMBER * self.time_ms + time_ms
-
-    @property
-    def rate(self) -> float:
-        """Tokens per millisecond; 0 before the first pass."""
-        return self.tokens / self.time_ms if self.time_ms else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +101,10 @@ class Planner:
         self._drafters = drafter_set
         self._clock = clock
         self._budgets: dict[Request, LossBudget] = {}
-        self._hopes: dict[tuple[str, Conditions], float] = {}  # see `LossBudget`; by modes and conditions of answers
+        self._hopes: defaultdict[tuple[str, Conditions], float] = defaultdict(lambda: FIRST_HOPE)  # by `_like`
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._num_planned = 0  # passes
-        self._paces: dict[frozenset[tuple[str, Conditions]], _Pace] = {}  # by the modes and conditions of a pass
+        self._paces: defaultdict[frozenset[tuple[str, Conditions]], Pace] = defaultdict(Pace)  # by `_like` of requests
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
@@ -252,9 +236,8 @@ class Planner:
         """Forget a finished request."""
         budget = self._budgets.pop(request, None)
         if budget is not None:
-            key = request.config.mode, Conditions.of(request.config)
-            hope = self._hopes.get(key, FIRST_HOPE)
-            self._hopes[key] = hope + LEARN_HOPE * (min(budget.gain, FIRST_HOPE) - hope)
+            worth = min(budget.gain, FIRST_HOPE)  # an answer that copied must not make the next lose more
+            self._hopes[_like(request)] += LEARN_HOPE * (worth - self._hopes[_like(request)])
         for policy in self._policies:
             policy.release(request)
         self._drafters.release(request)
@@ -326,9 +309,8 @@ class Planner:
                 offer(i, -negative)
         return steps
 
-    def _pace(self, drafts: Sequence[Draft]) -> _Pace:
-        key = frozenset((draft.request.config.mode, draft.conditions) for draft in drafts)
-        return self._paces.setdefault(key, _Pace())
+    def _pace(self, drafts: Sequence[Draft]) -> Pace:
+        return self._paces[frozenset(_like(draft.request) for draft in drafts)]
 
     def _rate_at_best(
         self, batch: Batch, drafts: Sequence[Draft], bare: _Bare, steps: Sequence[_Step], rows: int
@@ -376,7 +358,7 @@ class Planner:
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
-            hope = self._hopes.get((draft.request.config.mode, draft.conditions), FIRST_HOPE)
+            hope = self._hopes[_like(draft.request)]
             budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, hope)
         return budget
 
@@ -389,6 +371,11 @@ def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overh
         return plain_ms, plain_ms
     windows = [(1 if _is_bounded(draft) else draft.rows, draft.context) for draft in drafts]
     return plain_ms, cost.pass_ms(windows) + python_ms
+
+
+def _like(request: Request) -> tuple[str, Conditions]:
+    """What is the same of requests that tell something about each other."""
+    return request.config.mode, Conditions.of(request.config)
 
 
 def _is_bounded(draft: Draft) -> bool:

@@ -36,12 +36,16 @@ def profiles() -> Iterator[Profiles]:
 
 
 @pytest.fixture(scope="module")
-def ports() -> Iterator[list[Port]]:
+def end_of_file() -> Iterator[ExitStack]:
+    """What is to be closed behind the last test of a file."""
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def ports() -> list[Port]:
     """Where the pages of a file are served, the first of each test at the first."""
-    ports: list[Port] = []
-    yield ports
-    for port in ports:
-        port.close()
+    return []
 
 
 @pytest.fixture
@@ -66,6 +70,7 @@ class Stage:
 
     def put(self, pipeline: Any, name: str, open_pair: Any, pairs: Path) -> None:
         self.is_taken = True
+        # The page's events hold this assistant, so it is begun again and not replaced.
         self.page.assistant.__init__(pipeline, name, open_pair, pairs)  # type: ignore[misc]
         self.page.assistant.warm_up_in_background()
 
@@ -89,11 +94,8 @@ def built_for(pipeline: Any) -> tuple[Any, ...]:
 
 
 @pytest.fixture(scope="module")
-def stages() -> Iterator[list[Stage]]:
-    stages: list[Stage] = []
-    yield stages
-    for stage in stages:
-        stage.close()
+def stages() -> list[Stage]:
+    return []
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +117,9 @@ def history_path(history_of_file: Path) -> Path:
 
 
 @pytest.fixture
-def serve(tmp_path: Path, history_path: Path, ports: list[Port], stages: list[Stage]) -> Iterator[Callable[..., str]]:
+def serve(
+    tmp_path: Path, history_path: Path, ports: list[Port], stages: list[Stage], end_of_file: ExitStack
+) -> Iterator[Callable[..., str]]:
     """Serves the page of a pipeline, and gives its address.
 
     It is one of its own where pairs can be loaded, and with `kept_in`, as of a new program with this history.
@@ -131,11 +135,15 @@ def serve(tmp_path: Path, history_path: Path, ports: list[Port], stages: list[St
             return stage.url
         port = next(filter(Port.is_free, ports), None)
         if port is None:
-            ports.append(port := Port())
+            ports.append(port := end_of_file.enter_context(closing(Port())))
         assistant = Assistant(pipeline, name, open_pair, pairs)
         page = open_page(assistant, History(kept_in or history_path), "127.0.0.1", port.number)
-        (own if is_own else stages).append(Stage(page, port, made_for, is_taken=True))
-        return port.url
+        stage = Stage(page, port, made_for, is_taken=True)
+        if is_own:
+            own.append(stage)
+        else:
+            stages.append(end_of_file.enter_context(closing(stage)))
+        return stage.url
 
     yield serve
     for stage in stages:

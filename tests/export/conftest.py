@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
@@ -95,6 +96,18 @@ class Once:
             self._made[wanted] = shutil.copytree(folder, self._root / str(len(self._made)))
         else:
             shutil.copytree(self._made[wanted], folder, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def converters_spared_by_garbage_collections() -> None:
+    """Import all that conversions need, and take it out of the collections of garbage that they ask for several times
+    each: one takes half a second otherwise."""
+    import nncf  # noqa: F401
+    import optimum.exporters.openvino.convert
+    import optimum.intel  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
