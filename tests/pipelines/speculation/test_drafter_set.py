@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from outrider.pipelines.speculation.acceptance import AcceptanceModel, Features
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters
 
@@ -122,3 +123,17 @@ def test_time_is_told_by_the_clock_that_was_given():
     drafter_set.generated(model, [draft])
     drafter_set.score(model, [draft])
     assert drafter_set.model_s == pytest.approx(0.5)
+
+
+def test_the_likeliest_proposal_is_that_under_the_conditions_of_the_request():
+    acceptance, hot = AcceptanceModel(), {"do_sample": True, "temperature": 4.0}
+    cold_draft, hot_draft = draft_of(), draft_of(**hot)
+    texts = [OddsDrafter(name, {draft.request: [0.5] for draft in (cold_draft, hot_draft)}) for name in ("a", "b")]
+    drafter_set = DrafterSet({"auto": ModeDrafters(tuple(texts))}, acceptance, 12)
+    for _ in range(20):
+        acceptance.observe(Features("b", (0.5,)), True, hot_draft.conditions)
+        acceptance.observe(Features("a", (0.5,)), True)
+    for draft, expected in ((cold_draft, "a"), (hot_draft, "b")):
+        proposal, probability = next(drafter_set.surest(draft))
+        assert proposal.source == expected
+        assert probability == acceptance.probability(Features(expected, (0.5,)), draft.conditions) > 0.6

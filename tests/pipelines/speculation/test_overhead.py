@@ -123,6 +123,9 @@ def test_what_drafting_was_worth_to_answers_tells_how_soon_the_next_gives_it_up(
     for _ in range(12):
         num_asked([])
     assert num_asked([0.95] * 8) >= 0.8 * copies
+    for _ in range(12):
+        num_asked([0.95] * 8)
+    assert num_asked([]) <= first, "copies are no reason to lose more than in the first answer"
 
 
 @given(
