@@ -23,3 +23,15 @@ def test_what_is_kept_of_a_draft_is_worth_as_much_as_the_best_of_its_beginnings(
     batch.cut_to_best(draft, rate)
     assert worths[len(draft.proposals)] == pytest.approx(max(worths), abs=1e-9)
     assert batch.rows == other_rows + draft.rows
+
+
+@given(BASES, st.integers(0, 12), st.integers(0, 12), st.integers(1, 9), st.floats(0, 3))
+def test_what_is_cut_of_a_draft_is_as_if_it_had_not_been_taken(base, kept, cut, other_rows, python_row_ms):
+    batches = [Batch(cost_of(base), 1 + other_rows, python_row_ms=python_row_ms) for _ in range(2)]
+    drafts = [draft_of() for _ in batches]
+    for batch, draft, length in zip(batches, drafts, (kept, kept + cut), strict=True):
+        for _ in range(length):
+            batch.take(draft, Proposal(7, "suffix", Features("suffix")), 1.0, 0.0)
+    batches[1].cut(drafts[1], kept)
+    assert (batches[1].rows, drafts[1].tokens) == (batches[0].rows, drafts[0].tokens)
+    assert batches[1].spent_ms == pytest.approx(batches[0].spent_ms)
