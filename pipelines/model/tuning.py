@@ -15,10 +15,11 @@ from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
 from .paged_model import PROPERTIES, PagedModel
 from .paged_request import BLOCK_SIZE
 from .pair import Skipping
+from .price import Price, pass_s
 from .processor import GROUP_SIZE, PRECISION, fastest_precision
 from .profile import keep, kept
 from .split_model import SplitModel
-from .target import ANY_ROWS, Rows, Window
+from .target import ANY_ROWS, Rows
 
 # How many activations share a scale if weights are int8 or int4. The plugin's default is 32. Larger groups are faster
 # and coarser; none here is larger than a usual group of int4 weights.
@@ -27,9 +28,7 @@ LONGEST = (2048, 4096)  # values of `Compilation.longest` to try, the one that w
 FAIR = 1.1  # highest price of exactness that is paid by default, in plain passes of one row
 SEARCH_S = 60.0  # longest search for exactness by default
 EARLY = 1.15  # tolerance of the first estimate of that price
-FEWEST_PRICED, MOST_PRICED, PRICED_S = 3, 40, 1.0  # passes of each kind that are timed, and seconds
 ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
-CONTEXT = 64
 REPEATS, MOST_REPEATS, REPEATED_S = 5, 40, 0.5  # of passes of each size; candidates are timed one after the other
 WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
 AS_FAST = 1.1  # the same for passes of one row, if only larger passes are to gain; as exact as such times are
@@ -116,8 +115,8 @@ def load_target(
     """The target compiled in the best way for this machine, and how.
 
     exact: True: the same bits however tokens are split into passes, if possible at all. None: only if that makes a
-        pass of one token at most FAIR times as long, and if it can be found out within SEARCH_S. False: whatever is
-        fastest.
+        pass of one token at most FAIR times as long, as far as times that scatter can tell, and if it can be found out
+        within SEARCH_S. False: whatever is fastest.
     max_context: the longest text that the model can be tried with.
     path: a file that remembers the result, since trying takes long with a large model.
     taps: layers whose outputs a head reads.
@@ -263,8 +262,8 @@ class _Search:
         self.price = None
 
         def is_affordable(fewest: int) -> bool:
-            price = self._costs(candidate, model, Rows(fewest))
-            if price > EARLY * self._limit:
+            price, least = self._costs(candidate, model, Rows(fewest))
+            if least > EARLY * self._limit:
                 self.price = price
                 self._longest_inner = 0 if fewest <= FILLED[0] else self._longest_inner  # parts need as many rows
             elif fewest > few:
@@ -278,19 +277,21 @@ class _Search:
         if rows is None:
             return None
         rows = _quickest(model, rows)
-        self.price = self._costs(candidate, model, rows)
-        return None if self.price > self._limit else replace(candidate, rows=rows)
+        self.price, least = self._costs(candidate, model, rows)
+        return None if least > self._limit else replace(candidate, rows=rows)  # the promise counts more than a doubt
 
     def _loaded(self, candidate: Compilation) -> PagedModel:
         return self._load(candidate, NUM_TOKENS // BLOCK_SIZE)
 
-    def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> float:
+    def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> tuple[float, float]:
         """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
-        another candidate if that was faster: the machine's speed changes from minute to minute."""
-        alone_s, exact_s = _token_s(model, ANY_ROWS, rows)
-        plain_s = min([alone_s, *(s for other, s in self._plain_s.items() if other != candidate)])
-        self._plain_s[candidate] = min(alone_s, self._plain_s.get(candidate, math.inf))
-        return max(1.0, exact_s / plain_s)
+        another candidate if that was faster: the machine's speed changes from minute to minute. Then the least that it
+        may be, as times scatter."""
+        price = Price.measured(model, ANY_ROWS, rows)
+        own_s = price.plain_s
+        detour = own_s / min([own_s, *(s for other, s in self._plain_s.items() if other != candidate)])
+        self._plain_s[candidate] = min(own_s, self._plain_s.get(candidate, math.inf))
+        return max(1.0, price.ratio * detour), price.least * detour
 
 
 def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Compilation]:
@@ -334,25 +335,9 @@ def _quickest(model: PagedModel, rows: Rows) -> Rows:
     than those for several. Sets `model.rows` to the result."""
     if rows.fewest == 1:
         two = replace(rows, fewest=2, fewest_projected=max(2, rows.fewest_projected))
-        one_s, two_s = _token_s(model, rows, two)
-        rows = two if two_s < WORTH_IT * one_s else rows
+        rows = two if Price.measured(model, rows, two).ratio < WORTH_IT else rows
     model.rows = rows
     return rows
-
-
-def _token_s(model: PagedModel, *kept_to: Rows) -> list[float]:
-    """The shortest time of a pass of one token that keeps to each of `kept_to`, in seconds. They are timed in turns,
-    since the machine's speed changes."""
-    kept, shortest = model.rows, [math.inf] * len(kept_to)
-    until, num_run = time.perf_counter() + PRICED_S, 0
-    while num_run < FEWEST_PRICED or (num_run < MOST_PRICED and time.perf_counter() < until):
-        for i, each in enumerate(kept_to):
-            model.rows = replace(each, most=ANY_ROWS.most)  # which does not matter for one token
-            _pass_s(model, range(1), 1)  # the first pass of another size takes longer
-            shortest[i] = min(shortest[i], _pass_s(model, range(1), 1))
-        num_run += 1
-    model.rows = kept
-    return shortest
 
 
 def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:
@@ -374,15 +359,8 @@ def _fastest_s(model: PagedModel) -> list[float]:
     they are never the shortest."""
     blocks, shortest = range(min(model.num_blocks, NUM_TOKENS // BLOCK_SIZE)), []
     for rows in ROWS:
-        until, times = time.perf_counter() + REPEATED_S, [_pass_s(model, blocks, rows)]
+        until, times = time.perf_counter() + REPEATED_S, [pass_s(model, blocks, rows)]
         while len(times) <= REPEATS or (len(times) < MOST_REPEATS and time.perf_counter() < until):
-            times.append(_pass_s(model, blocks, rows))
+            times.append(pass_s(model, blocks, rows))
         shortest.append(min(times))
     return shortest
-
-
-def _pass_s(model: PagedModel, blocks: Sequence[int], rows: int) -> float:
-    context = min(CONTEXT, len(blocks) * BLOCK_SIZE - rows)
-    began = time.perf_counter()
-    model.forward([Window([0] * rows, context, blocks, num_rows=rows)])
-    return time.perf_counter() - began

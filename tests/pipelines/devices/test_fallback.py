@@ -13,7 +13,7 @@ import pytest
 
 from outrider.pipelines import BrokenLogits, CacheTooSmall, DeviceFailed, InvalidOption, LLMPipeline
 from outrider.pipelines.devices.spare import Spare
-from outrider.pipelines.model import tuning
+from outrider.pipelines.model import price
 from outrider.pipelines.speculation import runtime
 from tests.on_gpu import gpu_present
 from tests.on_npu import STAND_IN, OnCpu
@@ -100,7 +100,7 @@ def little_is_measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: folder)
         monkeypatch.setattr(runtime, "MEASURE_S", 0.0)
         monkeypatch.setattr(runtime, "PREPARED_S", 0.2)
-        monkeypatch.setattr(tuning, "PRICED_S", 0.0)
+        monkeypatch.setattr(price, "PRICED_S", 0.0)
         yield
 
 

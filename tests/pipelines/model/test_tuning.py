@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from outrider.pipelines import BrokenPair, LLMPipeline, Pair
-from outrider.pipelines.model import tuning
+from outrider.pipelines.model import price, tuning
 from outrider.pipelines.model.processor import PRECISION
 from outrider.pipelines.model.target import Rows, Window
 
@@ -37,6 +38,7 @@ class Clock:
         self.relative: dict[object, tuple[float, float]] = {}
         self.loaded: list[tuple[str, int | None]] = []
         self.check_s = 0.0  # that finding out about exactness takes
+        self.noise = lambda: 1.0  # factor on the time of a pass
         clock = self
 
         class Model:
@@ -66,7 +68,7 @@ class Clock:
                 alone, together = clock.relative.get(self.traits[-1], (1.0, 1.0))
                 took *= alone if sum(len(each.tokens) for each in windows) == 1 else together
                 share = filled.get(self.traits[-1], 1.0) if isinstance(filled, dict) else filled
-                clock.now += took * (share if self.rows.fewest > 1 else 1.0)
+                clock.now += clock.noise() * took * (share if self.rows.fewest > 1 else 1.0)
 
         def exact_rows(
             model: Model, max_context: int, is_affordable: Callable[[int], bool], until: float
@@ -151,6 +153,20 @@ def test_exactness_is_kept_where_it_costs_little_unless_told_otherwise(
     _, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, exact, path=tmp_path / "kept")
     assert compilation.exact == expected
     assert compilation.price == (None if exact is False else pytest.approx(filled))
+
+
+@pytest.mark.parametrize(("filled", "expected"), [(1.0, True), (1.05, True), (1.09, True), (1.4, False)])
+def test_noise_does_not_decide_about_exactness(monkeypatch, filled: float, expected: bool) -> None:
+    """Times that scatter by 15%, are now and then half as long, and in bursts three times as long."""
+    monkeypatch.setattr(price, "PRICED_S", 1.0)
+    for seed in range(40):
+        clock, rng = Clock(monkeypatch, {"f32": 0.002}, fewest={"f32": 2}, filled=filled), random.Random(seed)
+        clock.noise = lambda clock=clock, rng=rng: (
+            rng.lognormvariate(0, 0.15) * (0.5 if rng.random() < 0.03 else 1) * (3 if clock.now % 0.3 < 0.1 else 1)
+        )
+        _, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, None)
+        assert compilation.exact == expected, seed
+        assert compilation.price == pytest.approx(filled, abs=0.15), seed
 
 
 def test_what_exactness_came_to_does_not_change_from_run_to_run(monkeypatch, tmp_path: Path) -> None:

@@ -1,0 +1,65 @@
+"""Price: how much longer a pass of one token takes with other numbers of rows."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median, quantiles
+
+from .paged_model import PagedModel
+from .paged_request import BLOCK_SIZE
+from .target import ANY_ROWS, Rows, Window
+
+FEWEST_TURNS, MOST_TURNS, PRICED_S = 3, 100, 1.0  # of passes of each kind, and seconds for all
+TURN_S = 0.01  # of passes in a turn: the first few are slower, since kernels of another size have used the caches
+CONTEXT = 64  # tokens behind which passes are timed
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """plain_s: the time of a plain pass in seconds, a median.
+    ratio: the time of the other pass over that, the median of ratios of neighbouring turns: the shortest times of each
+        would compare the luckiest moments.
+    error: its standard error, by the quartiles, as of a normal distribution.
+    """
+
+    plain_s: float
+    ratio: float
+    error: float
+
+    @property
+    def least(self) -> float:
+        """What the ratio may be as well, as times scatter."""
+        return self.ratio - 2 * self.error
+
+    @classmethod
+    def measured(cls, model: PagedModel, plain: Rows, other: Rows) -> Price:
+        """Of passes of one token that keep to `other` in place of `plain`, which take turns, since the machine's speed
+        changes."""
+        kept = model.rows
+        turns: list[list[float]] = []
+        until = time.perf_counter() + PRICED_S
+        while len(turns) < FEWEST_TURNS or (len(turns) < MOST_TURNS and time.perf_counter() < until):
+            turns.append([_turn_s(model, each) for each in (plain, other)])
+        model.rows = kept
+        first, middle, third = quantiles([took / own for own, took in turns], n=4, method="inclusive")
+        error = math.sqrt(math.pi / 2 / len(turns)) * (third - first) / 1.349
+        return cls(median(own for own, _ in turns), middle, error)
+
+
+def _turn_s(model: PagedModel, rows: Rows) -> float:
+    """The mean time of a pass of one token, in seconds."""
+    model.rows = replace(rows, most=ANY_ROWS.most)  # which does not matter for one token
+    first_s = pass_s(model, range(1), 1)
+    number = max(1, math.ceil(TURN_S / max(first_s, TURN_S / MOST_TURNS)))
+    return sum(pass_s(model, range(1), 1) for _ in range(number)) / number
+
+
+def pass_s(model: PagedModel, blocks: Sequence[int], rows: int) -> float:
+    """The time of a pass of `rows` rows in some blocks, in seconds."""
+    context = min(CONTEXT, len(blocks) * BLOCK_SIZE - rows)
+    began = time.perf_counter()
+    model.forward([Window([0] * rows, context, blocks, num_rows=rows)])
+    return time.perf_counter() - began
