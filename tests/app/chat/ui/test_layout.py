@@ -170,3 +170,18 @@ def test_who_scrolls_up_while_an_answer_grows_stays_there(open_with, pipeline, m
     expect(page.locator("#chat .figures")).to_have_count(2)
     page.wait_for_timeout(600)
     assert log.evaluate(rest) < 8, "a new prompt is gone to"
+
+
+@pytest.mark.parametrize("size", ["phone", "320 wide", "landscape phone"])
+def test_a_greeting_that_has_no_room_can_be_read_from_its_first_line(open_with: Callable[..., Page], size: str) -> None:
+    page = open_with(SIZES[size], 0)
+    rests(page)
+    cut_off = page.locator("#chat .placeholder").evaluate(
+        """(greeting) => {
+          let box = greeting.parentElement;
+          while (getComputedStyle(box).overflowY !== "auto") box = box.parentElement;
+          box.scrollTop = 0;
+          return box.getBoundingClientRect().top - greeting.getBoundingClientRect().top;
+        }"""
+    )
+    assert cut_off <= 0
