@@ -131,8 +131,9 @@ def test_the_likeliest_proposal_is_that_under_the_conditions_of_the_request():
     texts = [OddsDrafter(name, {draft.request: [0.5] for draft in (cold_draft, hot_draft)}) for name in ("a", "b")]
     drafter_set = DrafterSet({"auto": ModeDrafters(tuple(texts))}, acceptance, 12)
     for _ in range(20):
-        acceptance.observe(Features("b", (0.5,)), True, hot_draft.conditions)
-        acceptance.observe(Features("a", (0.5,)), True)
+        for name in ("a", "b"):
+            acceptance.observe(Features(name, (0.5,)), name == "a", cold_draft.conditions)
+            acceptance.observe(Features(name, (0.5,)), name == "b", hot_draft.conditions)
     for draft, expected in ((cold_draft, "a"), (hot_draft, "b")):
         proposal, probability = next(drafter_set.surest(draft))
         assert proposal.source == expected
