@@ -33,8 +33,8 @@ class Batch:
 
     @property
     def least_row_ms(self) -> float:
-        """The time that a row adds at the least, whatever the size of the pass."""
-        return self.cost.least_row_ms + self.python_row_ms
+        """The time that a row adds at the least, alone or with those that follow (see `CostModel.least_row_ms`)."""
+        return self.cost.least_row_ms(self.rows) + self.python_row_ms
 
     @property
     def remaining_ms(self) -> float:
@@ -48,8 +48,8 @@ class Batch:
         return not draft.is_full and self.rows < self.most_rows and self.can_afford(price_ms)
 
     def take(self, draft: Draft, proposal: Proposal, probability: float, rate: float) -> bool:
-        """Add a row for a proposal, unless there is no room for it, or it would not pay for even the cheapest row at
-        `rate` tokens per millisecond. One that was drawn need not pay."""
+        """Add a row for a proposal, unless there is no room for it, or neither it nor what may follow it would pay at
+        `rate` tokens per millisecond, since nothing behind it is likelier. One that was drawn need not pay."""
         price_ms = self.row_ms(draft)
         if probability < rate * self.least_row_ms and price_ms and proposal.drawn_from is None:
             return False

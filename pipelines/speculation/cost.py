@@ -68,7 +68,6 @@ class CostModel:
     is_tiled: bool = False
     base_doubt: tuple[float, ...] = ()
     context_doubt: tuple[float, ...] = ()
-    least_row_ms: float = field(init=False, compare=False)  # the lowest cost of one more row
     _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # all, base, beyond, context
     _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # unlearnt
     _base: list[float] = field(init=False, compare=False, repr=False)  # current estimates, like those that follow
@@ -77,6 +76,7 @@ class CostModel:
     _tabled: NDArray[np.int64] = field(init=False, compare=False, repr=False)
     _rows_table: list[float] = field(init=False, compare=False, repr=False)  # `_rows_ms` for up to TABLE_ROWS
     _token_table: list[float] = field(init=False, compare=False, repr=False)
+    _least_table: dict[int, float] = field(init=False, compare=False, repr=False)  # of `least_row_ms`, as needed
     _path: Path | None = field(init=False, compare=False, repr=False)  # the file to save to
     _num_learnt: int = field(init=False, compare=False, repr=False)  # passes
     _save_at: int = field(init=False, compare=False, repr=False)
@@ -114,6 +114,18 @@ class CostModel:
             totals = [self._rows_ms(total_rows + i) for i in range(number + 1)]
             tokens = [self._token_ms(rows + i) for i in range(number + 1)]
         return [totals[i + 1] - totals[i] + context * (tokens[i + 1] - tokens[i]) for i in range(number)]
+
+    def least_row_ms(self, total_rows: int) -> float:
+        """What each of the next rows of a pass of `total_rows` costs at the least, on average over as many of them as
+        makes it least: a dear row may lead to cheap ones."""
+        least = self._least_table.get(total_rows)
+        if least is None:
+            here, last = self._rows_ms(total_rows), self.rows[-1]
+            means = [(ms - here) / more for more, ms in enumerate(self._rows_table[total_rows + 1 :], 1)]
+            if total_rows < last:
+                means.append((self._base[-1] - here) / (last - total_rows))
+            least = self._least_table[total_rows] = min((self._beyond, *means))
+        return least
 
     def without_part_tile(self, rows: int) -> int:
         """The largest number of rows up to `rows` that fills whole tiles; the rest is cheaper in a pass of its own."""
@@ -214,8 +226,7 @@ class CostModel:
         beyond, widening = np.maximum(self._tabled - last, 0), (context[-1] - context[-2]) / (last - self.rows[-2])
         self._rows_table = (np.interp(self._tabled, self.rows, base) + self._beyond * beyond).tolist()
         self._token_table = (np.interp(self._tabled, self.rows, context) + widening * beyond).tolist()
-        grows = zip(pairwise(self.rows), pairwise(self._base), strict=True)
-        self.least_row_ms = min(self._beyond, *((after - before) / (b - a) for (a, b), (before, after) in grows))
+        self._least_table = {}
 
     @classmethod
     def measure(

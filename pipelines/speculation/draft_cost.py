@@ -61,9 +61,9 @@ class DraftCost:
             self._filter.update(np.ones(1), math.log(measured_ms / expected_ms))
             self._slowness = math.exp(self._filter.mean[0])
 
-    def forget(self) -> None:
-        """Return a little to the measured costs, after a pass in which it was not asked."""
-        self._filter.forget()
+    def forget(self, passes: int = 1) -> None:
+        """Return a little to the measured costs, after passes in which it was not asked."""
+        self._filter.forget(passes)
         self._slowness = math.exp(self._filter.mean[0])
 
     def refined(self) -> DraftCost:

@@ -26,6 +26,7 @@ HOPED = 0.8  # expected acceptance of a model that has not been asked yet: only 
 DOUBTED = 4  # proposals that this counts for
 FORGET = 0.05  # least weight of the newest proposal in the expected acceptance of the next one
 RECOVER = 0.0003  # how fast the expectation returns to HOPED while the model is not asked
+RESTS = 8  # passes in which the model is not asked, after which it is noted, as that takes a hundredth of a short pass
 
 SCORE, GENERATE_BEHIND, GENERATE_INSTEAD = "score", "generate behind", "generate instead"
 
@@ -73,6 +74,7 @@ class DraftModelPolicy:
         self._num_expected: Counter[Conditions] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
+        self._num_rests = 0  # passes in which it was not asked that were not noted yet
         self._begun: set[Request] = set()  # those whose draft in the next pass it has begun
 
     def release(self, request: Request) -> None:
@@ -140,9 +142,13 @@ class DraftModelPolicy:
 
     def rest(self, cost: CostModel) -> None:
         """Note that the model was not asked in a pass: what is known of it gets older."""
+        self._num_rests += 1
+        if self._num_rests < RESTS:
+            return
+        self._num_rests = 0
         for conditions in self.expected:
-            self.expected[conditions] += RECOVER * (HOPED - self.expected[conditions])
-        self.cost(cost).forget()
+            self.expected[conditions] += RESTS * RECOVER * (HOPED - self.expected[conditions])
+        self.cost(cost).forget(RESTS)
 
     def _can_ask(self, draft: Draft) -> bool:
         backoff = self._backoffs.get(draft.request)

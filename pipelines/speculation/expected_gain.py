@@ -55,15 +55,18 @@ class ExpectedGain:
         The draft model first catches up in `feeding_ms`, and `num_sharing` requests share its passes.
         """
         draft_ms = self.draft_cost.pass_ms(num_sharing) / num_sharing
-        least_ms = self.cost.least_row_ms + self.python_row_ms + draft_ms
+        token_ms = self.python_row_ms + draft_ms
         reached = draft.probabilities[length - 1] if length else 1.0
         probabilities: list[float] = []
         prices_ms: list[float] = []
         most = draft.limit if self.depth is None else min(draft.limit, self.depth)
-        while len(probabilities) < most - length and (reached := reached * self.expected) >= self.rate * least_ms:
+        while len(probabilities) < most - length:
+            reached *= self.expected
+            if reached < self.rate * (self.cost.least_row_ms(rows + len(probabilities)) + token_ms):
+                break
             probabilities.append(reached)
         for row_ms in self.cost.rows_ms(rows, 1 + length, draft.context, len(probabilities)):
-            price_ms = row_ms + self.python_row_ms + draft_ms
+            price_ms = row_ms + token_ms
             most_ms -= price_ms
             if most_ms < feeding_ms:
                 break

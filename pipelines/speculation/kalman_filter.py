@@ -50,7 +50,8 @@ class KalmanFilter:
         """Standard deviations of the logarithms, float64 [costs]."""
         return np.sqrt(np.diag(self._covariance))
 
-    def forget(self) -> None:
-        """Go back towards the prior by the share `forget`."""
-        self.mean *= 1 - self._forget
-        self._covariance += 2 * self._forget * (self._prior - self._covariance)
+    def forget(self, times: int = 1) -> None:
+        """Go back towards the prior by the share `forget`, so many times."""
+        kept = (1 - self._forget) ** times
+        self.mean *= kept
+        self._covariance += (1 - kept**2) * (self._prior - self._covariance)

@@ -10,6 +10,7 @@ HOPE = 0.01  # share of a plain pass that asking the drafters is always taken to
 FIRST_HOPE = 0.5  # the same for the first attempts of the first answers
 FORGET = 0.15  # weight of the newest attempt in the expected gain of the next
 LONGEST_PAUSE = 16  # passes
+FIRST_PAUSE = 3  # passes before the first attempt of an answer from which no more is hoped for than asking costs
 
 
 @dataclass(slots=True)
@@ -32,10 +33,12 @@ class LossBudget:
     _waited: int = 0
 
     @classmethod
-    def of(cls, drafted_ms: float, hope: float = FIRST_HOPE) -> LossBudget:
-        """For an answer whose first pass takes `drafted_ms` with one drafted token, and whose first attempt to draft is
-        expected to save `hope` plain passes."""
-        return cls(ALLOWANCE * drafted_ms, gain=hope)
+    def of(cls, drafted_ms: float, price_ms: float, plain_ms: float, hope: float = FIRST_HOPE) -> LossBudget:
+        """For an answer whose first pass takes `drafted_ms` with one drafted token and `plain_ms` without, and whose
+        first attempt to draft is expected to save `hope` plain passes for the `price_ms` of asking."""
+        budget = cls(ALLOWANCE * drafted_ms, gain=hope)
+        budget._pause = 0 if budget._is_worthwhile(price_ms, plain_ms) else FIRST_PAUSE
+        return budget
 
     @property
     def remaining_ms(self) -> float:
@@ -44,7 +47,7 @@ class LossBudget:
     @property
     def is_due(self) -> bool:
         """Whether to ask the drafters in this pass. While asking has gained less than it cost, the pauses between
-        attempts grow, up to LONGEST_PAUSE passes; none is longer than all passes before it."""
+        attempts grow, up to LONGEST_PAUSE passes."""
         return self._waited >= self._pause
 
     def passed(self, num_tokens: int, plain_ms: float, delay_ms: float) -> None:
@@ -57,5 +60,8 @@ class LossBudget:
         """Count an attempt to draft, its expected gain, and the price of asking."""
         self.gain += FORGET * (gain_ms / plain_ms - self.gain)
         self._waited = 0
-        is_worthwhile = max(self.gain, HOPE) * plain_ms >= price_ms
+        is_worthwhile = self._is_worthwhile(price_ms, plain_ms)
         self._pause = 0 if is_worthwhile else min(2 * self._pause + 1, LONGEST_PAUSE)
+
+    def _is_worthwhile(self, price_ms: float, plain_ms: float) -> bool:
+        return max(self.gain, HOPE) * plain_ms >= price_ms

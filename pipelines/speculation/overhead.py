@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -16,20 +17,25 @@ class Usual:
     are few. Zero before the first."""
 
     value: float = 0.0
-    _seen: deque[float] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     is_doubted: bool = False
+    _seen: deque[float] = field(default_factory=deque)
+    _sorted: list[float] = field(default_factory=list)  # the same, ascending
 
     @property
     def is_known(self) -> bool:
         return len(self._seen) >= FEWEST
 
     def add(self, value: float) -> None:
+        value = max(0.0, value)
         if self.is_doubted:
-            self._seen.extend([value] * REMEMBERED)
+            self._seen, self._sorted = deque([value] * REMEMBERED), [value] * REMEMBERED
             self.is_doubted = False
-        self._seen.append(max(0.0, value))
+        self._seen.append(value)
+        insort(self._sorted, value)
+        if len(self._seen) > REMEMBERED:
+            del self._sorted[bisect_left(self._sorted, self._seen.popleft())]
         if self.is_known:
-            self.value = sorted(self._seen)[len(self._seen) // 2 if len(self._seen) > 2 * FEWEST else 0]
+            self.value = self._sorted[len(self._sorted) // 2 if len(self._sorted) > 2 * FEWEST else 0]
 
     def doubt(self) -> None:
         """Lower a value so high that it keeps new times from being seen; the next time replaces all earlier ones."""

@@ -152,7 +152,7 @@ class Planner:
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if _is_bounded(draft)]
         budget_ms = min(budget.remaining_ms for budget in budgets)
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value)
-        asked = [draft for draft in planned if self._can_ask(batch, plain_ms, overhead)]
+        asked = [draft for draft in planned if self._is_due(draft.request) and self._can_ask(batch, plain_ms, overhead)]
         if not asked:
             return
         began, model_s = self._clock(), self._drafters.model_s
@@ -331,6 +331,8 @@ class Planner:
             token_ms = policy.cost(batch.cost).pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
             for window in range(1, 1 + LONGEST_GENERATED):
                 probability *= expected
+                if len(sharing) * probability < best * token_ms:  # nor will what follows pay, which is less likely
+                    break
                 tokens += len(sharing) * probability
                 time_ms += token_ms
                 for draft in sharing:
@@ -358,8 +360,8 @@ class Planner:
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
-            hope = self._hopes[_like(draft.request)]
-            budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, hope)
+            price_ms, hope = self._overhead_of([draft]).asking.value, self._hopes[_like(draft.request)]
+            budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, price_ms, plain_ms, hope)
         return budget
 
 
