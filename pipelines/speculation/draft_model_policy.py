@@ -3,7 +3,7 @@ drafters."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -12,6 +12,7 @@ from typing import TypeVar
 from ..config import AUTO
 from ..engine.request import Request
 from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
+from .attempts import Attempts
 from .batch import Batch
 from .cost import CostModel
 from .draft import Draft
@@ -59,6 +60,7 @@ class DraftModelPolicy:
 
     expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked, by
         the conditions of requests.
+    attempts: to draft with the model, by conditions.
 
     A proposal that was drawn (see `Proposal`) is taken whatever it is, if there is room.
 
@@ -71,6 +73,7 @@ class DraftModelPolicy:
         self._drafters = drafters
         self._acceptance = acceptance
         self.expected: dict[Conditions, float] = {}
+        self.attempts: defaultdict[Conditions, Attempts] = defaultdict(Attempts)
         self._num_expected: Counter[Conditions] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up

@@ -48,20 +48,17 @@ class Overhead:
     """Python's times in milliseconds.
 
     request: for each request of a pass without drafts.
-    asking: added by asking a request's drafters and planning, whether or not a draft comes of it.
+    asking: added by asking a request's text drafters and planning, whether or not a draft comes of it.
+    considering: added by considering a model for a request behind that, whether or not it is asked.
     row: added by each drafted row.
     reading: added by handing a request's results of a pass to the drafters that draft from them.
     """
 
     request: Usual = field(default_factory=Usual)
     asking: Usual = field(default_factory=Usual)
+    considering: Usual = field(default_factory=Usual)
     row: Usual = field(default_factory=Usual)
     reading: Usual = field(default_factory=Usual)
-
-    def observe_asking(self, num_asked: int, took_ms: float) -> None:
-        """Learn from asking the drafters of `num_asked` requests in `took_ms`."""
-        if num_asked:
-            self.asking.add(took_ms / num_asked)
 
     def observe_rest(self, num_requests: int, num_drafted: int, took_ms: float) -> None:
         """Learn from a pass with `num_drafted` tokens that took `took_ms` outside the models and asking."""

@@ -6,7 +6,7 @@ import heapq
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
@@ -16,20 +16,22 @@ from numpy.typing import NDArray
 from ..engine.request import Request
 from ..model.target import Window
 from .acceptance import AcceptanceModel, Conditions
+from .attempts import FIRST_HOPE, Attempts
 from .batch import Batch
 from .cost import CostModel
 from .draft import Draft, best_prefix
 from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
-from .loss_budget import FIRST_HOPE, LossBudget
-from .overhead import Overhead
+from .loss_budget import LossBudget
+from .overhead import Overhead, Usual
 from .pace import Pace
 
 LONGEST = 32  # tokens of a draft
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
 LEARN_HOPE = 0.25  # weight of what drafting was last worth to an answer in what the next one hopes for
+FIRST_PAUSE = 3  # passes before the first attempt of an answer of which too little is hoped for to pay for it
 SCARCE = 4  # plain passes: answers whose budgets are so near to the least come first
 PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
 
@@ -83,9 +85,9 @@ class Planner:
     Requests with a fixed draft length have no such bound. Their rows and their drafters' time count as part of the
     plain pass, like rows of prompts: what they cost others is not charged to drafts that are planned.
 
-    Asking the drafters takes Python's time, which matters beside small models: see `LossBudget.is_due`. It is not
-    counted where an answer has structured output, since most of it goes into the grammar, which plain decoding needs
-    too.
+    Asking the drafters takes Python's time, and so does considering a model behind those of text, which matters beside
+    small models: both are tried less often while they are not worth that (see `Attempts`). It is not counted where an
+    answer has structured output, since most of it goes into the grammar, which plain decoding needs too.
     """
 
     def __init__(
@@ -152,32 +154,50 @@ class Planner:
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if _is_bounded(draft)]
         budget_ms = min(budget.remaining_ms for budget in budgets)
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value)
-        asked = [draft for draft in planned if self._is_due(draft.request) and self._can_ask(batch, plain_ms, overhead)]
+        asked = [draft for draft in planned if self._is_due(draft.request)]  # now new answers have budgets, too
+        asked = [draft for draft in asked if _can_pay(batch, plain_ms, overhead.asking)]
         if not asked:
             return
-        began, model_s = self._clock(), self._drafters.model_s
+        began = self._clock()
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
             # The best one comes first.
             first = asked[0]
             self._policies.sort(key=lambda policy: -policy.promise(cost, first.context, first.conditions))
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
-        bare = _Bare(drafts, tokens, bare_ms)
-        self._draft_from_text(batch, asked, bare)
-        for policy, its_drafts in self._by_policy(asked).items():
-            if its_drafts:
-                policy.draft(batch, self.rate, its_drafts)
-            else:
-                policy.rest(cost)
+        by_policy = self._by_policy(asked)
+        self._draft_from_text(batch, asked, by_policy, _Bare(drafts, tokens, bare_ms))
+        self._took(batch, overhead, overhead.asking, len(asked), 1e3 * (self._clock() - began))
+        for policy, its_drafts in by_policy.items():
+            self._consider(policy, batch, its_drafts, overhead, plain_ms)
         self._delay_ms = batch.spent_ms
         for draft in asked:
-            budget = self._budgets[draft.request]
-            budget.attempted(draft.gain(self.rate) / self.rate, overhead.asking.value, plain_ms)
+            attempts = self._budgets[draft.request].attempts
+            attempts.made(draft.gain(self.rate) / self.rate, overhead.asking.value, plain_ms)
+
+    def _consider(
+        self, policy: DraftModelPolicy, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, plain_ms: float
+    ) -> None:
+        """Draft with a model where that is expected to pay."""
+        drafts = [draft for draft in drafts if _can_pay(batch, plain_ms, overhead.considering)]
+        if not drafts:
+            policy.rest(batch.cost)
+            return
+        began, model_s = self._clock(), self._drafters.model_s
+        gains = [draft.gain(self.rate) for draft in drafts]
+        policy.draft(batch, self.rate, drafts)
+        for draft, gain in zip(drafts, gains, strict=True):
+            gain_ms = (draft.gain(self.rate) - gain) / self.rate
+            policy.attempts[draft.conditions].made(gain_ms, overhead.considering.value, plain_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
-        if overhead.asking.is_doubted:
-            self._delay_ms += max(0.0, took_ms - len(asked) * overhead.asking.value)
+        self._took(batch, overhead, overhead.considering, len(drafts), took_ms)
+
+    def _took(self, batch: Batch, overhead: Overhead, price: Usual, number: int, took_ms: float) -> None:
+        """Learn what each of a number of things took. One that had seemed too dear to be paid is charged as it was."""
+        if price.is_doubted:
+            batch.spent_ms += max(0.0, took_ms - number * price.value)
         if overhead is self.overhead:
-            overhead.observe_asking(len(asked), took_ms)
+            price.add(took_ms / number)
 
     def observe(
         self,
@@ -236,7 +256,7 @@ class Planner:
         """Forget a finished request."""
         budget = self._budgets.pop(request, None)
         if budget is not None:
-            worth = min(budget.gain, FIRST_HOPE)  # an answer that copied must not make the next lose more
+            worth = min(budget.attempts.gain, FIRST_HOPE)  # an answer that copied must not make the next lose more
             self._hopes[_like(request)] += LEARN_HOPE * (worth - self._hopes[_like(request)])
         for policy in self._policies:
             policy.release(request)
@@ -244,17 +264,7 @@ class Planner:
 
     def _is_due(self, request: Request) -> bool:
         budget = self._budgets.get(request)
-        return budget is None or budget.is_due
-
-    def _can_ask(self, batch: Batch, plain_ms: float, overhead: Overhead) -> bool:
-        """Whether there is time to ask the drafters of one more request in this pass; the price is paid at once."""
-        price_ms = overhead.asking.value
-        if not batch.can_afford(price_ms):
-            if price_ms > plain_ms:  # perhaps only because the machine was busy
-                overhead.asking.doubt()
-            return False
-        batch.spent_ms += price_ms
-        return True
+        return budget is None or budget.attempts.is_due
 
     def _learn(self, draft: Draft, kept: Sequence[int]) -> None:
         """Compare proposals with the tokens that were kept, also proposals that were not worth a row: otherwise a kind
@@ -268,12 +278,14 @@ class Planner:
                 if proposal.token != token:
                     break
 
-    def _draft_from_text(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare) -> None:
+    def _draft_from_text(
+        self, batch: Batch, drafts: Sequence[Draft], by_policy: Mapping[DraftModelPolicy, Sequence[Draft]], bare: _Bare
+    ) -> None:
         """Take what the text drafters propose, the likeliest first, as far as it pays."""
         rows, most_ms = batch.rows, PER_DRAFT * batch.remaining_ms
         steps = self._take_surest(batch, drafts, bare)
         recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
-        self.rate = math.sqrt(recent * self._rate_at_best(batch, drafts, bare, steps, rows))
+        self.rate = math.sqrt(recent * self._rate_at_best(batch, by_policy, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
         within = sum(price_ms <= most_ms for price_ms in accumulate(prices_ms))
         length, _ = best_prefix(probabilities[:within], prices_ms[:within], self.rate)
@@ -313,7 +325,12 @@ class Planner:
         return self._paces[frozenset(_like(draft.request) for draft in drafts)]
 
     def _rate_at_best(
-        self, batch: Batch, drafts: Sequence[Draft], bare: _Bare, steps: Sequence[_Step], rows: int
+        self,
+        batch: Batch,
+        by_policy: Mapping[DraftModelPolicy, Sequence[Draft]],
+        bare: _Bare,
+        steps: Sequence[_Step],
+        rows: int,
     ) -> float:
         """The highest rate that this pass can be expected to have, with the text drafters or with a model.
 
@@ -323,7 +340,7 @@ class Planner:
         for step in steps:
             tokens, time_ms = tokens + step.probability, time_ms + step.price_ms
             best = max(best, tokens / time_ms)
-        for policy, sharing in self._by_policy(drafts).items():
+        for policy, sharing in by_policy.items():
             tokens, time_ms, probability, num_rows = bare.tokens, bare.time_ms, 1.0, rows
             if not sharing:
                 continue
@@ -342,12 +359,16 @@ class Planner:
         return best
 
     def _by_policy(self, drafts: Sequence[Draft]) -> dict[DraftModelPolicy, list[Draft]]:
-        """Each model's policy, with the drafts for which that model is the best of those in their mode."""
+        """Each model's policy, with the drafts for which that model is the best of those in their mode, as far as it
+        is due to be considered. Where nothing else drafts, it always is."""
         chosen: dict[DraftModelPolicy, list[Draft]] = {policy: [] for policy in self._policies}
         for draft in drafts:
             for policy in self._policies:
                 if self._drafters.can_ask(policy.model, draft):
-                    chosen[policy].append(draft)
+                    attempts = policy.attempts[draft.conditions]
+                    if attempts.is_due or not self._drafters.of(draft.request).texts:
+                        chosen[policy].append(draft)
+                    attempts.wait()
                     break
         return chosen
 
@@ -360,8 +381,9 @@ class Planner:
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
-            price_ms, hope = self._overhead_of([draft]).asking.value, self._hopes[_like(draft.request)]
-            budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, price_ms, plain_ms, hope)
+            attempts = Attempts(self._hopes[_like(draft.request)])
+            attempts.put_off(FIRST_PAUSE, self._overhead_of([draft]).asking.value, plain_ms)
+            budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, attempts)
         return budget
 
 
@@ -373,6 +395,16 @@ def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overh
         return plain_ms, plain_ms
     windows = [(1 if _is_bounded(draft) else draft.rows, draft.context) for draft in drafts]
     return plain_ms, cost.pass_ms(windows) + python_ms
+
+
+def _can_pay(batch: Batch, plain_ms: float, price: Usual) -> bool:
+    """Whether there is time in a pass for something that has a price, which is paid at once."""
+    if not batch.can_afford(price.value):
+        if price.value > plain_ms:  # perhaps only because the machine was busy
+            price.doubt()
+        return False
+    batch.spent_ms += price.value
+    return True
 
 
 def _like(request: Request) -> tuple[str, Conditions]:

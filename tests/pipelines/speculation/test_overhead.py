@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.loss_budget import ALLOWANCE, LONGEST_PAUSE, TOLERANCE
+from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
 from .planning import BASES, OddsDrafter, cost_of, draft_of, planner_of

@@ -1,0 +1,45 @@
+"""Attempts: whether to try again what has not been worth its price lately."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+HOPE = 0.01  # share of a plain pass that an attempt is always taken to be worth, or there would never be another
+FIRST_HOPE = 0.5  # the same for the first attempts
+FORGET = 0.15  # weight of the newest attempt in the expected gain of the next
+LONGEST_PAUSE = 16  # passes
+
+
+@dataclass(slots=True)
+class Attempts:
+    """While attempts gain less than they cost, the pauses between them grow, up to LONGEST_PAUSE passes.
+
+    gain: what the next attempt is expected to save, in plain passes.
+    """
+
+    gain: float = FIRST_HOPE
+    _pause: int = 0  # passes between attempts
+    _waited: int = 0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether to try in this pass."""
+        return self._waited >= self._pause
+
+    def wait(self) -> None:
+        """Count a pass."""
+        self._waited += 1
+
+    def put_off(self, passes: int, price_ms: float, plain_ms: float) -> None:
+        """Begin with a pause if the first attempt is not expected to be worth its price."""
+        if not self._is_worth(price_ms, plain_ms):
+            self._pause = passes
+
+    def made(self, gain_ms: float, price_ms: float, plain_ms: float) -> None:
+        """Count an attempt, its expected gain, and its price, where a plain pass takes `plain_ms`."""
+        self.gain += FORGET * (gain_ms / plain_ms - self.gain)
+        self._waited = 0
+        self._pause = 0 if self._is_worth(price_ms, plain_ms) else min(2 * self._pause + 1, LONGEST_PAUSE)
+
+    def _is_worth(self, price_ms: float, plain_ms: float) -> bool:
+        return max(self.gain, HOPE) * plain_ms >= price_ms
