@@ -60,7 +60,7 @@ class DraftModelPolicy:
 
     expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked, by
         the conditions of requests.
-    attempts: to draft with the model, by conditions.
+    attempts: to draft with the model, by the mode and conditions of requests.
 
     A proposal that was drawn (see `Proposal`) is taken whatever it is, if there is room.
 
@@ -73,7 +73,7 @@ class DraftModelPolicy:
         self._drafters = drafters
         self._acceptance = acceptance
         self.expected: dict[Conditions, float] = {}
-        self.attempts: defaultdict[Conditions, Attempts] = defaultdict(Attempts)
+        self.attempts: defaultdict[tuple[str, Conditions], Attempts] = defaultdict(Attempts)
         self._num_expected: Counter[Conditions] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up

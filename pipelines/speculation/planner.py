@@ -188,7 +188,7 @@ class Planner:
         policy.draft(batch, self.rate, drafts)
         for draft, gain in zip(drafts, gains, strict=True):
             gain_ms = (draft.gain(self.rate) - gain) / self.rate
-            policy.attempts[draft.conditions].made(gain_ms, overhead.considering.value, plain_ms)
+            policy.attempts[_like(draft.request)].made(gain_ms, overhead.considering.value, plain_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
         self._took(batch, overhead, overhead.considering, len(drafts), took_ms)
 
@@ -360,13 +360,13 @@ class Planner:
 
     def _by_policy(self, drafts: Sequence[Draft]) -> dict[DraftModelPolicy, list[Draft]]:
         """Each model's policy, with the drafts for which that model is the best of those in their mode, as far as it
-        is due to be considered. Where nothing else drafts, it always is."""
+        is due to be considered."""
         chosen: dict[DraftModelPolicy, list[Draft]] = {policy: [] for policy in self._policies}
         for draft in drafts:
             for policy in self._policies:
                 if self._drafters.can_ask(policy.model, draft):
-                    attempts = policy.attempts[draft.conditions]
-                    if attempts.is_due or not self._drafters.of(draft.request).texts:
+                    attempts = policy.attempts[_like(draft.request)]
+                    if attempts.is_due:
                         chosen[policy].append(draft)
                     attempts.wait()
                     break

@@ -128,7 +128,8 @@ def planner_of(
 ) -> Planner:
     there = tuple(model for model in models if model is not None)
     both = ModeDrafters((text,), there)
-    modes = {"off": ModeDrafters(), "suffix": ModeDrafters((text,)), "chained": both, "auto": both}
+    modes = {"off": ModeDrafters(), "suffix": ModeDrafters((text,)), "draft": ModeDrafters(models=there)}
+    modes |= {"chained": both, "auto": both}
     for model in there:
         model.cost = cost
     return Planner(DrafterSet(modes, Odds(), 12, lambda: sum(model.clock() for model in there)), Odds(), cost, clock)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,9 @@ from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
+from outrider.pipelines.speculation.planner import FIRST_PAUSE
 
-from .planning import BASES, OddsDrafter, cost_of, draft_of, planner_of
+from .planning import BASES, OddsDrafter, OddsModel, cost_of, draft_of, planner_of
 
 
 class Clock:
@@ -36,6 +38,20 @@ class Slow(OddsDrafter):
         self.clock.now += self.asking_ms / 1e3
         self.num_asked += 1
         yield from super().propose(request, ahead)
+
+
+class Pondered(OddsModel):
+    """Takes so long to be considered, in milliseconds, whatever comes of it; `num_considered` counts that."""
+
+    def __init__(self, odds: dict, clock: Clock, considering_ms: float) -> None:
+        super().__init__("draft_model", odds)
+        self.python, self.considering_ms, self.num_considered = clock, considering_ms, 0
+
+    def num_behind(self, request, ahead=()) -> int:
+        if not ahead:
+            self.python.now += self.considering_ms / 1e3
+            self.num_considered += 1
+        return 1
 
 
 class Anything:
@@ -100,18 +116,24 @@ def test_a_copy_that_begins_late_is_found_within_the_longest_pause_and_followed_
 
 
 def test_what_drafting_was_worth_to_answers_tells_how_soon_the_next_gives_it_up():
-    """But by the same mode and temperature only, and one that does copy is not given up."""
+    """And how soon drafting is first tried for it. But by the same mode and temperature only, and one that does copy is
+    not given up."""
     clock = Clock()
     text = Slow("suffix", {}, clock, 0.3)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
 
+    begins: list[int | None] = []  # for each answer, the pass in which the drafters are first asked
+
     def num_asked(odds: list[float], **options) -> int:
         """In an answer of 60 passes, the first five of which nothing is found for."""
         draft, before = draft_of(**options), text.num_asked
+        begins.append(None)
         for n in range(60):
             text.odds[draft.request] = odds if n >= 5 else []
             draft.cut(0)
             planner.draft([draft])
+            if begins[-1] is None and text.num_asked > before:
+                begins[-1] = n
             planner.observe([draft], [[*draft.tokens, 3]], None)
         planner.release(draft.request)
         return text.num_asked - before
@@ -120,6 +142,7 @@ def test_what_drafting_was_worth_to_answers_tells_how_soon_the_next_gives_it_up(
     copies, first = num_asked([0.95] * 8), num_asked([], **hot)
     later = [num_asked([], **hot) for _ in range(12)][-1]
     assert later <= 0.6 * first
+    assert (begins[0], begins[1], begins[-1]) == (0, 0, FIRST_PAUSE)
     assert num_asked([0.95] * 8) >= 0.9 * copies, "nothing of that is known of greedy answers"
     for _ in range(12):
         num_asked([])
@@ -127,6 +150,43 @@ def test_what_drafting_was_worth_to_answers_tells_how_soon_the_next_gives_it_up(
     for _ in range(12):
         num_asked([0.95] * 8)
     assert num_asked([]) <= first, "copies are no reason to lose more than in the first answer"
+
+
+@pytest.mark.parametrize("mode", ["draft", "auto"])
+@pytest.mark.parametrize(("considering_ms", "least", "most"), [(0.3, 50, 100), (0.001, 950, 1000)])
+def test_a_model_that_does_not_pay_is_seldom_considered_where_that_takes_long_beside_a_pass(
+    considering_ms, least, most, mode
+):
+    """Alone, and behind text drafters that go on being asked."""
+    clock, draft = Clock(), draft_of(mode=mode)
+    model = Pondered({draft.request: [0.5] * 8}, clock, considering_ms)
+    text = OddsDrafter("suffix", {draft.request: [0.95, 0.95]})
+    planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8], draft_ms=3.0), text, model, clock=clock)
+    for _ in range(1000):
+        draft.cut(0)
+        planner.draft([draft])
+        assert len(draft.proposals) == (2 if mode == "auto" else 0)
+        planner.observe([draft], [[*draft.tokens, 3]], None)
+    assert model.num_passes == 0
+    assert least <= model.num_considered <= most
+
+
+def test_a_model_that_begins_to_pay_is_found_within_the_longest_pause():
+    clock, draft = Clock(), draft_of()
+    model, text = Pondered({draft.request: [0.99] * 8}, clock, 0.3), OddsDrafter("suffix", {draft.request: [0.95]})
+    cost = cost_of([2, 2.2, 2.4, 2.6, 3, 8], draft_ms=3.0)
+    planner = planner_of(cost, text, model, clock=clock)
+    lengths = []
+    for n in range(600):
+        if n == 500:
+            cost.drafts["draft_model"] = replace(cost.drafts["draft_model"], token_ms=0.05)
+        draft.cut(0)
+        planner.draft([draft])
+        lengths.append(len(draft.proposals))
+        planner.observe([draft], [[*draft.tokens, 3]], None)
+    found = next(n for n, length in enumerate(lengths) if length > 1)
+    assert 500 <= found <= 500 + LONGEST_PAUSE
+    assert min(lengths[found:]) > 1
 
 
 @given(
