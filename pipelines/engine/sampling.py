@@ -72,9 +72,12 @@ def choose_token(
 
     Raises BrokenLogits.
     """
-    scores = sound(penalized(logits, tokens, num_prompt_tokens, config))
+    scores = penalized(logits, tokens, num_prompt_tokens, config)
     if config.greedy:
-        return int(np.argmax(scores))
+        token = int(scores.argmax())  # of a NaN, if there is one
+        _require_finite(float(scores[token]))
+        return token
+    sound(scores)
     key = _key(config.rng_seed, answer, len(tokens))
     if config.top_k is None and config.top_p == 1.0 and config.min_p == 0.0:
         return _winner_of_all(scores, config.temperature, key)
@@ -85,9 +88,13 @@ def choose_token(
 def sound(scores: S) -> S:
     """The scores unchanged, if a token can be chosen from them; otherwise BrokenLogits is raised. The maximum is NaN if
     any score is."""
-    highest = float(scores.max())
+    _require_finite(float(scores.max()))
+    return scores
+
+
+def _require_finite(highest: float) -> None:
     if math.isfinite(highest):
-        return scores
+        return
     if highest == -math.inf:
         raise BrokenLogits(
             "No token can follow, as the model gives every allowed one a probability of 0 (a logit of -inf): ask for "

@@ -82,13 +82,17 @@ class _LogisticRegression:
     def update(self, values: Sequence[float], accepted: bool) -> None:
         probability = self.probability(values)
         information = max(probability * (1 - probability), 1e-4)
-        inputs = (1.0, *values)
-        spread = sum(variance * value * value for variance, value in zip(self.variances, inputs, strict=True))
+        means, variances, inputs = self.means, self.variances, (1.0, *values)
+        steps = [variance * value for variance, value in zip(variances, inputs, strict=True)]
+        spread = 0.0
+        for step, value in zip(steps, inputs, strict=True):
+            spread += step * value
         gain = 1 / (1 + information * spread)
-        for i, value in enumerate(inputs):
-            step = self.variances[i] * value
-            self.means[i] += step * gain * (accepted - probability)
-            self.variances[i] = max(LEAST_VARIANCE, self.variances[i] - step * step * gain * information)
+        shift, narrowing = gain * (accepted - probability), gain * information
+        for i, step in enumerate(steps):
+            means[i] += step * shift
+            variance = variances[i] - step * step * narrowing
+            variances[i] = variance if variance > LEAST_VARIANCE else LEAST_VARIANCE
 
 
 class AcceptanceModel:
