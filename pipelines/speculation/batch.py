@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .cost import CostModel
 from .draft import Draft, best_prefix
 from .drafters.base import Proposal
+
+
+class _Priced(NamedTuple):
+    """The prices of a draft's next rows from its `length` on, in a pass with so many `others`. All at once, since most
+    are wanted, one by one."""
+
+    draft: Draft
+    length: int
+    others: int
+    prices_ms: list[float]
 
 
 @dataclass(slots=True)
@@ -26,10 +37,16 @@ class Batch:
     most_rows: float = math.inf
     python_row_ms: float = 0.0
     spent_ms: float = 0.0
+    _priced: _Priced | None = field(init=False, default=None)
 
     def row_ms(self, draft: Draft) -> float:
         """The time that one more row of a draft adds."""
-        return self.cost.row_ms(self.rows, 1 + len(draft.proposals), draft.context) + self.python_row_ms
+        length, known = len(draft.proposals), self._priced
+        others = self.rows - length
+        if known is None or known.draft is not draft or known.others != others or known.length > length:
+            prices_ms = self.cost.rows_ms(self.rows, 1 + length, draft.context, max(1, draft.limit - length))
+            known = self._priced = _Priced(draft, length, others, prices_ms)
+        return known.prices_ms[length - known.length] + self.python_row_ms
 
     @property
     def least_row_ms(self) -> float:
@@ -51,7 +68,7 @@ class Batch:
         """Add a row for a proposal, unless there is no room for it, or neither it nor what may follow it would pay at
         `rate` tokens per millisecond, since nothing behind it is likelier. One that was drawn need not pay."""
         price_ms = self.row_ms(draft)
-        if probability < rate * self.least_row_ms and price_ms and proposal.drawn_from is None:
+        if probability < rate * price_ms and proposal.drawn_from is None and probability < rate * self.least_row_ms:
             return False
         if not self.can_take(draft, price_ms):
             return False

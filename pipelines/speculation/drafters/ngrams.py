@@ -23,9 +23,11 @@ class Match:
     share: float
 
 
-def longer(tail: Tail, token: int) -> Tail:
-    """The tail of the text with one token more."""
-    return tuple([(shorter * _BASE + token + 1) & _MASK for shorter in (0, *tail[: DEPTH - 1])])
+def longer(tail: Tail, tokens: Iterable[int]) -> Tail:
+    """The tail of the text with some tokens more."""
+    for token in tokens:
+        tail = tuple([(shorter * _BASE + token + 1) & _MASK for shorter in (0, *tail[: DEPTH - 1])])
+    return tail
 
 
 class NgramIndex:
@@ -50,7 +52,7 @@ class NgramIndex:
                 count = self._entries.get(fingerprint, 0) >> 32
                 self._entries[fingerprint] = (count + 1) << 32 | position
             self.tokens.append(token)
-            self.tail = longer(self.tail, token)
+            self.tail = longer(self.tail, (token,))
 
     def match(self, tail: Tail) -> Match | None:
         """The longest n-gram of a tail that occurred with a successor, or None."""

@@ -80,17 +80,16 @@ class _Trail:
 
     def propose(self, acceptance: AcceptanceModel, ahead: Sequence[int], stop: frozenset[int]) -> Iterator[_Candidate]:
         """The likeliest candidate for each next token, on the condition that those before it are right."""
-        copy, tail, depth = self._copy, self.index.tail, len(ahead)
+        copy, tail, depth = self._copy, longer(self.index.tail, ahead), len(ahead)
         for token in ahead:
             if copy is not None:
                 copy = copy.next() if self.index.tokens[copy.source : copy.source + 1] == [token] else None
-            tail = longer(tail, token)
         while candidates := self.candidates(copy, tail, depth):
             best = candidates[0] if len(candidates) == 1 else acceptance.likeliest(candidates)[0]
             yield best
             if best.token in stop:
                 return
-            copy, tail, depth = best.then, longer(tail, best.token), depth + 1
+            copy, tail, depth = best.then, longer(tail, (best.token,)), depth + 1
 
     def candidates(self, copy: _Copy | None, tail: Tail, depth: int) -> list[_Candidate]:
         """What may come next, and what speaks for each."""
