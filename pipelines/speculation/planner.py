@@ -188,7 +188,7 @@ class Planner:
         policy.draft(batch, self.rate, drafts)
         for draft, gain in zip(drafts, gains, strict=True):
             gain_ms = (draft.gain(self.rate) - gain) / self.rate
-            policy.attempts[_like(draft.request)].made(gain_ms, overhead.considering.value, plain_ms)
+            policy.attempts[_like(draft)].made(gain_ms, overhead.considering.value, plain_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
         self._took(batch, overhead, overhead.considering, len(drafts), took_ms)
 
@@ -257,7 +257,8 @@ class Planner:
         budget = self._budgets.pop(request, None)
         if budget is not None:
             worth = min(budget.attempts.gain, FIRST_HOPE)  # an answer that copied must not make the next lose more
-            self._hopes[_like(request)] += LEARN_HOPE * (worth - self._hopes[_like(request)])
+            like = request.config.mode, Conditions.of(request.config)
+            self._hopes[like] += LEARN_HOPE * (worth - self._hopes[like])
         for policy in self._policies:
             policy.release(request)
         self._drafters.release(request)
@@ -322,7 +323,7 @@ class Planner:
         return steps
 
     def _pace(self, drafts: Sequence[Draft]) -> Pace:
-        return self._paces[frozenset(_like(draft.request) for draft in drafts)]
+        return self._paces[frozenset(_like(draft) for draft in drafts)]
 
     def _rate_at_best(
         self,
@@ -365,7 +366,7 @@ class Planner:
         for draft in drafts:
             for policy in self._policies:
                 if self._drafters.can_ask(policy.model, draft):
-                    attempts = policy.attempts[_like(draft.request)]
+                    attempts = policy.attempts[_like(draft)]
                     if attempts.is_due:
                         chosen[policy].append(draft)
                     attempts.wait()
@@ -381,7 +382,7 @@ class Planner:
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
-            attempts = Attempts(self._hopes[_like(draft.request)])
+            attempts = Attempts(self._hopes[_like(draft)])
             attempts.put_off(FIRST_PAUSE, self._overhead_of([draft]).asking.value, plain_ms)
             budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, attempts)
         return budget
@@ -407,9 +408,9 @@ def _can_pay(batch: Batch, plain_ms: float, price: Usual) -> bool:
     return True
 
 
-def _like(request: Request) -> tuple[str, Conditions]:
+def _like(draft: Draft) -> tuple[str, Conditions]:
     """What is the same of requests that tell something about each other."""
-    return request.config.mode, Conditions.of(request.config)
+    return draft.request.config.mode, draft.conditions
 
 
 def _is_bounded(draft: Draft) -> bool:
