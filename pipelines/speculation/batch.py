@@ -44,7 +44,7 @@ class Batch:
         length, known = len(draft.proposals), self._priced
         others = self.rows - length
         if known is None or known.draft is not draft or known.others != others or known.length > length:
-            prices_ms = self.cost.rows_ms(self.rows, 1 + length, draft.context, max(1, draft.limit - length))
+            prices_ms = self.cost.rows_ms(self.rows, 1 + length, draft.context, draft.limit - length + 1)
             known = self._priced = _Priced(draft, length, others, prices_ms)
         return known.prices_ms[length - known.length] + self.python_row_ms
 

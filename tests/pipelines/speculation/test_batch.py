@@ -40,8 +40,9 @@ def test_what_is_cut_of_a_draft_is_as_if_it_had_not_been_taken(base, kept, cut, 
 
 @given(BASES, st.lists(st.tuples(st.integers(0, 2), st.integers(-3, 4)), max_size=30), st.floats(0, 3))
 def test_a_row_is_priced_by_the_pass_as_it_is_then(base, changes, python_row_ms):
-    """Whichever drafts have grown and been cut before."""
+    """Whichever drafts have grown and been cut before, also where one is full."""
     batch, drafts = Batch(cost_of(base), 3, python_row_ms=python_row_ms), [draft_of() for _ in range(3)]
+    drafts[1].limit = 4
     for i, change in changes:
         for _ in range(change):
             batch.take(drafts[i], Proposal(7, "suffix", Features("suffix")), 1.0, 0.0)
