@@ -9,6 +9,8 @@ from ..engine.request import Request
 from .acceptance import Conditions
 from .drafters.base import Proposal
 
+Kind = tuple[str, Conditions]  # mode and conditions: answers of one kind tell something about each other
+
 
 def best_prefix(probabilities: Iterable[float], prices_ms: Iterable[float], rate: float) -> tuple[int, float]:
     """The length of the prefix of a draft with the highest expected gain, and that gain in tokens.
@@ -58,6 +60,10 @@ class Draft:
 
     def __post_init__(self) -> None:
         self.conditions = Conditions.of(self.request.config)
+
+    @property
+    def kind(self) -> Kind:
+        return self.request.config.mode, self.conditions
 
     @property
     def rows(self) -> int:

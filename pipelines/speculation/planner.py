@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from ..engine.request import Request
 from ..model.target import Window
-from .acceptance import AcceptanceModel, Conditions
-from .attempts import FIRST_HOPE, Attempts
+from .acceptance import AcceptanceModel
 from .batch import Batch
+from .budgets import Budgets
 from .cost import CostModel
-from .draft import Draft, best_prefix
+from .draft import Draft, Kind, best_prefix
 from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
@@ -30,8 +30,6 @@ from .pace import Pace
 LONGEST = 32  # tokens of a draft
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
-LEARN_HOPE = 0.25  # weight of what drafting was last worth to an answer in what the next one hopes for
-FIRST_PAUSE = 3  # passes before the first attempt of an answer of which too little is hoped for to pay for it
 SCARCE = 4  # plain passes: answers whose budgets are so near to the least come first
 PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
 
@@ -102,11 +100,10 @@ class Planner:
         self._acceptance = acceptance
         self._drafters = drafter_set
         self._clock = clock
-        self._budgets: dict[Request, LossBudget] = {}
-        self._hopes: defaultdict[tuple[str, Conditions], float] = defaultdict(lambda: FIRST_HOPE)  # by `_like`
+        self._budgets = Budgets()
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._num_planned = 0  # passes
-        self._paces: defaultdict[frozenset[tuple[str, Conditions]], Pace] = defaultdict(Pace)  # by `_like` of requests
+        self._paces: defaultdict[frozenset[Kind], Pace] = defaultdict(Pace)  # by the kinds of requests
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
@@ -146,7 +143,7 @@ class Planner:
     def _plan(
         self, cost: CostModel, drafts: Sequence[Draft], planned: Sequence[Draft], rows: int, most_rows: float
     ) -> None:
-        planned = [draft for draft in planned if draft.limit > 0 and self._is_due(draft.request)]
+        planned = [draft for draft in planned if draft.limit > 0 and self._budgets.is_due(draft.request)]
         if not planned:
             return
         overhead = self._overhead_of(drafts)
@@ -154,7 +151,7 @@ class Planner:
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if _is_bounded(draft)]
         budget_ms = min(budget.remaining_ms for budget in budgets)
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value)
-        asked = [draft for draft in planned if self._is_due(draft.request)]  # now new answers have budgets, too
+        asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
         asked = [draft for draft in asked if _can_pay(batch, plain_ms, overhead.asking)]
         if not asked:
             return
@@ -188,7 +185,7 @@ class Planner:
         policy.draft(batch, self.rate, drafts)
         for draft, gain in zip(drafts, gains, strict=True):
             gain_ms = (draft.gain(self.rate) - gain) / self.rate
-            policy.attempts[_like(draft)].made(gain_ms, overhead.considering.value, plain_ms)
+            policy.attempts[draft.kind].made(gain_ms, overhead.considering.value, plain_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
         self._took(batch, overhead, overhead.considering, len(drafts), took_ms)
 
@@ -254,18 +251,10 @@ class Planner:
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
-        budget = self._budgets.pop(request, None)
-        if budget is not None:
-            worth = min(budget.attempts.gain, FIRST_HOPE)  # an answer that copied must not make the next lose more
-            like = request.config.mode, Conditions.of(request.config)
-            self._hopes[like] += LEARN_HOPE * (worth - self._hopes[like])
+        self._budgets.release(request)
         for policy in self._policies:
             policy.release(request)
         self._drafters.release(request)
-
-    def _is_due(self, request: Request) -> bool:
-        budget = self._budgets.get(request)
-        return budget is None or budget.attempts.is_due
 
     def _learn(self, draft: Draft, kept: Sequence[int]) -> None:
         """Compare proposals with the tokens that were kept, also proposals that were not worth a row: otherwise a kind
@@ -323,7 +312,7 @@ class Planner:
         return steps
 
     def _pace(self, drafts: Sequence[Draft]) -> Pace:
-        return self._paces[frozenset(_like(draft) for draft in drafts)]
+        return self._paces[frozenset(draft.kind for draft in drafts)]
 
     def _rate_at_best(
         self,
@@ -366,7 +355,7 @@ class Planner:
         for draft in drafts:
             for policy in self._policies:
                 if self._drafters.can_ask(policy.model, draft):
-                    attempts = policy.attempts[_like(draft)]
+                    attempts = policy.attempts[draft.kind]
                     if attempts.is_due:
                         chosen[policy].append(draft)
                     attempts.wait()
@@ -382,9 +371,8 @@ class Planner:
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
-            attempts = Attempts(self._hopes[_like(draft)])
-            attempts.put_off(FIRST_PAUSE, self._overhead_of([draft]).asking.value, plain_ms)
-            budget = self._budgets[draft.request] = LossBudget.of(drafted_ms, attempts)
+            asking_ms = self._overhead_of([draft]).asking.value
+            budget = self._budgets.begin(draft, plain_ms, drafted_ms, asking_ms)
         return budget
 
 
@@ -406,11 +394,6 @@ def _can_pay(batch: Batch, plain_ms: float, price: Usual) -> bool:
         return False
     batch.spent_ms += price.value
     return True
-
-
-def _like(draft: Draft) -> tuple[str, Conditions]:
-    """What is the same of requests that tell something about each other."""
-    return draft.request.config.mode, draft.conditions
 
 
 def _is_bounded(draft: Draft) -> bool:

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
+from outrider.pipelines.speculation.budgets import FIRST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
-from outrider.pipelines.speculation.planner import FIRST_PAUSE
 
 from .planning import BASES, OddsDrafter, OddsModel, cost_of, draft_of, planner_of
 
