@@ -9,7 +9,8 @@ import pytest
 from outrider.pipelines.speculation.acceptance import GREEDY
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
-from outrider.pipelines.speculation.draft_cost import DraftCost
+from outrider.pipelines.speculation.draft_cost import FORGET, DraftCost
+from outrider.pipelines.speculation.draft_model_policy import HOPED, RECOVER, RESTS, DraftModelPolicy
 from outrider.pipelines.speculation.loss_budget import TOLERANCE
 
 from ..fakes import new_request
@@ -376,3 +377,18 @@ def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, dr
         plain_ms += draft.rows * cost.pass_ms([(1, 0)])
         lost_ms += cost.pass_ms([(draft.rows, 0)]) - draft.rows * cost.pass_ms([(1, 0)])
     assert lost_ms + 1e3 * model.clock_s < TOLERANCE * plain_ms
+
+
+@pytest.mark.parametrize("num_rests", [RESTS, 100 * RESTS])
+def test_what_is_known_of_a_model_ages_as_much_as_if_every_pass_without_it_were_noted(num_rests):
+    model, cost = OddsModel("draft_model", {}), cost_of([2, 2.2, 2.4, 2.6, 3, 8], draft_ms=1.0)
+    policy, draft = DraftModelPolicy(model, planner_of(cost, model)._drafters, Odds()), cost.of_draft("draft_model")
+    policy.expected[GREEDY] = expected = 0.1
+    draft.observe(1.0, 3.0)
+    slowness = math.log(draft.pass_ms(1))
+    for _ in range(num_rests):
+        policy.rest(cost)
+        expected += RECOVER * (HOPED - expected)
+        slowness *= 1 - FORGET
+    assert policy.expected_under(GREEDY) == pytest.approx(expected, rel=1e-3)
+    assert draft.pass_ms(1) == pytest.approx(math.exp(slowness))
