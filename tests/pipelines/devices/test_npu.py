@@ -122,7 +122,9 @@ def test_the_same_seed_gives_the_same_text_in_a_mode(pipeline, mode):
         pipeline.generate(RENAME, max_new_tokens=30, mode=mode, **{**SAMPLED, "rng_seed": seed})
         for seed in (11, 11, 12)
     )
-    assert first == second != other
+    assert first != other
+    if mode == "off" or pipeline.exact:  # else the text depends on the lengths of drafts, as the program says
+        assert first == second
 
 
 @pytest.mark.parametrize("end", ["cancelled", "dropped", "failed"])
