@@ -18,9 +18,9 @@ from outrider.export.widen import Shape, widen_checkpoint
 from outrider.models import pyscout
 from outrider.pipelines.model.processor import GROUP_SIZE, limited_properties
 
-# Some processors would take bf16. Folded, layers share code and unpack their weights in every pass, which takes the CPU
-# more than twice as long; so the exporter's own check does, and its tests.
-STAND_IN = {**NPU_ON_CPU, "NPUW_FOLD": "NO", "INFERENCE_PRECISION_HINT": "f32"}
+# Some processors would take bf16, and some would quantize activations. Folded, layers share code and unpack their
+# weights in every pass, which takes the CPU more than twice as long; so the exporter's own check does, and its tests.
+STAND_IN = {**NPU_ON_CPU, "NPUW_FOLD": "NO", "INFERENCE_PRECISION_HINT": "f32", GROUP_SIZE: 0}
 CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidOption, UnsupportedDevice, UnsupportedModel, reason_of
 from ..model.paged_model import read_model
-from ..model.processor import PRECISION, limited_properties
+from ..model.processor import limited_properties
 from ..model.target import Rows, Window
 from .devices import CPU, NPU, failing, whole_number
 
@@ -55,8 +55,8 @@ class NpuModel:
         model = read_model(ov.Core(), folder)
         require_symmetric_int4(model, folder)
         given = {name: value for name, value in properties.items() if name not in (*lengths, DECODING_ROWS)}
-        if given.get("NPUW_DEVICES") == CPU and PRECISION in (limited := limited_properties()):
-            given = {PRECISION: limited[PRECISION], **given}
+        if given.get("NPUW_DEVICES") == CPU:
+            given = {**limited_properties(), **given}
         response = lengths[MIN_RESPONSE_LEN] + num_rows  # the cache is read before the rows of a pass are added to it
         sizes = {"NPUW_LLM_MAX_PROMPT_LEN": lengths[MAX_PROMPT_LEN], "NPUW_LLM_MIN_RESPONSE_LEN": response}
         try:

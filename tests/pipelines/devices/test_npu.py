@@ -122,9 +122,7 @@ def test_the_same_seed_gives_the_same_text_in_a_mode(pipeline, mode):
         pipeline.generate(RENAME, max_new_tokens=30, mode=mode, **{**SAMPLED, "rng_seed": seed})
         for seed in (11, 11, 12)
     )
-    assert first != other
-    if mode == "off" or pipeline.exact:  # else the text depends on the lengths of drafts, as the program says
-        assert first == second
+    assert first == second != other
 
 
 @pytest.mark.parametrize("end", ["cancelled", "dropped", "failed"])
@@ -223,10 +221,10 @@ def test_a_prompt_of_one_token_begins_another_sequence_or_is_refused(npu_pair, p
             expected = reference.logits([5, 6, 7, 8])[-1]
         else:
             (logits,) = model.forward([Window([300], 0, [0])])
-            assert np.abs(logits[-1] - reference.logits([300])[-1]).max() < ROUNDING
+            assert np.abs(logits[-1] - reference.logits([300])[-1]).max() < 0.05
             (logits,) = model.forward([Window([301], 1, [0])])
             expected = reference.logits([300, 301])[-1]
-        assert np.abs(logits[-1] - expected).max() < ROUNDING
+        assert np.abs(logits[-1] - expected).max() < 0.05
 
 
 class Fake(NpuModel):
@@ -294,12 +292,12 @@ def test_rejected_tokens_of_several_passes_are_taken_back(small, reference):
     for start in range(4, 9):
         target.forward([Window(text[start : start + 1], start, [0])])
     (logits,) = target.forward([Window([300, 301], 5, [0], 2)])
-    assert np.abs(logits - reference.logits([*text[:5], 300, 301])[-2:]).max() < ROUNDING
+    assert np.abs(logits - reference.logits([*text[:5], 300, 301])[-2:]).max() < 0.05
     (logits,) = target.forward([Window([302], 7, [0])])
-    assert np.abs(logits[0] - reference.logits([*text[:5], 300, 301, 302])[-1]).max() < ROUNDING
+    assert np.abs(logits[0] - reference.logits([*text[:5], 300, 301, 302])[-1]).max() < 0.05
     target.forward([Window(text, 0, [0])])
     (logits,) = target.forward([Window([300, 301], 5, [0], 2)])
-    assert np.abs(logits - reference.logits([*text[:5], 300, 301])[-2:]).max() < ROUNDING, "those of a prompt, too"
+    assert np.abs(logits - reference.logits([*text[:5], 300, 301])[-2:]).max() < 0.05, "those of a prompt, too"
     target.forward([Window([302], 7, [0])])
     with pytest.raises(ValueError, match=r"The tokens 9 to 10 cannot be read: 8 are cached, and .* room for 128"):
         target.forward([Window([9], 9, [0])])
@@ -310,11 +308,11 @@ def test_a_window_longer_than_a_pass_is_read_in_several(small, reference, length
     target, text = small.speculation._target, [7 * i % 500 for i in range(length)]
     expected = reference.logits(text)
     (logits,) = target.forward([Window(text, 0, [0], num_rows)])
-    assert np.abs(logits - expected[-num_rows:]).max() < ROUNDING
+    assert np.abs(logits - expected[-num_rows:]).max() < 0.05
     target.forward([Window(text[:10], 0, [0])])
     num_rows = min(num_rows, length - 10)
     (logits,) = target.forward([Window(text[10:], 10, [0], num_rows)])
-    assert np.abs(logits - expected[-num_rows:]).max() < ROUNDING
+    assert np.abs(logits - expected[-num_rows:]).max() < 0.05
 
 
 def test_what_has_no_room_is_refused_with_what_to_do(small):
