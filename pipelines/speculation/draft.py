@@ -66,6 +66,11 @@ class Draft:
         return self.request.config.mode, self.conditions
 
     @property
+    def is_bounded(self) -> bool:
+        """Whether a budget bounds the delay of its request."""
+        return self.request.config.num_assistant_tokens is None
+
+    @property
     def rows(self) -> int:
         """Rows of the request in the pass."""
         return 1 + len(self.proposals)

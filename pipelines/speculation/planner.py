@@ -148,7 +148,7 @@ class Planner:
             return
         overhead = self._overhead_of(drafts)
         plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
-        budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if _is_bounded(draft)]
+        budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if draft.is_bounded]
         budget_ms = min(budget.remaining_ms for budget in budgets)
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value)
         asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
@@ -226,7 +226,7 @@ class Planner:
         plain_ms, bare_ms = _plain_and_bare_ms(self.cost, drafts, overhead)
         self._pace(drafts).add(sum(map(len, kept)), bare_ms + self._delay_ms)
         for draft, tokens in zip(drafts, kept, strict=True):
-            if _is_bounded(draft):
+            if draft.is_bounded:
                 self._budget(self.cost, draft, drafts, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
@@ -380,9 +380,9 @@ def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overh
     """The time of a pass without drafts, and with none but those of a fixed length, Python included."""
     python_ms = len(drafts) * overhead.request.value
     plain_ms = cost.pass_ms([(1, draft.context) for draft in drafts]) + python_ms
-    if all(map(_is_bounded, drafts)):
+    if all(draft.is_bounded for draft in drafts):
         return plain_ms, plain_ms
-    windows = [(1 if _is_bounded(draft) else draft.rows, draft.context) for draft in drafts]
+    windows = [(1 if draft.is_bounded else draft.rows, draft.context) for draft in drafts]
     return plain_ms, cost.pass_ms(windows) + python_ms
 
 
@@ -394,8 +394,3 @@ def _can_pay(batch: Batch, plain_ms: float, price: Usual) -> bool:
         return False
     batch.spent_ms += price.value
     return True
-
-
-def _is_bounded(draft: Draft) -> bool:
-    """Whether a budget bounds the delay of its request."""
-    return draft.request.config.num_assistant_tokens is None
