@@ -48,7 +48,8 @@ class Overhead:
     """Python's times in milliseconds.
 
     request: for each request of a pass without drafts.
-    asking: added by asking a request's text drafters and planning, whether or not a draft comes of it.
+    asking: added by asking a request's text drafters and planning, whether or not they offer a token.
+    offering: added by each further token that they offer, whether or not it is drafted.
     considering: added by considering a model for a request behind that, whether or not it is asked.
     row: added by each drafted row.
     reading: added by handing a request's results of a pass to the drafters that draft from them.
@@ -56,9 +57,20 @@ class Overhead:
 
     request: Usual = field(default_factory=Usual)
     asking: Usual = field(default_factory=Usual)
+    offering: Usual = field(default_factory=Usual)
     considering: Usual = field(default_factory=Usual)
     row: Usual = field(default_factory=Usual)
     reading: Usual = field(default_factory=Usual)
+
+    def observe_asking(self, num_requests: int, num_further: int, took_ms: float) -> None:
+        """Learn from asking the text drafters of some requests, which offered `num_further` tokens beyond the first of
+        each."""
+        if self.asking.is_doubted or not num_further:
+            self.asking.add((took_ms - num_further * self.offering.value) / num_requests)
+        elif self.asking.is_known:
+            self.offering.add((took_ms - num_requests * self.asking.value) / num_further)
+        else:
+            self.asking.add(took_ms / (num_requests + num_further))
 
     def observe_rest(self, num_requests: int, num_drafted: int, took_ms: float) -> None:
         """Learn from a pass with `num_drafted` tokens that took `took_ms` outside the models and asking."""

@@ -84,8 +84,10 @@ class Planner:
     plain pass, like rows of prompts: what they cost others is not charged to drafts that are planned.
 
     Asking the drafters takes Python's time, and so does considering a model behind those of text, which matters beside
-    small models: both are tried less often while they are not worth that (see `Attempts`). It is not counted where an
-    answer has structured output, since most of it goes into the grammar, which plain decoding needs too.
+    small models: both are tried less often while they are not worth that (see `Attempts`). A long copy takes more, as
+    each further token that is offered does, but that is no reason to ask less often: it is taken from what the attempt
+    gains. No such time is counted where an answer has structured output, since most of it goes into the grammar, which
+    plain decoding needs too.
     """
 
     def __init__(
@@ -163,14 +165,14 @@ class Planner:
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         by_policy = self._by_policy(asked)
-        self._draft_from_text(batch, asked, by_policy, _Bare(drafts, tokens, bare_ms))
-        self._took(batch, overhead, overhead.asking, len(asked), 1e3 * (self._clock() - began))
+        self._draft_from_text(batch, asked, by_policy, _Bare(drafts, tokens, bare_ms), overhead.offering.value)
+        self._asked(batch, asked, overhead, 1e3 * (self._clock() - began))
         for policy, its_drafts in by_policy.items():
             self._consider(policy, batch, its_drafts, overhead, plain_ms)
         self._delay_ms = batch.spent_ms
         for draft in asked:
-            attempts = self._budgets[draft.request].attempts
-            attempts.made(draft.gain(self.rate) / self.rate, overhead.asking.value, plain_ms)
+            gain_ms = draft.gain(self.rate) / self.rate - _num_further(draft) * overhead.offering.value
+            self._budgets[draft.request].attempts.made(gain_ms, overhead.asking.value, plain_ms)
 
     def _consider(
         self, policy: DraftModelPolicy, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, plain_ms: float
@@ -187,14 +189,16 @@ class Planner:
             gain_ms = (draft.gain(self.rate) - gain) / self.rate
             policy.attempts[draft.kind].made(gain_ms, overhead.considering.value, plain_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
-        self._took(batch, overhead, overhead.considering, len(drafts), took_ms)
-
-    def _took(self, batch: Batch, overhead: Overhead, price: Usual, number: int, took_ms: float) -> None:
-        """Learn what each of a number of things took. One that had seemed too dear to be paid is charged as it was."""
-        if price.is_doubted:
-            batch.spent_ms += max(0.0, took_ms - number * price.value)
+        _charge_doubted(batch, overhead.considering, len(drafts), took_ms)
         if overhead is self.overhead:
-            price.add(took_ms / number)
+            overhead.considering.add(took_ms / len(drafts))
+
+    def _asked(self, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, took_ms: float) -> None:
+        """Learn what asking the text drafters took."""
+        num_further = sum(map(_num_further, drafts))
+        _charge_doubted(batch, overhead.asking, len(drafts), took_ms - num_further * overhead.offering.value)
+        if overhead is self.overhead:
+            overhead.observe_asking(len(drafts), num_further, took_ms)
 
     def observe(
         self,
@@ -269,11 +273,17 @@ class Planner:
                     break
 
     def _draft_from_text(
-        self, batch: Batch, drafts: Sequence[Draft], by_policy: Mapping[DraftModelPolicy, Sequence[Draft]], bare: _Bare
+        self,
+        batch: Batch,
+        drafts: Sequence[Draft],
+        by_policy: Mapping[DraftModelPolicy, Sequence[Draft]],
+        bare: _Bare,
+        offering_ms: float,
     ) -> None:
-        """Take what the text drafters propose, the likeliest first, as far as it pays."""
+        """Take what the text drafters propose, the likeliest first, as far as it pays. Each token that they offer
+        beyond the first takes `offering_ms`."""
         rows, most_ms = batch.rows, PER_DRAFT * batch.remaining_ms
-        steps = self._take_surest(batch, drafts, bare)
+        steps = self._take_surest(batch, drafts, bare, offering_ms)
         recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
         self.rate = math.sqrt(recent * self._rate_at_best(batch, by_policy, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
@@ -285,7 +295,7 @@ class Planner:
             for draft in drafts:
                 batch.cut(draft, sum(step.draft is draft for step in steps[:length]))
 
-    def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare) -> list[_Step]:
+    def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare, offering_ms: float) -> list[_Step]:
         """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first, but before them
         those of answers near the least budget."""
         surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
@@ -299,6 +309,8 @@ class Planner:
         def offer(i: int, reached: float) -> None:
             if (offered := next(surest[i], None)) is not None:
                 proposal, probability = offered
+                if drafts[i].offers[0]:
+                    batch.spent_ms += offering_ms
                 drafts[i].offers[0].append(proposal)
                 heapq.heappush(queue, (is_later[i], -reached * probability, i, proposal))
 
@@ -384,6 +396,17 @@ def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overh
         return plain_ms, plain_ms
     windows = [(1 if draft.is_bounded else draft.rows, draft.context) for draft in drafts]
     return plain_ms, cost.pass_ms(windows) + python_ms
+
+
+def _num_further(draft: Draft) -> int:
+    """How many tokens the text drafters offered beyond the first."""
+    return max(0, len(draft.offers[0]) - 1)
+
+
+def _charge_doubted(batch: Batch, price: Usual, number: int, took_ms: float) -> None:
+    """Charge a number of things as they were if they had seemed too dear to be paid."""
+    if price.is_doubted:
+        batch.spent_ms += max(0.0, took_ms - number * price.value)
 
 
 def _can_pay(batch: Batch, plain_ms: float, price: Usual) -> bool:

@@ -28,16 +28,22 @@ class Clock:
 
 
 class Slow(OddsDrafter):
-    """Takes so long to be asked, in milliseconds, whatever it has; `num_asked` counts that."""
+    """Takes so long to be asked, in milliseconds, and for each token that it offers beyond the first; `num_asked` and
+    `num_further` count that."""
 
-    def __init__(self, name: str, odds: dict, clock: Clock, asking_ms: float) -> None:
+    def __init__(self, name: str, odds: dict, clock: Clock, asking_ms: float, offering_ms: float = 0.0) -> None:
         super().__init__(name, odds)
-        self.clock, self.asking_ms, self.num_asked = clock, asking_ms, 0
+        self.clock, self.asking_ms, self.offering_ms = clock, asking_ms, offering_ms
+        self.num_asked = self.num_further = 0
 
     def propose(self, request, ahead=()):
         self.clock.now += self.asking_ms / 1e3
         self.num_asked += 1
-        yield from super().propose(request, ahead)
+        for i, proposal in enumerate(super().propose(request, ahead)):
+            if i:
+                self.clock.now += self.offering_ms / 1e3
+                self.num_further += 1
+            yield proposal
 
 
 class Pondered(OddsModel):
@@ -83,6 +89,48 @@ def test_the_time_of_a_pass_is_told_apart_by_sequences_and_rows(sequence_ms, row
         overhead.observe_rest(num_requests, num_drafted, num_requests * sequence_ms + num_drafted * row_ms)
     assert overhead.request.value == pytest.approx(sequence_ms)
     assert overhead.row.value == pytest.approx(row_ms if sum(map(bool, drafted)) >= FEWEST else 0.0, abs=1e-9)
+
+
+@given(st.floats(0.1, 2), st.floats(0, 0.3), st.lists(st.integers(0, 9), min_size=20), st.integers(1, 5))
+def test_what_asking_takes_is_told_apart_by_requests_and_further_tokens(asking_ms, offering_ms, offered, num_requests):
+    overhead = Overhead()
+    for num_further in (0, 0, 0, *offered):
+        overhead.observe_asking(num_requests, num_further, num_requests * asking_ms + num_further * offering_ms)
+    assert overhead.asking.value == pytest.approx(asking_ms)
+    expected_ms = offering_ms if sum(map(bool, offered)) >= FEWEST else 0.0
+    assert overhead.offering.value == pytest.approx(expected_ms, abs=1e-9)
+
+
+@given(st.floats(0.1, 2), st.floats(0, 0.3), st.lists(st.integers(1, 9), min_size=20))
+def test_where_something_is_always_offered_asking_and_offering_together_take_what_was_seen(
+    asking_ms, offering_ms, offered
+):
+    overhead = Overhead()
+    for num_further in offered:
+        overhead.observe_asking(1, num_further, asking_ms + num_further * offering_ms)
+    assert 0 < overhead.asking.value <= asking_ms + 9 * offering_ms
+    if len(set(offered)) == 1:
+        expected_ms = asking_ms + offered[0] * offering_ms
+        assert overhead.asking.value + offered[0] * overhead.offering.value == pytest.approx(expected_ms)
+
+
+def test_copies_are_followed_from_the_first_pass_on_though_their_many_tokens_take_python_long():
+    """Asking for a single token is cheap, and what the others take is part of the price of what pays."""
+    clock = Clock()
+    text = Slow("suffix", {}, clock, 0.05, 0.2)
+    planner = planner_of(cost_of([2, 2.1, 2.2, 2.4, 2.7, 4]), text, clock=clock)
+    lengths = []
+    for _ in range(20):
+        draft = draft_of()
+        text.odds[draft.request] = []
+        for _ in range(10):
+            draft.cut(0)
+            planner.draft([draft])
+            lengths.append(len(draft.proposals))
+            planner.observe([draft], [[*draft.tokens, 3]], None)
+            text.odds[draft.request] = [0.95] * 8
+        planner.release(draft.request)
+    assert lengths == 20 * [0, *[8] * 9]
 
 
 @pytest.mark.parametrize(("asking_ms", "most_asked"), [(0.3, 100), (0.01, 1000)])
@@ -192,33 +240,40 @@ def test_a_model_that_begins_to_pay_is_found_within_the_longest_pause():
 @given(
     BASES,
     st.floats(0.0, 6),
+    st.floats(0.0, 1),
     st.floats(0.0, 3),
     st.floats(0.0, 3),
     st.lists(st.tuples(st.sampled_from([0.0, 0.6, 0.99]), st.floats(0, 1)), min_size=1, max_size=4),
     st.integers(2, 150),
     st.randoms(use_true_random=False),
 )
-def test_the_bound_holds_with_the_time_that_python_takes(base, asking_ms, row_ms, rest_ms, claims, num_passes, rng):
-    """Once it is known, but for one attempt: what was too dear is tried again now and then, as it may be cheaper."""
+def test_the_bound_holds_with_the_time_that_python_takes(
+    base, asking_ms, offering_ms, row_ms, rest_ms, claims, num_passes, rng
+):
+    """Once it is known, but for one attempt and what is offered last: what was too dear is tried again now and then, as
+    it may be cheaper."""
     clock, drafts, cost = Clock(), [draft_of() for _ in claims], cost_of(base)
     offers = {draft.request: [odds] * 9 for draft, (odds, _) in zip(drafts, claims, strict=True)}
-    text = Slow("suffix", offers, clock, asking_ms)
+    text = Slow("suffix", offers, clock, asking_ms, offering_ms)
     planner = planner_of(cost, text, clock=clock)
     planner.observe(drafts, [[3]] * len(drafts), None)
     for _ in range(FEWEST):
         planner.overhead.request.add(rest_ms)
         planner.overhead.asking.add(asking_ms)
+        planner.overhead.offering.add(offering_ms)
         planner.overhead.row.add(row_ms)
     plain_ms = cost.pass_ms([(len(drafts), 0)]) + rest_ms * len(drafts)
-    allowed_ms = ALLOWANCE * (cost.pass_ms([(1 + len(drafts), 0)]) + rest_ms * len(drafts)) + asking_ms * len(drafts)
+    allowed_ms = ALLOWANCE * (cost.pass_ms([(1 + len(drafts), 0)]) + rest_ms * len(drafts))
+    allowed_ms += (asking_ms + offering_ms) * len(drafts)
     lost, plain = [0.0] * len(drafts), [plain_ms] * len(drafts)
     for _ in range(num_passes):
         for draft in drafts:
             draft.cut(0)
-        began, num_asked = clock.now, text.num_asked
+        began, num_asked, num_further = clock.now, text.num_asked, text.num_further
         planner.draft(drafts)
         asked_ms, num_asked = 1e3 * (clock.now - began), text.num_asked - num_asked
-        assert asked_ms == pytest.approx(num_asked * asking_ms)
+        num_further = text.num_further - num_further
+        assert asked_ms == pytest.approx(num_asked * asking_ms + num_further * offering_ms)
         rows = sum(draft.rows for draft in drafts)
         python_ms = asked_ms + row_ms * (rows - len(drafts))
         waits = cost.pass_ms([(rows, 0)]) + rest_ms * len(drafts) + python_ms - plain_ms
