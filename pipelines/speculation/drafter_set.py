@@ -186,20 +186,27 @@ class DrafterSet:
             return
         try:
             proposals, ahead = drafter.propose(request, ahead), list(ahead)
-            while True:
-                began = self._clock()
-                proposal = next(proposals, None)
-                if drafter in self.models:
-                    self.model_s += self._clock() - began
-                if proposal is None:
-                    return
+            for proposal in self._timed(proposals) if drafter in self.models else proposals:
                 self._checked(proposal)
-                if request.constraint is not None and not request.allows(ahead, proposal.token):
-                    return
+                if request.constraint is not None:
+                    if not request.allows(ahead, proposal.token):
+                        return
+                    ahead.append(proposal.token)
                 yield proposal
-                ahead.append(proposal.token)
         except Exception as error:
             self._leave_out(drafter, request, error)
+
+    def _timed(self, proposals: Iterator[Proposal]) -> Iterator[Proposal]:
+        """A model's proposals, whose time counts as its own."""
+        while True:
+            began = self._clock()
+            try:
+                proposal = next(proposals, None)
+            finally:
+                self.model_s += self._clock() - began
+            if proposal is None:
+                return
+            yield proposal
 
     def _checked(self, proposal: Proposal) -> Proposal:
         if not 0 <= operator.index(proposal.token) < self._vocabulary_size:
