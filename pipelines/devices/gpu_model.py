@@ -163,7 +163,7 @@ class GpuPagedModel:
             raise ValueError(f"A pass of {num_rows} rows is too long: feed at most {self.rows.most}.")
         fed = [self._on_device(window) for window in windows]
         if all(len(w.tokens) <= self._decoding_rows for w in fed):
-            filling = [Window([0], 0, [], 0)] * (self._filled(num_rows) - num_rows)
+            filling = [Window.filling(1)] * (self._filled(num_rows) - num_rows)
             fed = [*chain.from_iterable(map(_rows_of, fed)), *filling]
         inputs, context = pass_inputs(fed, [len(w.tokens) for w in fed], self._block_size, self._spare_block)
         wanted = inputs["rows"]

@@ -11,7 +11,7 @@ from itertools import compress, zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.target import Target
+from ..model.target import Target, Window
 from ..speculation.draft import Draft
 from ..speculation.planner import LONGEST, Planner
 from .backend import Load, QueueingBackend
@@ -115,9 +115,13 @@ class Engine(QueueingBackend):
         """Logits for each part, and the target's time in seconds. If the pass fails, so does every request in it."""
         if not parts:
             return [], 0.0
+        windows = [part.window for part in parts]
+        num_filling = self._planner.fill(sum(len(window.tokens) for window in windows))
+        if num_filling:
+            windows.append(Window.filling(num_filling))
         began = time.perf_counter()
         try:
-            logits = self._target.forward([part.window for part in parts])
+            logits = self._target.forward(windows)[: len(parts)]
         except Exception as error:
             for part in parts:
                 part.request.error = error
@@ -129,7 +133,7 @@ class Engine(QueueingBackend):
         """Keep the tokens that the target confirms, and learn from the pass."""
         drafts: list[Draft] = []
         kept: list[list[int]] = []
-        states = self._target.hidden_states()
+        states = self._target.hidden_states()[: len(parts)]
         for part, rows, of_layers in zip_longest(parts, logits, states):
             request, num_before = part.request, part.request.num_new
             if request.finished:  # cancelled during the pass

@@ -135,7 +135,7 @@ class PagedModel:
         if not self.exact and num_rows > UNFILLED_ROWS:
             num_filling = -num_rows % FILLED_ROWS
         if num_filling:
-            windows = [*windows, Window([0] * num_filling, 0, [], 0)]
+            windows = [*windows, Window.filling(num_filling)]
         lengths = [len(w.tokens) for w in windows]
         attending = [max(length, ATTENDING_ROWS) if self.exact else length for length in lengths]
         inputs, context = pass_inputs(windows, attending, BLOCK_SIZE, self._request.spare_block)

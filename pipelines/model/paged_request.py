@@ -91,11 +91,12 @@ def pass_inputs(
     """What a paged model is fed for a pass but for `max_context_len`, which comes second.
 
     attending: how many rows of each window enter the attention.
-    spare_block: takes what has no room in a window's blocks.
+    spare_block: takes what has no room in a window's blocks, such as windows that only fill a pass.
     """
     starts, lengths = [w.start for w in windows], [len(w.tokens) for w in windows]
     ends = [start + rows for start, rows in zip(starts, attending, strict=True)]
-    used = [[*w.blocks, spare_block][: -(-end // block_size)] for w, end in zip(windows, ends, strict=True)]
+    numbers = [-(-end // block_size) for end in ends]
+    used = [[*w.blocks, *[spare_block] * n][:n] for w, n in zip(windows, numbers, strict=True)]
     unwanted = [end - w.num_rows for w, end in zip(windows, accumulate(lengths), strict=True)]
     inputs = {
         "input_ids": [*chain.from_iterable(w.tokens for w in windows)],

@@ -26,6 +26,11 @@ class Window:
     blocks: Sequence[int]
     num_rows: int = 1
 
+    @classmethod
+    def filling(cls, num_rows: int) -> Window:
+        """One that only fills a pass: it belongs to no sequence, and nothing is wanted of it."""
+        return cls([0] * num_rows, 0, [], 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:

@@ -53,6 +53,8 @@ class Timing:
             return
         if self.before is not None and not is_over():
             self.before()
+            if is_over() and self._num_run >= self.num_needed:
+                return
         insort(self._times, self._pass_ms())
 
     @property

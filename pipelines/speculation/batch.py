@@ -29,6 +29,7 @@ class Batch:
     spent_ms: how much of that is spent or reserved.
     most_rows: the most rows that the pass may have.
     python_row_ms: Python's time for each drafted row.
+    last_rows: the size of the last pass, behind which the next one is priced (see `PassSize`).
     """
 
     cost: CostModel
@@ -36,6 +37,7 @@ class Batch:
     budget_ms: float = math.inf
     most_rows: float = math.inf
     python_row_ms: float = 0.0
+    last_rows: int = 0
     spent_ms: float = 0.0
     _priced: _Priced | None = field(init=False, default=None)
 
@@ -44,14 +46,15 @@ class Batch:
         length, known = len(draft.proposals), self._priced
         others = self.rows - length
         if known is None or known.draft is not draft or known.others != others or known.length > length:
-            prices_ms = self.cost.rows_ms(self.rows, 1 + length, draft.context, draft.limit - length + 1)
+            number = draft.limit - length + 1
+            prices_ms = self.cost.rows_ms(self.rows, 1 + length, draft.context, number, self.last_rows)
             known = self._priced = _Priced(draft, length, others, prices_ms)
         return known.prices_ms[length - known.length] + self.python_row_ms
 
     @property
     def least_row_ms(self) -> float:
         """The time that a row adds at the least, alone or with those that follow (see `CostModel.least_row_ms`)."""
-        return self.cost.least_row_ms(self.rows) + self.python_row_ms
+        return self.cost.least_row_ms(self.rows, self.last_rows) + self.python_row_ms
 
     @property
     def remaining_ms(self) -> float:
@@ -84,8 +87,7 @@ class Batch:
         if number > 0:
             draft.cut(len(draft.proposals) - number)
             self.rows -= number
-            saved_ms = self.cost.rows_ms(self.rows, 1 + len(draft.proposals), draft.context, number)
-            self.spent_ms -= sum(saved_ms) + number * self.python_row_ms
+            self.spent_ms -= self._last_rows_ms(draft, self.rows, 1 + len(draft.proposals), number)
 
     def cut_to_best(self, draft: Draft, rate: float) -> None:
         """Shorten a draft to its best prefix."""
@@ -94,7 +96,7 @@ class Batch:
     def draft_ms(self, draft: Draft) -> float:
         """The time that the pass would save without a draft, as the rows of other drafts would move up."""
         number = len(draft.proposals)
-        return sum(self.cost.rows_ms(self.rows - number, 1, draft.context, number)) + number * self.python_row_ms
+        return self._last_rows_ms(draft, self.rows - number, 1, number)
 
     def reserve(self, draft: Draft, ms: float) -> None:
         """Set time of the draft model aside for a draft."""
@@ -110,3 +112,9 @@ class Batch:
         """Count time that the draft model spent on a draft."""
         draft.draft_ms += ms
         self.spent_ms += ms
+
+    def _last_rows_ms(self, draft: Draft, others: int, rows: int, number: int) -> float:
+        """The time of the last rows of a draft, so many, with `others` rows in the pass before them, `rows` of them the
+        draft's."""
+        prices_ms = self.cost.rows_ms(others, rows, draft.context, number, self.last_rows)
+        return sum(prices_ms) + number * self.python_row_ms

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from .measuring import (
     measured_at_fixed_size,
 )  # fmt: skip
 
-FORMAT = 10
+FORMAT = 11
 WIDE_TILE_ROWS = 64  # see `is_tiled`
 TABLE_ROWS = 128  # costs of up to so many rows are tabulated, since the planner needs many in every pass
 
@@ -36,6 +36,7 @@ TABLE_ROWS = 128  # costs of up to so many rows are tabulated, since the planner
 # busy; of each number of rows and of context, correlated with similar numbers and independently.
 BUSY = 0.2
 BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)
+CHANGE = 0.5  # the same for changes of size
 NEAR = 4.0  # correlation length, in doublings of the number of rows
 AT_ONCE = 8  # passes to learn from at a time
 SAVE_AFTER = 64  # passes, then twice as many, and so on; up to here each is learnt from at once if costs were estimated
@@ -43,9 +44,18 @@ SAVE_AFTER = 64  # passes, then twice as many, and so on; up to here each is lea
 log = logging.getLogger(__name__)
 
 
+class _Seen(NamedTuple):
+    """A pass over windows of (rows, context) each."""
+
+    windows: tuple[tuple[int, int], ...]
+    has_changed: bool  # its size
+    ms: float
+
+
 @dataclass(slots=True)
 class CostModel:
-    """The time of a pass is a part for all its rows together and a part for each request's attention.
+    """The time of a pass is a part for all its rows together, a part for each request's attention, and one more if it
+    has another number of rows than the last pass: OpenVINO prepares every operation anew when a shape changes.
 
     rows: the numbers of rows with known costs, ascending; fewer rows than the first cost as much (see `PagedModel`).
     base_ms: for each of `rows`, the time of a pass over an empty context; ascending.
@@ -55,6 +65,9 @@ class CostModel:
         with OpenVINO's matrix kernels for AVX-512; beyond 192 rows their tiles have WIDE_TILE_ROWS.
     base_doubt, context_doubt: for each of `rows`, additional standard deviations of the logarithms of costs that were
         estimated or measured badly; empty if none were.
+    change_ms: what a pass takes longer behind one with another number of rows. Methods with an argument `last`, the
+        rows of the last pass, tell what a pass takes behind that one, if it is filled up to as many rows where that is
+        cheaper; with 0, what it takes behind one of its own size.
 
     A `KalmanFilter` over all costs corrects the measurements with every pass: the machine may be busy now, it may have
     been busy while some costs were measured, and other programs slow down passes of few rows, which wait for memory,
@@ -68,15 +81,17 @@ class CostModel:
     is_tiled: bool = False
     base_doubt: tuple[float, ...] = ()
     context_doubt: tuple[float, ...] = ()
-    _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # all, base, beyond, context
-    _seen: list[tuple[tuple[tuple[int, int], ...], float]] = field(init=False, compare=False, repr=False)  # unlearnt
+    change_ms: float = 0.0
+    _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # all, base, beyond, context, change
+    _seen: list[_Seen] = field(init=False, compare=False, repr=False)  # unlearnt
     _base: list[float] = field(init=False, compare=False, repr=False)  # current estimates, like those that follow
     _beyond: float = field(init=False, compare=False, repr=False)  # cost of each row beyond the last of `rows`
     _context: list[float] = field(init=False, compare=False, repr=False)
+    _change: float = field(init=False, compare=False, repr=False)
     _tabled: NDArray[np.int64] = field(init=False, compare=False, repr=False)
-    _rows_table: list[float] = field(init=False, compare=False, repr=False)  # `_rows_ms` for up to TABLE_ROWS
+    _rows_tables: dict[int, list[float]] = field(init=False, compare=False, repr=False)  # see `_rows_table`
     _token_table: list[float] = field(init=False, compare=False, repr=False)
-    _least_table: dict[int, float] = field(init=False, compare=False, repr=False)  # of `least_row_ms`, as needed
+    _least_table: dict[tuple[int, int], float] = field(init=False, compare=False, repr=False)  # of `least_row_ms`
     _path: Path | None = field(init=False, compare=False, repr=False)  # the file to save to
     _num_learnt: int = field(init=False, compare=False, repr=False)  # passes
     _save_at: int = field(init=False, compare=False, repr=False)
@@ -101,50 +116,66 @@ class CostModel:
             attention_ms += context * self._token_ms(rows)
         return self._rows_ms(total_rows) + attention_ms
 
-    def row_ms(self, total_rows: int, rows: int, context: int) -> float:
-        """The cost of one more row in a pass of `total_rows`, for a window of `rows` rows behind `context` tokens."""
-        return self.rows_ms(total_rows, rows, context, 1)[0]
+    @property
+    def changing_ms(self) -> float:
+        """What a pass takes longer behind one of another size, as is believed now."""
+        return self._change
 
-    def rows_ms(self, total_rows: int, rows: int, context: int, number: int) -> list[float]:
+    def size_ms(self, rows: int, last: int = 0) -> float:
+        """The time of a pass of `rows` rows over an empty context."""
+        if rows < TABLE_ROWS:
+            return self._rows_table(last)[rows]
+        same_ms = self._rows_ms(rows)
+        if last in (0, rows):
+            return same_ms
+        return min(same_ms + self._change, self._rows_ms(last)) if rows < last else same_ms + self._change
+
+    def row_ms(self, total_rows: int, rows: int, context: int, last: int = 0) -> float:
+        """The cost of one more row in a pass of `total_rows`, for a window of `rows` rows behind `context` tokens."""
+        return self.rows_ms(total_rows, rows, context, 1, last)[0]
+
+    def rows_ms(self, total_rows: int, rows: int, context: int, number: int, last: int = 0) -> list[float]:
         """The cost of each of the next `number` rows, as by `row_ms`."""
         if max(total_rows, rows) + number < TABLE_ROWS:  # as nearly always, and many are needed in every pass
-            totals = self._rows_table[total_rows : total_rows + number + 1]
+            totals = self._rows_table(last)[total_rows : total_rows + number + 1]
             tokens = self._token_table[rows : rows + number + 1]
         else:
-            totals = [self._rows_ms(total_rows + i) for i in range(number + 1)]
+            totals = [self.size_ms(total_rows + i, last) for i in range(number + 1)]
             tokens = [self._token_ms(rows + i) for i in range(number + 1)]
         return [totals[i + 1] - totals[i] + context * (tokens[i + 1] - tokens[i]) for i in range(number)]
 
-    def least_row_ms(self, total_rows: int) -> float:
+    def least_row_ms(self, total_rows: int, last: int = 0) -> float:
         """What each of the next rows of a pass of `total_rows` costs at the least, on average over as many of them as
         makes it least: a dear row may lead to cheap ones."""
-        least = self._least_table.get(total_rows)
+        least = self._least_table.get((total_rows, last))
         if least is None:
-            here, last = self._rows_ms(total_rows), self.rows[-1]
-            means = [(ms - here) / more for more, ms in enumerate(self._rows_table[total_rows + 1 :], 1)]
-            if total_rows < last:
-                means.append((self._base[-1] - here) / (last - total_rows))
-            least = self._least_table[total_rows] = min((self._beyond, *means))
+            here, end = self.size_ms(total_rows, last), self.rows[-1]
+            means = [(ms - here) / more for more, ms in enumerate(self._rows_table(last)[total_rows + 1 :], 1)]
+            if total_rows < end:
+                means.append((self.size_ms(end, last) - here) / (end - total_rows))
+            least = self._least_table[total_rows, last] = min((self._beyond, *means))
         return least
 
     def without_part_tile(self, rows: int) -> int:
         """The largest number of rows up to `rows` that fills whole tiles; the rest is cheaper in a pass of its own."""
         return rows - rows % WIDE_TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
-    def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float) -> None:
-        """Learn from a pass over windows of (rows, context) each that took `measured_ms`.
+    def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float, has_changed: bool = False) -> None:
+        """Learn from a pass over windows of (rows, context) each that took `measured_ms`, the filling included.
+
+        has_changed: whether the pass before had another number of rows.
 
         Passes are collected and learnt from several at a time, because after each pass the processor's caches are cold
         and Python is slow; only the first ones are learnt from at once if costs were estimated.
         """
         if measured_ms > 0:
-            self._seen.append((tuple(windows), measured_ms))
+            self._seen.append(_Seen(tuple(windows), has_changed, measured_ms))
         is_new = self.is_guessed and self._num_learnt < SAVE_AFTER
         if len(self._seen) < (1 if is_new else AT_ONCE):
             return
-        for seen, seen_ms in self._seen:
-            expected_ms = self.pass_ms(seen)
-            self._filter.update(self._shares(seen, expected_ms), math.log(seen_ms / expected_ms))
+        for seen in self._seen:
+            expected_ms = self.pass_ms(seen.windows) + seen.has_changed * self._change
+            self._filter.update(self._shares(seen, expected_ms), math.log(seen.ms / expected_ms))
             self._believe()
         self._num_learnt += len(self._seen)
         self._seen.clear()
@@ -175,11 +206,21 @@ class CostModel:
     def _rows_ms(self, rows: int) -> float:
         """The time of a pass of `rows` rows over an empty context."""
         if rows < TABLE_ROWS:
-            return self._rows_table[rows]
+            return self._rows_table(0)[rows]
         i, share = self._place(rows)
         if share > 1:
             return self._base[-1] + (share - 1) * (self.rows[-1] - self.rows[-2]) * self._beyond
         return (1 - share) * self._base[i] + share * self._base[i + 1]
+
+    def _rows_table(self, last: int) -> list[float]:
+        """`size_ms` of up to TABLE_ROWS rows."""
+        table = self._rows_tables.get(last)
+        if table is None:
+            same, filled = self._rows_tables[0], self._rows_ms(last)
+            table = [min(ms + self._change, filled) for ms in same[: last + 1]]
+            table += [ms + self._change for ms in same[last + 1 :]]
+            self._rows_tables[last] = table
+        return table
 
     def _token_ms(self, rows: int) -> float:
         """The time that a token of context adds for a window of `rows` rows."""
@@ -201,18 +242,19 @@ class CostModel:
         """The number of rows whose time a pass of `rows` takes: with tiles, the next whole tile."""
         return rows + -rows % TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
-    def _shares(self, windows: Sequence[tuple[int, int]], expected_ms: float) -> NDArray[np.float64]:
+    def _shares(self, seen: _Seen, expected_ms: float) -> NDArray[np.float64]:
         """The shares of a pass's time that scale with each factor of `_filter`, in its order."""
         n = len(self.rows)
-        shares = np.zeros(2 + 2 * n)
-        i, share = self._place(sum(rows for rows, _ in windows))
+        shares = np.zeros(3 + 2 * n)
+        i, share = self._place(sum(rows for rows, _ in seen.windows))
         shares[1 + i] += (1 - min(share, 1)) * self._base[i]
         shares[2 + i] += min(share, 1) * self._base[i + 1]
         shares[1 + n] = max(share - 1, 0) * (self.rows[-1] - self.rows[-2]) * self._beyond
-        for rows, context in windows:
+        for rows, context in seen.windows:
             i, share = self._place(rows)
             shares[2 + n + i] += (1 - share) * context * self._context[i]
             shares[3 + n + i] += share * context * self._context[i + 1]
+        shares[-1] = seen.has_changed * self._change
         shares /= expected_ms
         shares[0] = 1
         return shares
@@ -220,11 +262,12 @@ class CostModel:
     def _believe(self) -> None:
         """Update the current estimates from the filter."""
         n, factors, last = len(self.rows), np.exp(self._filter.mean[1:] + self._filter.mean[0]), self.rows[-1]
-        base, context = increasing(factors[:n] * self.base_ms), increasing(factors[n + 1 :] * self.context_ms)
+        base, context = increasing(factors[:n] * self.base_ms), increasing(factors[n + 1 : -1] * self.context_ms)
         self._base, self._context = base.tolist(), context.tolist()
+        self._change = float(factors[-1]) * self.change_ms
         self._beyond = float(factors[n]) * (self.base_ms[-1] - self.base_ms[-2]) / (last - self.rows[-2])
         beyond, widening = np.maximum(self._tabled - last, 0), (context[-1] - context[-2]) / (last - self.rows[-2])
-        self._rows_table = (np.interp(self._tabled, self.rows, base) + self._beyond * beyond).tolist()
+        self._rows_tables = {0: (np.interp(self._tabled, self.rows, base) + self._beyond * beyond).tolist()}
         self._token_table = (np.interp(self._tabled, self.rows, context) + widening * beyond).tolist()
         self._least_table = {}
 
@@ -276,14 +319,14 @@ class CostModel:
         n, factors, deviation = len(self.rows), np.exp(self._filter.mean[1:]), self._filter.deviation[1:]
         base_doubt, context_doubt = self._doubt
         base = np.where(base_doubt > 0, factors[:n], 1.0) * self.base_ms
-        context = np.where(context_doubt > 0, factors[n + 1 :], 1.0) * self.context_ms
+        context = np.where(context_doubt > 0, factors[n + 1 : -1], 1.0) * self.context_ms
         return replace(
             self,
             base_ms=tuple(increasing(base).tolist()),
             context_ms=tuple(increasing(context).tolist()),
             drafts={name: draft.refined() for name, draft in self.drafts.items()},
             base_doubt=_left(self.base_doubt, deviation[:n], BASE),
-            context_doubt=_left(self.context_doubt, deviation[n + 1 :], CONTEXT),
+            context_doubt=_left(self.context_doubt, deviation[n + 1 : -1], CONTEXT),
         )
 
     def keep_on(self, path: Path) -> None:
@@ -312,7 +355,7 @@ class CostModel:
                 return None
             rows, base_ms, context_ms = (tuple(stored.pop(name)) for name in ("rows", "base_ms", "context_ms"))
             drafts = {name: DraftCost(**costs) for name, costs in stored.pop("drafts").items()}
-            is_tiled = stored.pop("is_tiled")
+            is_tiled, change_ms = stored.pop("is_tiled"), stored.pop("change_ms")
             base_doubt, context_doubt = (tuple(stored.pop(name)) for name in ("base_doubt", "context_doubt"))
             sound = (
                 len(rows) == len(base_ms) == len(context_ms) >= 2
@@ -323,12 +366,13 @@ class CostModel:
                 and all(0 <= cost < float("inf") for draft in drafts.values() for cost in _stored(draft).values())
                 and min(base_ms) > 0
                 and isinstance(is_tiled, bool)
+                and 0 <= change_ms < float("inf")
                 and all(len(doubt) in (0, len(rows)) for doubt in (base_doubt, context_doubt))
                 and all(0 <= each < float("inf") for each in (*base_doubt, *context_doubt))
                 and not stored
             )
-            made = cls(rows, base_ms, context_ms, drafts, is_tiled) if sound else None
-            return made and replace(made, base_doubt=base_doubt, context_doubt=context_doubt)
+            doubts = base_doubt, context_doubt
+            return cls(rows, base_ms, context_ms, drafts, is_tiled, *doubts, change_ms) if sound else None
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -344,8 +388,8 @@ def _prior(rows: Sequence[int], doubts: tuple[NDArray[np.float64], NDArray[np.fl
     places = np.log2([*rows, 2 * rows[-1]])
     near = np.exp(-abs(places[:, None] - places) / NEAR)
     n, (base, context) = len(rows), doubts
-    prior = np.zeros((2 + 2 * n, 2 + 2 * n))
-    prior[0, 0] = BUSY**2
+    prior = np.zeros((3 + 2 * n, 3 + 2 * n))
+    prior[0, 0], prior[-1, -1] = BUSY**2, CHANGE**2
     for first, doubt, (together, alone) in ((1, np.append(base, base[-1]), BASE), (2 + n, context, CONTEXT)):
         size = len(doubt)
         shared = together**2 + np.outer(doubt, doubt)

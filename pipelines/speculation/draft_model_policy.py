@@ -199,6 +199,7 @@ class DraftModelPolicy:
             batch.python_row_ms,
             self.model.reads_ahead,
             self.model.depth,
+            batch.last_rows,
         )
 
     def _best_use(

@@ -22,6 +22,7 @@ class ExpectedGain:
     python_row_ms: Python's time for each drafted row.
     reads_ahead: whether it reads several tokens of a draft in one pass; otherwise each takes a pass.
     depth: tokens of a draft that it can generate or score at most; None: any number.
+    last_rows: the size of the last pass, behind which the next one is priced (see `PassSize`).
     """
 
     cost: CostModel
@@ -31,10 +32,11 @@ class ExpectedGain:
     python_row_ms: float = 0.0
     reads_ahead: bool = True
     depth: int | None = None
+    last_rows: int = 0
 
     def row_prices(self, draft: Draft, rows: int) -> list[float]:
         """The prices of the rows of a draft, in tokens."""
-        prices_ms = self.cost.rows_ms(rows, 1, draft.context, len(draft.probabilities))
+        prices_ms = self.cost.rows_ms(rows, 1, draft.context, len(draft.probabilities), self.last_rows)
         return [self.rate * (ms + self.python_row_ms) for ms in prices_ms]
 
     def feeding_ms(self, num_behind: int, length: int) -> float:
@@ -62,10 +64,11 @@ class ExpectedGain:
         most = draft.limit if self.depth is None else min(draft.limit, self.depth)
         while len(probabilities) < most - length:
             reached *= self.expected
-            if reached < self.rate * (self.cost.least_row_ms(rows + len(probabilities)) + token_ms):
+            least_ms = self.cost.least_row_ms(rows + len(probabilities), self.last_rows)
+            if reached < self.rate * (least_ms + token_ms):
                 break
             probabilities.append(reached)
-        for row_ms in self.cost.rows_ms(rows, 1 + length, draft.context, len(probabilities)):
+        for row_ms in self.cost.rows_ms(rows, 1 + length, draft.context, len(probabilities), self.last_rows):
             price_ms = row_ms + token_ms
             most_ms -= price_ms
             if most_ms < feeding_ms:

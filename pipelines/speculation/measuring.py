@@ -13,6 +13,7 @@ from ..model.timing import NoMeasurement, Run, Timing, take
 from .draft_cost import DraftCost
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels process rows in fours
+CHANGED = 4  # place among the sizes of that behind which a pass of the first one is timed
 EARLY = (5, 9, 3, 17, 4, 33)  # the most informative sizes, which come first in case time runs out
 CONTEXTS = (64, 1984)  # cached tokens: a short and a long context
 CATCH_UP_ROWS = 64
@@ -38,6 +39,7 @@ class Measured:
     is_tiled: bool
     base_doubt: tuple[float, ...]
     context_doubt: tuple[float, ...]
+    change_ms: float = 0.0
 
 
 def measured(
@@ -64,12 +66,14 @@ def measured(
         name: _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long, name in beginning)
         for name, draft in drafts.items()
     }
+    changed = Timing(target, rows[0], short, before=lambda: target(rows[min(CHANGED, len(rows) - 1)], short))
     first, second, *others = sorted(rows, key=lambda n: (n != rows[0], EARLY.index(n) if n in EARLY else len(EARLY), n))
     at_short[first].num_needed, at_short[second].num_needed = 2, 1
     needed = [at_short[first], *(timing for timings in of_drafts.values() for timing in timings[:2]), at_short[second]]
     catching_up = [timing for timings in of_drafts.values() for timing in timings[2:]]
-    more = [at_long[first], *catching_up, *(at_short[n] for n in (*others, *tiles)), *at_long.values()]
-    take(list(dict.fromkeys((*needed, *more))), budget_s)
+    early, late = others[: len(EARLY)], [*others[len(EARLY) :], *tiles]
+    more = [at_long[first], *catching_up, *(at_short[n] for n in early), changed, *(at_short[n] for n in late)]
+    take(list(dict.fromkeys((*needed, *more, *at_long.values()))), budget_s)
     short_ms, base_doubt = _filled(rows, at_short)
     slope, context_doubt = _slopes(rows, short_ms, at_long, max(long - short, 1), token_share)
     base = increasing(short_ms - slope * short)
@@ -86,6 +90,7 @@ def measured(
         _is_tiled([at_short[n].ms for n in tiles]),
         base_doubt,
         context_doubt,
+        _change_ms(at_short[rows[0]], changed),
     )
 
 
@@ -184,6 +189,13 @@ def _draft_cost(
     row_ms = max(0.0, row_ms)
     begin_ms = max(0.0, first_ms - one.ms - (first.rows - one.rows) * row_ms)
     return DraftCost(one.ms, row_ms, context_ms, begin_ms)
+
+
+def _change_ms(same: Timing, changed: Timing) -> float:
+    """What a pass takes longer behind one of another size; none if there was no time to find out."""
+    if same.ms is None or changed.ms is None or changed.doubt:
+        return 0.0
+    return max(0.0, changed.ms - same.ms)
 
 
 def _is_tiled(tiles_ms: SequenceOf[float | None]) -> bool:

@@ -27,6 +27,7 @@ from .drafters.base import Proposal
 from .loss_budget import LossBudget
 from .overhead import Overhead, Usual
 from .pace import Pace
+from .pass_size import PassSize
 
 LONGEST = 32  # tokens of a draft
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
@@ -45,11 +46,13 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Bare:
-    """The pass without planned drafts: its requests, the expected number of tokens, and its time."""
+    """The pass without planned drafts: its requests, the expected number of tokens, its time, and how much longer it
+    takes behind the last pass."""
 
     drafts: Sequence[Draft]
     tokens: float
     time_ms: float
+    standing_ms: float
 
     @property
     def rate(self) -> float:
@@ -103,11 +106,15 @@ class Planner:
         self._drafters = drafter_set
         self._clock = clock
         self._budgets = Budgets()
+        self._size, self._plain_size = PassSize(), PassSize()  # of passes, and of those without planned drafts
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._num_planned = 0  # passes
         self._paces: defaultdict[frozenset[Kind], Pace] = defaultdict(Pace)  # by the kinds of requests
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
+        self._drafts: Sequence[Draft] = ()  # of the next pass
+        self._bare_rows = 0  # of the next pass without planned drafts
+        self._num_filling, self._has_changed = 0, False  # of the last pass: rows, and whether it had another size
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
         self._observing_ms = 0.0  # of `observe` in the last
         self.rate = 0.0  # what a millisecond of the pass is worth, in tokens
@@ -138,6 +145,7 @@ class Planner:
                     probability = self._acceptance.probability(proposal.features, draft.conditions)
                     draft.take(proposal, draft.probability * probability)
                 rows += len(draft.proposals)
+        self._drafts, self._bare_rows = drafts, rows
         if planned and self.cost is not None:
             self._plan(self.cost, drafts, planned, rows, most_rows)
         self._drafting_ms = 1e3 * (self._clock() - began)
@@ -151,8 +159,10 @@ class Planner:
         overhead = self._overhead_of(drafts)
         plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if draft.is_bounded]
-        budget_ms = min(budget.remaining_ms for budget in budgets)
-        batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value)
+        # What it takes to return to plain passes is kept back.
+        budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms
+        last_rows = self._size.last(cost)
+        batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, last_rows)
         asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
         asked = [draft for draft in asked if _can_pay(batch, plain_ms, overhead.asking)]
         if not asked:
@@ -165,7 +175,8 @@ class Planner:
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         by_policy = self._by_policy(asked)
-        self._draft_from_text(batch, asked, by_policy, _Bare(drafts, tokens, bare_ms), overhead.offering.value)
+        bare = _Bare(drafts, tokens, bare_ms, cost.size_ms(rows, last_rows) - cost.size_ms(rows))
+        self._draft_from_text(batch, asked, by_policy, bare, overhead.offering.value)
         self._asked(batch, asked, overhead, 1e3 * (self._clock() - began))
         for policy, its_drafts in by_policy.items():
             self._consider(policy, batch, its_drafts, overhead, plain_ms)
@@ -173,6 +184,25 @@ class Planner:
         for draft in asked:
             gain_ms = draft.gain(self.rate) / self.rate - _num_further(draft) * overhead.offering.value
             self._budgets[draft.request].attempts.made(gain_ms, overhead.asking.value, plain_ms)
+
+    def fill(self, num_rows: int) -> int:
+        """How many rows fill up the pass that was drafted for, of `num_rows`, to the size of the last (see `PassSize`).
+        What takes longer than without planned drafts counts as a delay by drafting."""
+        cost, size, plain_size = self.cost, self._size, self._plain_size
+        if cost is None or not cost.changing_ms:
+            return 0
+        planned = [draft for draft in self._drafts if draft.is_bounded]
+        probabilities = [probability for draft in planned for probability in draft.probabilities]
+        priced_ms = cost.size_ms(num_rows, size.last(cost)) - cost.size_ms(self._bare_rows, size.last(cost))
+        last, last_plain = size.rows, plain_size.rows
+        rows = size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf)
+        plain_rows = plain_size.take(cost, self._bare_rows, self._bare_rows)
+        self._has_changed = rows != last
+        self._num_filling = rows - num_rows if rows > cost.rows[0] else 0  # the target fills up to the fewest itself
+        taken_ms = cost.size_ms(rows) + self._has_changed * cost.changing_ms
+        plain_ms = cost.size_ms(plain_rows) + (plain_rows != last_plain) * cost.changing_ms
+        self._delay_ms += taken_ms - plain_ms - priced_ms
+        return self._num_filling
 
     def _consider(
         self, policy: DraftModelPolicy, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, plain_ms: float
@@ -221,7 +251,10 @@ class Planner:
             self._unlearnt_ms += target_ms
             if self._unlearnt_ms >= LEARN_AFTER_MS:
                 self._unlearnt_ms = 0.0
-                self.cost.observe([(draft.rows, draft.context) for draft in drafts], target_ms)
+                windows = [(draft.rows, draft.context) for draft in drafts]
+                if self._num_filling:
+                    windows.append((self._num_filling, 0))
+                self.cost.observe(windows, target_ms, self._has_changed)
         overhead = self._overhead_of(drafts)
         if beside_ms is not None and overhead is self.overhead:
             num_drafted = sum(len(draft.proposals) for draft in drafts)
@@ -338,12 +371,13 @@ class Planner:
 
         rows: of the pass without planned drafts.
         """
-        tokens, time_ms, best = bare.tokens, bare.time_ms, bare.rate
+        bare_ms, best = bare.time_ms + bare.standing_ms, bare.rate
+        tokens, time_ms = bare.tokens, bare_ms
         for step in steps:
             tokens, time_ms = tokens + step.probability, time_ms + step.price_ms
             best = max(best, tokens / time_ms)
         for policy, sharing in by_policy.items():
-            tokens, time_ms, probability, num_rows = bare.tokens, bare.time_ms, 1.0, rows
+            tokens, time_ms, probability, num_rows = bare.tokens, bare_ms, 1.0, rows
             if not sharing:
                 continue
             expected = min(map(policy.expected_under, {draft.conditions for draft in sharing}))
@@ -355,7 +389,7 @@ class Planner:
                 tokens += len(sharing) * probability
                 time_ms += token_ms
                 for draft in sharing:
-                    time_ms += batch.cost.row_ms(num_rows, window, draft.context)
+                    time_ms += batch.cost.row_ms(num_rows, window, draft.context, batch.last_rows)
                     num_rows += 1
                 best = max(best, tokens / time_ms)
         return best
@@ -382,7 +416,7 @@ class Planner:
         """The budget of a draft's request, which begins with a pass of `drafts` that takes `plain_ms` without them."""
         budget = self._budgets.get(draft.request)
         if budget is None:
-            drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context)
+            drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context) + cost.changing_ms
             asking_ms = self._overhead_of([draft]).asking.value
             budget = self._budgets.begin(draft, plain_ms, drafted_ms, asking_ms)
         return budget

@@ -78,12 +78,14 @@ class FakeModel:
         assert sum(len(window.tokens) for window in windows) <= self.rows.most, "too many rows"
         for window in windows:
             assert window.tokens, "nothing is fed"
+            if not window.num_rows and not window.blocks:
+                continue  # it only fills the pass
             for position, token in enumerate(window.tokens, window.start):
                 self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
             behind = window.start + 1
             if len(window.tokens) == 1 and behind < len(window.blocks) * self._block_size:
                 self._slots[window.blocks[behind // self._block_size], behind % self._block_size] = window.tokens[0]
-        return [self._logits(window) for window in windows]
+        return [self._logits(window) if window.blocks else np.empty((0, self.vocabulary_size)) for window in windows]
 
     def hidden_states(self) -> list[Row]:
         return []

@@ -33,8 +33,9 @@ def check(request) -> None:
     assert len(request.sources) == request.num_new
 
 
-# A pass costs little more for many rows, and the draft model little: almost every draft is worth trying.
-COST = CostModel((2, 8, 33), (10.0, 12.0, 20.0), (0.0, 0.0, 0.0), {"draft_model": DraftCost(0.3, 0.01)})
+# A pass costs little more for many rows, and the draft model little: almost every draft is worth trying. Another size
+# than that of the last pass costs as much as some rows: many passes are filled.
+COST = CostModel((2, 8, 33), (10.0, 12.0, 20.0), (0.0, 0.0, 0.0), {"draft_model": DraftCost(0.3, 0.01)}, change_ms=2.0)
 
 
 def drafters(seed: int = 0, num_blocks: int = 64) -> tuple[dict, BlockPool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -19,9 +20,7 @@ from ..speculation.broken_drafters import right, unsteady, wrong
 
 
 @settings(max_examples=100)
-@given(
-    requests(), requests(), st.integers(2, 9), st.integers(1, 12) | st.just(512), st.randoms(use_true_random=False)
-)
+@given(requests(), requests(), st.integers(2, 9), st.integers(1, 12) | st.just(512), st.randoms(use_true_random=False))
 def test_batches_cached_prefixes_drafts_and_cuts_change_no_token(first, second, prefill_rows, most_rows, rng):
     some_drafters, draft_pool = drafters(rng.randrange(5))
     model = FakeModel(RULE)
@@ -40,6 +39,24 @@ def test_batches_cached_prefixes_drafts_and_cuts_change_no_token(first, second, 
         check(request)
     assert pool.num_free == pool.num_blocks
     assert draft_pool.num_free == draft_pool.num_blocks
+
+
+def test_passes_keep_to_a_size_where_changing_it_costs_more():
+    """Some are filled up; no token changes, and nothing of the filling is kept."""
+    num_changes, num_filled = [], []
+    for change_ms in (0.0, 2.0):
+        model, sizes = FakeModel(RULE), []
+        model.before_pass = lambda windows, sizes=sizes: sizes.append([len(window.tokens) for window in windows])
+        engine, _ = fake_engine(model, {"draft": unsteady(RULE)}, cost=replace(COST, change_ms=change_ms))
+        batch = [new_request([1, 2, n], 60, mode="draft", num_assistant_tokens=None) for n in range(2)]
+        run(engine, *batch)
+        for request in batch:
+            check(request)
+        num_changes.append(sum(sum(a) != sum(b) for a, b in itertools.pairwise(sizes)))
+        num_filled.append(sum(len(size) > len(batch) for size in sizes))
+    assert num_filled[0] == 0
+    assert num_filled[1] > 0
+    assert num_changes[1] < num_changes[0]
 
 
 def test_a_draft_that_is_always_right_saves_passes_and_one_always_wrong_costs_none():

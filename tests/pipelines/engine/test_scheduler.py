@@ -54,7 +54,7 @@ def test_prompts_are_read_in_whole_tiles_where_a_part_of_one_costs_as_much(promp
     """What is left of them is read beside the first answers, 32 tokens a pass."""
     for is_tiled, passes in ((True, in_tiles), (False, otherwise)):
         model = FakeModel(RULE, num_blocks=256)
-        engine, _ = fake_engine(model, cost=replace(COST, is_tiled=is_tiled))
+        engine, _ = fake_engine(model, cost=replace(COST, is_tiled=is_tiled, change_ms=0.0))
         seen: list[list[int]] = []
         model.before_pass = lambda windows, seen=seen: seen.append([len(window.tokens) for window in windows])
         run(engine, *(new_request([n] * length, 3, mode="off") for n, length in enumerate(prompt_lengths)))

@@ -77,6 +77,17 @@ def test_logits_do_not_depend_on_who_else_is_in_the_pass(models: Models, tokens,
             assert np.array_equal(logits, whole[a:b])
 
 
+@pytest.mark.parametrize("num_rows", [1, 2, 7, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE + 3])
+def test_logits_do_not_depend_on_what_fills_a_pass(models: Models, tokens, whole, num_rows):
+    """Nor does the filling enter the cache of a sequence, however long it is."""
+    blocks = range(NUM_BLOCKS - LENGTH // BLOCK_SIZE - 1, NUM_BLOCKS)  # up to the last, behind which it is written
+    for begin, end in ((0, 40), (40, 41), (41, 44), (44, 46)):
+        windows = [Window(tokens[begin:end], begin, blocks, end - begin), Window.filling(num_rows)]
+        logits, nothing = models.target.forward(windows)
+        assert np.array_equal(logits, whole[begin:end])
+        assert not len(nothing)
+
+
 def test_tokens_fed_one_by_one_need_no_slots_but_their_own(models: Models, tokens, whole):
     """Alone and several sequences at once, each with as many blocks as its tokens fill to the last slot."""
     for tables in ([[5, 2]], [[5, 2], [0, 7], [3, 1]]):

@@ -291,9 +291,9 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
 
 
 GOOD = {
-    "format": 10, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0],
+    "format": 11, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0],
     "drafts": {"head": {"token_ms": 1.0, "row_ms": 0.0, "context_ms": 0.0}}, "is_tiled": False,
-    "base_doubt": [], "context_doubt": [0.0, 0.5],
+    "base_doubt": [], "context_doubt": [0.0, 0.5], "change_ms": 0.5,
 }  # fmt: skip
 
 
@@ -306,7 +306,7 @@ GOOD = {
         json.dumps({**GOOD, "base_ms": [1.0, "x"]}), json.dumps({**GOOD, "drafts": {"head": {"token_ms": -1.0}}}),
         json.dumps({**GOOD, "context_ms": [-1.0, 0.0]}), json.dumps({**GOOD, "base_ms": [1.0, float("inf")]}),
         json.dumps({**GOOD, "base_ms": [1.0, float("nan")]}), json.dumps({**GOOD, "more": 1}),
-        json.dumps({**GOOD, "is_tiled": 1}), json.dumps({**GOOD, "format": 1}),
+        json.dumps({**GOOD, "is_tiled": 1}), json.dumps({**GOOD, "change_ms": -1.0}), json.dumps({**GOOD, "format": 1}),
         json.dumps({name: value for name, value in GOOD.items() if name != "rows"}), "\x00\xff",
         json.dumps({name: value for name, value in GOOD.items() if name != "drafts"}),
         json.dumps({**GOOD, "rows": [2.5, 4]}), json.dumps({**GOOD, "drafts": {"head": {"token_ms": "1"}}}),

@@ -315,7 +315,7 @@ def test_a_plain_answer_asks_nobody():
 def test_of_short_passes_only_some_are_learnt_from(target_ms, num_learnt, monkeypatch):
     """Of long ones all, which follow each other slowly."""
     seen, cost, draft = [], cost_of([2, 2.2, 2.4, 2.6, 3, 8]), draft_of()
-    monkeypatch.setattr(CostModel, "observe", lambda self, windows, measured_ms: seen.append((windows, measured_ms)))
+    monkeypatch.setattr(CostModel, "observe", lambda self, windows, measured_ms, _: seen.append((windows, measured_ms)))
     planner = planner_of(cost, OddsDrafter("suffix", {draft.request: []}))
     for _ in range(1000):
         planner.observe([draft], [[3]], target_ms)
