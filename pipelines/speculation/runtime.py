@@ -122,7 +122,8 @@ class Runtime:
             )
         self._draft_device = draft_device
         kinds = (grammar, suffix, retrieval, recycling, draft_model, head, self_speculative, draft_model_policy)
-        acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()})
+        texts = {*suffix.PRIORS, *retrieval.PRIORS, *recycling.PRIORS, PromptLookup.name}
+        acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()}, texts)
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if reference is not None:
             copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))

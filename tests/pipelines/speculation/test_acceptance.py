@@ -44,6 +44,21 @@ def test_probabilities_come_close_to_the_truth(priors):
     assert sum(errors) / len(errors) < 0.04
 
 
+@pytest.mark.parametrize("warmer_first", [True, False])
+def test_less_is_expected_of_texts_at_high_temperatures_before_anything_is_known(warmer_first):
+    """However many cooler ones were seen before; as much as ever of models, which draw their tokens."""
+    acceptance = AcceptanceModel({"copy": (2.0,), "draft_model": (2.0,)}, texts={"copy"})
+    temperatures = (0.6, 1.0, 2.0, 4.0)
+    odds = {}
+    for temperature in temperatures if warmer_first else temperatures[::-1]:
+        conditions = Conditions.of(GenerationConfig(do_sample=True, temperature=temperature))
+        odds[temperature] = [acceptance.log_odds(Features(kind), conditions) for kind in ("copy", "draft_model")]
+    assert [of_copy for of_copy, _ in odds.values()] == pytest.approx(
+        [2.0 + {2.0: -0.9, 4.0: -4.0}.get(temperature, 0.0) for temperature in odds]
+    )
+    assert [of_model for _, of_model in odds.values()] == pytest.approx([2.0] * len(odds))
+
+
 def test_conditions_begin_with_what_the_nearest_cooler_ones_learnt_and_change_nothing_for_others():
     def at(temperature: float) -> Conditions:
         return Conditions.of(GenerationConfig(do_sample=True, temperature=temperature))
