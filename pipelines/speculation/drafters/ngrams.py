@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+MANY = 16  # tokens whose fingerprints are computed all at once
 DEPTH = 8  # tokens of the longest n-gram; entries that a token adds at most
 _BASE, _MASK = 0x9E3779B97F4A7C15, (1 << 61) - 1
 _POSITION = (1 << 32) - 1  # the low half of an entry; the number of occurrences is above
@@ -30,6 +33,28 @@ def longer(tail: Tail, tokens: Iterable[int]) -> Tail:
     return tail
 
 
+def _tails(tail: Tail, tokens: Sequence[int]) -> Iterator[Tail]:
+    """The tail of a text behind each of some tokens more."""
+    if len(tokens) >= MANY:
+        yield from _many_tails(tail, tokens)
+        return
+    for token in tokens:
+        tail = longer(tail, (token,))
+        yield tail
+
+
+def _many_tails(tail: Tail, tokens: Sequence[int]) -> Iterator[Tail]:
+    """The same, all at once, as for a prompt, which is read while somebody waits."""
+    added = np.array(tokens, np.uint64) + np.uint64(1)
+    found = np.empty((len(tokens), DEPTH), np.uint64)
+    shorter = np.zeros(len(tokens), np.uint64)
+    for i, before in enumerate((*tail, *[0] * DEPTH)[:DEPTH]):
+        found[:, i] = (shorter * np.uint64(_BASE) + added) & np.uint64(_MASK)  # of a product modulo 2^64, the low bits
+        shorter = np.concatenate(([np.uint64(before)], found[:-1, i]))
+    for length, fingerprints in enumerate(found.tolist(), len(tail) + 1):
+        yield tuple(fingerprints[:length])
+
+
 class NgramIndex:
     """All n-grams of up to DEPTH tokens of a growing text that are followed by something.
 
@@ -45,14 +70,13 @@ class NgramIndex:
         self.tail: Tail = ()
         self._entries: dict[int, int] = {}
 
-    def extend(self, tokens: Iterable[int]) -> None:
-        for token in tokens:
-            position = len(self.tokens)
+    def extend(self, tokens: Sequence[int]) -> None:
+        entries, known = self._entries, self._entries.get
+        for position, tail in enumerate(_tails(self.tail, tokens), len(self.tokens)):
             for fingerprint in self.tail:
-                count = self._entries.get(fingerprint, 0) >> 32
-                self._entries[fingerprint] = (count + 1) << 32 | position
-            self.tokens.append(token)
-            self.tail = longer(self.tail, (token,))
+                entries[fingerprint] = (known(fingerprint, 0) >> 32) + 1 << 32 | position
+            self.tail = tail
+        self.tokens += tokens
 
     def match(self, tail: Tail) -> Match | None:
         """The longest n-gram of a tail that occurred with a successor, or None."""

@@ -73,9 +73,10 @@ class _Trail:
         self._num_copied = self._num_breaks = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            if len(self.index.tokens) >= self._num_prompt_tokens:
-                self._follow(token)
+        num_left = max(0, self._num_prompt_tokens - len(self.index.tokens))  # of the prompt, which follows nothing
+        self.index.extend(tokens[:num_left])
+        for token in tokens[num_left:]:
+            self._follow(token)
             self.index.extend((token,))
 
     def propose(self, acceptance: AcceptanceModel, ahead: Sequence[int], stop: frozenset[int]) -> Iterator[_Candidate]:

@@ -68,6 +68,18 @@ def test_the_index_finds_what_a_naive_search_finds(tokens, sizes):
     assert index.tokens == tokens
 
 
+@given(st.lists(st.integers(0, 2**31), max_size=80), st.lists(st.integers(0, 3), max_size=80))
+def test_the_index_is_the_same_however_many_tokens_come_at_once(first, second):
+    at_once, one_by_one = NgramIndex(), NgramIndex()
+    for tokens in (first, second, first):
+        at_once.extend(tokens)
+        for token in tokens:
+            one_by_one.extend((token,))
+        assert at_once.tail == one_by_one.tail
+    assert at_once.tokens == one_by_one.tokens
+    assert at_once._entries == one_by_one._entries
+
+
 def test_the_index_keeps_within_its_bound_of_memory():
     rng = random.Random(0)
     tokens = [rng.randrange(50_000) for _ in range(6000)]
