@@ -161,10 +161,10 @@ class GpuPagedModel:
         num_rows = sum(len(w.tokens) for w in windows)
         if self.exact and num_rows > self.rows.most:
             raise ValueError(f"A pass of {num_rows} rows is too long: feed at most {self.rows.most}.")
-        fed = [self._on_device(window) for window in windows]
+        fed = [self._on_device(window) for window in windows if window.blocks]  # it is filled up by rows below
         if all(len(w.tokens) <= self._decoding_rows for w in fed):
-            filling = [Window.filling(1)] * (self._filled(num_rows) - num_rows)
-            fed = [*chain.from_iterable(map(_rows_of, fed)), *filling]
+            fed = [*chain.from_iterable(map(_rows_of, fed))]
+            fed += [Window.filling(1)] * (self._filled(num_rows) - len(fed))
         inputs, context = pass_inputs(fed, [len(w.tokens) for w in fed], self._block_size, self._spare_block)
         wanted = inputs["rows"]
         inputs["rows"] = wanted + wanted[-1:] * (self._filled(len(wanted)) - len(wanted))

@@ -26,6 +26,11 @@ class Attempts:
         """Whether to try in this pass."""
         return self._waited >= self._pause
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether attempts are as rare as they may get."""
+        return self._pause >= LONGEST_PAUSE
+
     def wait(self) -> None:
         """Count a pass."""
         self._waited += 1

@@ -15,7 +15,7 @@ from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
 from .attempts import Attempts
 from .batch import Batch
 from .cost import CostModel
-from .draft import Draft
+from .draft import Draft, Kind
 from .draft_cost import DraftCost
 from .drafter_set import DrafterSet
 from .drafters.base import ModelDrafter, Proposal, Score
@@ -27,6 +27,7 @@ HOPED = 0.8  # expected acceptance of a model that has not been asked yet: only 
 DOUBTED = 4  # proposals that this counts for
 FORGET = 0.05  # least weight of the newest proposal in the expected acceptance of the next one
 RECOVER = 0.0003  # how fast the expectation returns to HOPED while the model is not asked
+TRIED_EVERY = 8  # answers, see `rests`
 RESTS = 8  # passes in which the model is not asked, after which it is noted, as that takes a hundredth of a short pass
 
 SCORE, GENERATE_BEHIND, GENERATE_INSTEAD = "score", "generate behind", "generate instead"
@@ -73,7 +74,8 @@ class DraftModelPolicy:
         self._drafters = drafters
         self._acceptance = acceptance
         self.expected: dict[Conditions, float] = {}
-        self.attempts: defaultdict[tuple[str, Conditions], Attempts] = defaultdict(Attempts)
+        self.attempts: defaultdict[Kind, Attempts] = defaultdict(Attempts)
+        self._num_resting: Counter[Kind] = Counter()  # answers that it might have been left out of
         self._num_expected: Counter[Conditions] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
@@ -142,6 +144,14 @@ class DraftModelPolicy:
             time_ms += self.cost(cost).pass_ms(1) + cost.row_ms(window, window, context)
             best = max(best, tokens / time_ms)
         return best
+
+    def rests(self, kind: Kind) -> bool:
+        """Whether it is left out of a whole answer of a kind, since considering it has not been worth its price lately.
+        One answer in TRIED_EVERY shows whether that is still so."""
+        if not self.attempts[kind].is_given_up:
+            return False
+        self._num_resting[kind] += 1
+        return self._num_resting[kind] % TRIED_EVERY != 0
 
     def rest(self, cost: CostModel) -> None:
         """Note that the model was not asked in a pass: what is known of it gets older."""

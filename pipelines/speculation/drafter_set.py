@@ -45,7 +45,7 @@ class DrafterSet:
     ) -> None:
         self._modes = modes
         self._clock = clock
-        self._left_out: dict[Request, list[Drafter]] = {}  # which drafters have failed for whom
+        self._left_out: dict[Request, list[Drafter]] = {}  # which drafters for whom, as they have failed
         self._given_up: list[Drafter] = []  # for all requests
         grammar = Grammar()
         self._modes_in_form = {
@@ -85,10 +85,14 @@ class DrafterSet:
         """Leave a drafter out of all requests."""
         self._given_up.append(drafter)
 
-    def has_readers(self, request: Request) -> bool:
-        """Whether drafters of the request's mode draft from the results of passes."""
+    def readers(self, request: Request) -> list[Drafter]:
+        """Those of the request's mode that draft from the results of passes."""
         mode = request.config.mode
-        return bool(self._logits_readers[mode] or self._states_readers[mode])
+        return [*self._logits_readers[mode], *self._states_readers[mode]]
+
+    def leave_out(self, drafter: Drafter, request: Request) -> None:
+        """Do not ask a drafter for a request."""
+        self._left_out.setdefault(request, []).append(drafter)
 
     def read(
         self,
@@ -227,7 +231,7 @@ class DrafterSet:
 
     def _leave_out(self, drafter: Drafter, request: Request, error: Exception) -> None:
         log.warning("The drafter %s failed; this answer goes on without it.", drafter.name, exc_info=error)
-        self._left_out.setdefault(request, []).append(drafter)
+        self.leave_out(drafter, request)
 
 
 def _one_by_one(ask: Ask[Answer], drafts: Sequence[Draft]) -> tuple[list[Answer | None], dict[int, Exception]]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..engine.request import Request
 from ..model.target import Window
-from .acceptance import AcceptanceModel
+from .acceptance import AcceptanceModel, Conditions
 from .batch import Batch
 from .budgets import Budgets
 from .cost import CostModel
@@ -108,6 +108,7 @@ class Planner:
         self._budgets = Budgets()
         self._size, self._plain_size = PassSize(), PassSize()  # of passes, and of those without planned drafts
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
+        self._are_read: dict[Request, bool] = {}  # whether the results of a request's passes are handed on
         self._num_planned = 0  # passes
         self._paces: defaultdict[frozenset[Kind], Pace] = defaultdict(Pace)  # by the kinds of requests
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
@@ -273,7 +274,10 @@ class Planner:
     ) -> None:
         """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting, and logits are
         not read for an answer that may lose no more."""
-        if not self._drafters.has_readers(request):
+        is_read = self._are_read.get(request)
+        if is_read is None:
+            is_read = self._are_read[request] = self._is_worth_reading(request)
+        if not is_read:
             return
         budget = self._budgets.get(request)
         may_lose = budget is None or budget.remaining_ms > 0
@@ -286,8 +290,20 @@ class Planner:
             if budget is not None:
                 self._delay_ms += self.overhead.reading.value
 
+    def _is_worth_reading(self, request: Request) -> bool:
+        """Whether anyone who drafts for an answer reads the results of its passes. A model that would is left out of
+        the answer if considering it has not been worth its price lately."""
+        readers, kind = self._drafters.readers(request), (request.config.mode, Conditions.of(request.config))
+        if request.config.num_assistant_tokens is not None:
+            return bool(readers)
+        resting = [policy.model for policy in self._policies if policy.model in readers and policy.rests(kind)]
+        for model in resting:
+            self._drafters.leave_out(model, request)
+        return len(readers) > len(resting)
+
     def release(self, request: Request) -> None:
         """Forget a finished request."""
+        self._are_read.pop(request, None)
         self._budgets.release(request)
         for policy in self._policies:
             policy.release(request)

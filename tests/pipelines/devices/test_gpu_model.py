@@ -176,6 +176,16 @@ def test_decoding_feeds_single_rows_and_keeps_to_few_shapes(served, watched):
     assert len({rows for rows, *_ in sizes[1:]}) > 1
 
 
+@pytest.mark.parametrize("num_rows", [1, 6, 7, 20, 2 * BLOCK_SIZE])
+def test_what_fills_a_pass_is_fed_row_by_row_and_changes_nothing(model, tokens, whole, watched, num_rows):
+    model.forward([Window(tokens[:40], 0, [2, 5])])
+    logits, nothing = model.forward([Window(tokens[40:42], 40, [2, 5], 2), Window.filling(num_rows)])
+    assert differs(logits, whole[40:42]) < ROUNDING
+    assert not len(nothing)
+    assert watched[-1]["past_lens"].tolist() == [40, 41] + [0] * (len(watched[-1]["past_lens"]) - 2)
+    assert len(watched[-1]["input_ids"]) == len(watched[-1]["past_lens"]) == -(-(2 + num_rows) // 8) * 8
+
+
 def test_every_sequence_has_as_many_blocks_as_it_fills(served, watched):
     """OpenVINO's code for GPUs takes the length of prompts from that."""
     served.all([asked(served, CODE * 4), asked(served, CODE)], ["suffix", "suffix"])

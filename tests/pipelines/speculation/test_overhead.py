@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
 from outrider.pipelines.speculation.budgets import FIRST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
@@ -235,6 +237,40 @@ def test_a_model_that_begins_to_pay_is_found_within_the_longest_pause():
     found = next(n for n, length in enumerate(lengths) if length > 1)
     assert 500 <= found <= 500 + LONGEST_PAUSE
     assert min(lengths[found:]) > 1
+
+
+def test_a_head_that_is_not_worth_considering_is_handed_the_results_of_one_answer_in_eight():
+    """That shows when it is worth it again; for answers of another kind nothing changes."""
+    clock, read = Clock(), []
+
+    class Reading(Pondered):
+        def read(self, request, start, states):
+            read.append(request)
+
+    model = Reading({}, clock, 0.3)
+    cost = cost_of([2, 2.2, 2.4, 2.6, 3, 8], draft_ms=5.0)
+    text = OddsDrafter("suffix", {})
+    planner = planner_of(cost, text, model, clock=clock)
+    logits, states = np.zeros((1, 12), np.float32), np.zeros((1, 8), np.float32)
+
+    def is_read_for(**options) -> bool:
+        draft = draft_of(**options)
+        text.odds[draft.request] = []
+        model.odds[draft.request] = [0.95] * 8
+        for _ in range(60):
+            draft.cut(0)
+            planner.read(draft.request, Window([3], 2, [0]), logits, states)
+            planner.draft([draft])
+            planner.observe([draft], [[*draft.tokens, 3]], None)
+        planner.release(draft.request)
+        return draft.request in read
+
+    assert is_read_for()
+    assert sum(is_read_for() for _ in range(32)) == 4
+    assert is_read_for(do_sample=True, temperature=2.0)
+    assert is_read_for(num_assistant_tokens=2)
+    cost.drafts["draft_model"] = replace(cost.drafts["draft_model"], token_ms=0.05)
+    assert sum(is_read_for() for _ in range(32)) >= 24
 
 
 @given(
