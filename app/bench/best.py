@@ -10,6 +10,8 @@ from typing import Protocol
 from outrider.pipelines import Generation, GenerationConfig, Pair, Tokenizer
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafters.head import Head
+from outrider.pipelines.speculation.runtime import Runtime
 from outrider.pipelines.text.prompt import encode_prompt
 
 from .measure import Run
@@ -19,16 +21,18 @@ from .schedule import best_ms, run_ms
 
 @dataclass(slots=True)
 class _Costs:
-    """Those of the target and of the draft model."""
+    """Those of the target, of the draft model and of the head."""
 
     cost: CostModel
     draft_ms: float
     draft_row_ms: float
+    head_ms: float
+    head_begin_ms: float
 
     @classmethod
     def of(cls, cost: CostModel) -> _Costs:
-        draft = cost.of_draft(DraftModel.name)
-        return cls(cost, draft.token_ms, draft.row_ms)
+        draft, head = cost.of_draft(DraftModel.name), cost.of_draft(Head.name)
+        return cls(cost, draft.token_ms, draft.row_ms, head.token_ms, head.begin_ms)
 
     def pass_ms(self, windows: Sequence[tuple[int, int]]) -> float:
         return self.cost.pass_ms(windows)
@@ -40,6 +44,9 @@ class Pipeline(Protocol):
     pair: Pair
     tokenizer: Tokenizer
 
+    @property
+    def speculation(self) -> Runtime: ...
+
     def get_generation_config(self) -> GenerationConfig: ...
 
 
@@ -48,9 +55,10 @@ def best_shares(
 ) -> Mapping[tuple[int, str], float]:
     """The least possible time by that of the run, for (number of the task, mode); of single requests only.
 
-    Both are times after the first token, by the same cost model; what the draft model took in the run is as measured,
-    its proposals that were not used included. A head is not part of the best schedule, since it reads what the target
-    computes in the run: with one, the shares can be above 1.
+    Both are times after the first token, by the same cost model, in which a change of the size of passes takes nothing;
+    what the models that draft took in the run is as measured, their proposals that were not used included. What the
+    target drafts with its own layers, what is copied from a reference and what is recycled from rejected rows are no
+    part of the best schedule: with them the shares can be above 1.
     """
     numbers = [i for i, runs in enumerate(results) if not runs[0].task.is_batch]
     if not numbers:
@@ -58,7 +66,7 @@ def best_shares(
     single = [run.generations[0].stats for i in numbers for run in results[i]]
     longest = max(stats.prompt_tokens + stats.new_tokens for stats in single)
     costs = _Costs.of(cost)
-    replay = Replay.load(pipeline.pair, longest)
+    replay = Replay.load(pipeline.pair, longest, pipeline.speculation)
     shares = {}
     for i in numbers:
         task, answer = results[i][0].task, results[i][0].generations[0]

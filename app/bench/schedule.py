@@ -19,6 +19,8 @@ class Cost(Protocol):
 
     draft_ms: float
     draft_row_ms: float
+    head_ms: float
+    head_begin_ms: float
 
     def pass_ms(self, windows: Sequence[tuple[int, int]]) -> float:
         """The time of a pass over windows of (rows, context)."""
@@ -32,11 +34,14 @@ class Foresight:
     from_text: for each token, how many tokens from it on the best drafter without a model would have proposed
         correctly.
     by_model: for each token, whether the draft model would have proposed it; all False where there is none.
+    by_head: for each token, how many tokens from it on the head would have proposed correctly; all 0 where there is
+        none.
     """
 
     num_prompt_tokens: int
     from_text: tuple[int, ...]
     by_model: tuple[bool, ...]
+    by_head: tuple[int, ...]
 
 
 def best_ms(foresight: Foresight, cost: Cost, longest: int = LONGEST) -> float:
@@ -44,7 +49,7 @@ def best_ms(foresight: Foresight, cost: Cost, longest: int = LONGEST) -> float:
 
     A pass takes a draft of at most `longest` right tokens, from the text and from the draft model in any order, and
     yields one more. The model is paid for each token that it writes, and for each that it has to be fed besides, but
-    only up to the last that it writes.
+    only up to the last that it writes. The head may write the first tokens of a draft, and is paid for these.
     """
     length = len(foresight.from_text)
     if length < 2:
@@ -74,6 +79,8 @@ def _drafts(foresight: Foresight, cost: Cost, at: int, room: int) -> tuple[list[
     that it writes saves feeding it the token before; in the last case all else that it is fed is left to be added.
     """
     without, last, again = [0.0] + [math.inf] * room, [math.inf] * (room + 1), [math.inf] * (room + 1)
+    for length in range(1, min(room, foresight.by_head[at]) + 1):
+        without[length] = cost.head_begin_ms + length * cost.head_ms
     for depth in range(room):
         for end in range(depth + 1, min(room, depth + foresight.from_text[at + depth]) + 1):
             for times in (without, last, again):

@@ -13,6 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..config import AUTO
 from ..devices.devices import CPU, NPU, npu_properties
 from ..devices.gpu_model import GpuPagedModel
@@ -28,6 +31,7 @@ from ..model.pair import Pair, context_length
 from ..model.processor import GROUP_SIZE, PRECISION
 from ..model.profile import cache_folder, measured_cost, profile_path
 from ..model.split_model import ShortModel, SplitModel
+from ..model.target import Window
 from ..model.timing import Run
 from ..model.vocabulary import check_same_vocabulary
 from ..text.tokenizer import Tokenizer
@@ -288,6 +292,43 @@ class Runtime:
                 "%d%% of its tokens were accepted, so it is hardly ever asked. Load it on the CPU.",
                 draft.token_ms, self._draft_device, cost.pass_ms([(1, CONTEXT)]), 100 * HOPED,
             )  # fmt: skip
+
+    @property
+    def vocabulary_size(self) -> int:
+        """That of the target."""
+        return self._target.vocabulary_size
+
+    @property
+    def can_read(self) -> bool:
+        """Whether a pass can give logits for all rows of a prompt, which it cannot on an NPU."""
+        return self._target.rows.whole_prompt is None
+
+    def read(self, tokens: Sequence[int], num_rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Run the target over a text, outside of requests.
+
+        Gives its logits behind each of the last `num_rows` tokens, float32 [num_rows, vocabulary], and its hidden
+        states at all of them, float32 [tokens, taps * width], without rows where no head needs them. Raises ValueError
+        if they do not fit into the cache, or not `can_read`.
+        """
+        rows, length = self._target.rows, len(tokens)
+        if length > self._room or not self.can_read:
+            raise ValueError(f"{length} tokens cannot be read here.")
+        logits: list[NDArray[np.float32]] = []
+        states: list[NDArray[np.float32]] = []
+        with self._borrowed(length) as blocks:
+            for start in range(0, length, rows.most):
+                chunk = tokens[start : start + rows.most]
+                wanted = max(0, start + len(chunk) - max(start, length - num_rows))
+                window = Window(chunk, start, blocks[self._pool], max(1, wanted))
+                (found,) = self._target.forward([window])
+                logits.append(found[len(found) - wanted :].copy())
+                states += [of_window.copy() for of_window in self._target.hidden_states()]
+        return np.concatenate(logits), np.concatenate(states) if states else np.empty((0, 0), np.float32)
+
+    @property
+    def head(self) -> Head | None:
+        """The drafter that runs the pair's head, if any."""
+        return next((each.drafter for each in self._drafting if isinstance(each.drafter, Head)), None)
 
     def forget_prompts(self) -> None:
         """Drop what the cache keeps of earlier requests, as if the pair had just been loaded.

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 from outrider.app.bench.replay import Replay
 from outrider.pipelines import GenerationConfig, LLMPipeline
 from outrider.pipelines.engine.request import Request
@@ -49,20 +52,62 @@ def test_the_foresight_is_what_the_drafters_knew() -> None:
 
 
 def test_a_pair_without_a_draft_model_foresees_from_the_text_only() -> None:
-    assert Replay([Fake("one", [[]] * 5)], None).foresight(PROMPT, ANSWER, GenerationConfig()).by_model == (False,) * 5
+    foresight = Replay([Fake("one", [[]] * 5)], None).foresight(PROMPT, ANSWER, GenerationConfig())
+    assert foresight.by_model == (False,) * 5
+    assert foresight.by_head == (0,) * 5
 
 
-def test_the_real_drafters_foresee_what_they_drafted(embedded_pair: Path) -> None:
+class Reading(Fake):
+    """Notes the results that it is handed, and when."""
+
+    def __init__(self, name: str, script: Sequence[Sequence[int]]) -> None:
+        super().__init__(name, script)
+        self.logits: list[tuple[list[int], list[float]]] = []
+        self.states: list[tuple[int, list[float]]] = []
+
+    def read_logits(self, tokens: Sequence[int], logits: np.ndarray) -> None:
+        self.logits.append((list(tokens), logits[:, 0].tolist()))
+
+    def read(self, request: Request, start: int, states: np.ndarray) -> None:
+        assert start + len(states) == len(request.tokens) - 1, "what a run has computed by then"
+        self.states.append((start, states[:, 0].tolist()))
+
+
+class Target:
+    """Puts out the position of each token."""
+
+    def read(self, tokens: Sequence[int], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        assert tokens == [*PROMPT, *ANSWER[:-1]]
+        positions = np.arange(len(tokens), dtype=np.float32)[:, np.newaxis]
+        return positions[-num_rows:], positions
+
+
+def test_drafters_that_read_results_have_those_that_a_run_has_had() -> None:
+    text, head = Reading("recycling", [[], [2], [], [], []]), Reading("head", [[], [2, 3, 9], [3], [9], [5]])
+    foresight = Replay([text], None, head, Target()).foresight(PROMPT, ANSWER, GenerationConfig())
+    assert foresight.from_text == (0, 1, 0, 0, 0)
+    assert foresight.by_head == (0, 2, 1, 0, 1)
+    assert text.logits == [([8], [1.0]), ([1], [2.0]), ([2], [3.0]), ([3], [4.0])]
+    assert head.states == [(0, [0.0, 1.0]), (2, [2.0]), (3, [3.0]), (4, [4.0])]
+    assert len(text.released) == len(head.released) == 1
+
+
+@pytest.mark.parametrize(("mode", "source"), [("draft", "draft_model"), ("head", "head")])
+def test_the_real_drafters_foresee_what_they_drafted(embedded_pair: Path, mode: str, source: str) -> None:
     """At a fixed draft length, accepted drafts in the trace must be foreseen at the same place."""
     pipeline = LLMPipeline(embedded_pair, cache_tokens=1024, exact=True)
     prompt = "Repeat this function:\ndef area(width, height):\n    size = width * height\n    return size"
-    options = {"mode": "draft", "num_assistant_tokens": 4, "max_new_tokens": 40}
+    options = {"mode": mode, "num_assistant_tokens": 4, "max_new_tokens": 40}
     answer = pipeline.generate(prompt, **options).generations[0]
     config = pipeline.get_generation_config().updated(options)
     tokens = pipeline.tokenizer.encode(f"<|user|>{prompt}<|end|><|assistant|>")
     assert len(tokens) == answer.stats.prompt_tokens
-    foresight = Replay.load(pipeline.pair, 512).foresight(tokens, answer.token_ids, config)
-    drafted = [at for at, source in enumerate(answer.sources) if source == "draft_model"]
+    foresight = Replay.load(pipeline.pair, 512, pipeline.speculation).foresight(tokens, answer.token_ids, config)
+    drafted = [at for at, each in enumerate(answer.sources) if each == source]
     assert len(drafted) > 10
-    assert all(foresight.by_model[at] for at in drafted)
+    if mode == "draft":
+        assert all(foresight.by_model[at] for at in drafted)
+    for at in drafted if mode == "head" else ():
+        begin = max(before for before in range(at) if answer.sources[before] != source) + 1
+        assert foresight.by_head[begin] > at - begin
     assert max(foresight.from_text) > 5  # the answer repeats the prompt
