@@ -59,6 +59,22 @@ def takes(plain_ms: float, row: float, context: float):
 SLOW = st.tuples(st.floats(300, 3000), st.floats(0.05, 0.6), st.floats(1e-5, 1e-4))
 
 
+@pytest.mark.parametrize("change_ms", [0.0, 0.5, 6.0])
+def test_what_a_change_of_size_takes_is_measured_apart(monkeypatch, change_ms):
+    """And is no part of what passes take."""
+
+    class Changing(Machine):
+        def target(self, rows: int, context: int) -> None:
+            if self.passes and self.passes[-1][0] != rows:
+                self.now += change_ms / 1e3
+            super().target(rows, context)
+
+    clock = Changing(monkeypatch, lambda rows, context: 10.0 + rows + 0.001 * context)
+    made = CostModel.measure(clock.target, clock.drafts(), 4096)
+    assert made.change_ms == pytest.approx(change_ms)
+    assert made.pass_ms([(4, 1000)]) == pytest.approx(15.0)
+
+
 @given(SLOW, st.booleans(), st.integers(1, 2))
 @settings(max_examples=40)
 def test_a_slow_model_is_measured_in_the_time_that_there_is_and_a_pass(machine, has_draft, least_rows):

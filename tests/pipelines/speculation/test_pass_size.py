@@ -104,6 +104,22 @@ def test_passes_that_change_their_size_do_not_make_others_seem_dearer(seed):
     assert cost.changing_ms == pytest.approx(change_ms, rel=0.25)
 
 
+def test_what_fills_a_pass_and_whether_its_size_has_changed_are_learnt_from(monkeypatch):
+    seen = []
+    monkeypatch.setattr(CostModel, "observe", lambda self, *observed: seen.append(observed))
+    cost, draft = changing([2.0, 2.0, 2.1, 2.2, 2.4, 5.0], 3.0), draft_of()
+    text = OddsDrafter("suffix", {draft.request: []})
+    planner, sizes = planner_of(cost, text), []
+    for odds in ([0.99] * 8, [0.99] * 8, []):
+        text.odds[draft.request] = odds
+        draft.cut(0)
+        planner.draft([draft])
+        sizes.append((draft.rows, planner.fill(draft.rows)))
+        planner.observe([draft], [[*draft.tokens, 3]], 20.0)
+    assert sizes == [(9, 0), (9, 0), (1, 8)]
+    assert seen == [([(9, 2)], 20.0, True), ([(9, 2)], 20.0, False), ([(1, 2), (8, 0)], 20.0, False)]
+
+
 def test_rows_up_to_the_size_of_the_last_pass_are_drafted_that_would_not_pay_otherwise():
     lengths = []
     for change_ms in (0.0, 3.0):
