@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.cost import AT_ONCE, CostModel
 from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.pass_size import PassSize
 
 from .planning import BASES, OddsDrafter, cost_of, draft_of, planner_of
@@ -134,6 +135,19 @@ def test_rows_up_to_the_size_of_the_last_pass_are_drafted_that_would_not_pay_oth
             planner.observe([draft], [[*draft.tokens, 3]], None)
         lengths.append(len(draft.proposals))
     assert lengths == [1, 3], "two rows are the least in any case"
+
+
+@pytest.mark.parametrize(("remaining_ms", "length"), [(3.1, 0), (4.5, 8)])
+def test_what_it_takes_to_return_to_plain_passes_is_kept_back(remaining_ms, length):
+    cost, draft = changing([2.0, 2.2, 2.3, 2.4, 2.6, 9.0], 3.0), draft_of()
+    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: [0.99] * 8}))
+    budget = planner._budget(cost, draft, [draft], 2.0)
+    budget.lost_ms = budget.allowance_ms - remaining_ms
+    for price in (planner.overhead.asking, planner.overhead.row):
+        for _ in range(FEWEST):
+            price.add(0.11 if price is planner.overhead.asking else 0.0)
+    planner.draft([draft])
+    assert len(draft.proposals) == length
 
 
 @given(
