@@ -24,17 +24,24 @@ class PassSize:
         return self.rows if self._missed_ms <= cost.changing_ms else 0
 
     def take(
-        self, cost: CostModel, rows: int, bare_rows: int, probabilities: Sequence[float] = (), rate: float = 1.0
+        self,
+        cost: CostModel,
+        rows: int,
+        bare_rows: int,
+        probabilities: Sequence[float] = (),
+        rate: float = 1.0,
+        may_fill: bool = True,
     ) -> int:
         """Run the next pass, with `rows` rows; the size that it has.
 
         bare_rows: those of the pass without drafts that were planned.
         probabilities: of each drafted token, that it is reached and accepted.
         rate: what a millisecond is worth, in tokens.
+        may_fill: whether a shorter pass may be filled up.
         """
         rows, bare_rows = max(rows, cost.rows[0]), max(bare_rows, cost.rows[0])
         last = self.last(cost)
-        stays = rows == last or (rows < last and cost.size_ms(rows, last) == cost.size_ms(last))
+        stays = rows == last or (may_fill and rows < last and cost.size_ms(rows, last) == cost.size_ms(last))
         if stays:
             missed_ms = self._missed_by(cost, bare_rows, sorted(probabilities, reverse=True), rate)
             self._missed_ms = self._missed_ms + missed_ms if missed_ms else 0.0

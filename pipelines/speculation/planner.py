@@ -106,7 +106,7 @@ class Planner:
         self._drafters = drafter_set
         self._clock = clock
         self._budgets = Budgets()
-        self._size, self._plain_size = PassSize(), PassSize()  # of passes, and of those without planned drafts
+        self._size = PassSize()
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._are_read: dict[Request, bool] = {}  # whether the results of a request's passes are handed on
         self._num_planned = 0  # passes
@@ -114,7 +114,7 @@ class Planner:
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._drafts: Sequence[Draft] = ()  # of the next pass
-        self._bare_rows = 0  # of the next pass without planned drafts
+        self._bare_rows = self._last_bare_rows = 0  # of the next pass without planned drafts, and of the last
         self._num_filling, self._has_changed = 0, False  # of the last pass: rows, and whether it had another size
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
         self._observing_ms = 0.0  # of `observe` in the last
@@ -188,20 +188,23 @@ class Planner:
 
     def fill(self, num_rows: int) -> int:
         """How many rows fill up the pass that was drafted for, of `num_rows`, to the size of the last (see `PassSize`).
-        What takes longer than without planned drafts counts as a delay by drafting."""
-        cost, size, plain_size = self.cost, self._size, self._plain_size
+        What takes longer than without planned drafts counts as a delay by drafting.
+
+        Plain decoding alone is never filled: even where the last bits depend on that, it writes the same text again.
+        """
+        cost, size, last = self.cost, self._size, self._size.rows
         if cost is None or not cost.changing_ms:
             return 0
-        planned = [draft for draft in self._drafts if draft.is_bounded]
-        probabilities = [probability for draft in planned for probability in draft.probabilities]
+        is_plain = not any(self._drafters.of(draft.request).drafters for draft in self._drafts)
+        probabilities = [p for draft in self._drafts if draft.is_bounded for p in draft.probabilities]
         priced_ms = cost.size_ms(num_rows, size.last(cost)) - cost.size_ms(self._bare_rows, size.last(cost))
-        last, last_plain = size.rows, plain_size.rows
-        rows = size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf)
-        plain_rows = plain_size.take(cost, self._bare_rows, self._bare_rows)
+        rows = size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf, not is_plain)
         self._has_changed = rows != last
         self._num_filling = rows - num_rows if rows > cost.rows[0] else 0  # the target fills up to the fewest itself
         taken_ms = cost.size_ms(rows) + self._has_changed * cost.changing_ms
-        plain_ms = cost.size_ms(plain_rows) + (plain_rows != last_plain) * cost.changing_ms
+        bare_rows = max(self._bare_rows, cost.rows[0])
+        plain_ms = cost.size_ms(bare_rows) + (bare_rows != self._last_bare_rows) * cost.changing_ms
+        self._last_bare_rows = bare_rows
         self._delay_ms += taken_ms - plain_ms - priced_ms
         return self._num_filling
 

@@ -59,6 +59,18 @@ def test_passes_keep_to_a_size_where_changing_it_costs_more():
     assert num_changes[1] < num_changes[0]
 
 
+def test_plain_answers_are_never_filled():
+    """Behind passes of any size, which would otherwise decide on their last bits where these depend on the rows."""
+    model, sizes = FakeModel(RULE), []
+    model.before_pass = lambda windows: sizes.append([len(window.tokens) for window in windows])
+    engine, _ = fake_engine(model, {"draft": right(RULE)}, cost=replace(COST, change_ms=50.0))
+    run(engine, new_request([1, 2, 3], 30, mode="draft", num_assistant_tokens=None))
+    assert max(map(sum, sizes)) > 2
+    sizes.clear()
+    run(engine, new_request([4, 5, 6, 7], 12, mode="off"))
+    assert sizes == [[4], *[[1]] * 11]
+
+
 def test_a_draft_that_is_always_right_saves_passes_and_one_always_wrong_costs_none():
     passes = {}
     for name, make in {"off": None, "right": right, "wrong": wrong}.items():
