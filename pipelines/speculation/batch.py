@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .cost import CostModel
 from .draft import Draft, best_prefix
 from .drafters.base import Proposal
+from .overhead import Usual
 
 
 class _Priced(NamedTuple):
@@ -62,6 +63,20 @@ class Batch:
 
     def can_afford(self, price_ms: float) -> bool:
         return not price_ms or price_ms <= self.remaining_ms
+
+    def can_pay(self, price: Usual, plain_ms: float) -> bool:
+        """Whether there is time in the pass for something that has a price, which is paid at once."""
+        if not self.can_afford(price.value):
+            if price.value > plain_ms:  # perhaps only because the machine was busy
+                price.doubt()
+            return False
+        self.spent_ms += price.value
+        return True
+
+    def charge_doubted(self, price: Usual, number: int, took_ms: float) -> None:
+        """Charge a number of things as they were if they had seemed too dear to be paid."""
+        if price.is_doubted:
+            self.spent_ms += max(0.0, took_ms - number * price.value)
 
     def can_take(self, draft: Draft, price_ms: float) -> bool:
         """Whether there is room for one more row of a draft, at this price."""

@@ -92,6 +92,11 @@ class Draft:
     def is_full(self) -> bool:
         return len(self.proposals) >= self.limit
 
+    @property
+    def num_further(self) -> int:
+        """How many tokens the text drafters offered beyond the first."""
+        return max(0, len(self.offers[0]) - 1)
+
     def gain(self, rate: float) -> float:
         """The expected number of accepted tokens, less what its time is worth at `rate` tokens per millisecond."""
         return sum(self.probabilities) - rate * (sum(self.prices_ms) + self.draft_ms)

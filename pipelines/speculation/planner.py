@@ -25,7 +25,7 @@ from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
 from .loss_budget import LossBudget
-from .overhead import Overhead, Usual
+from .overhead import Overhead
 from .pace import Pace
 from .pass_size import PassSize
 
@@ -163,9 +163,14 @@ class Planner:
         # What it takes to return to plain passes is kept back.
         budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms
         last_rows = self._size.last(cost)
-        batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, last_rows)
+        standing_ms = cost.size_ms(rows, last_rows) - cost.size_ms(rows)
+        has_changed = max(rows, cost.rows[0]) != self._last_bare_rows  # which plain decoding pays for as well
+        lost_ms = max(0.0, standing_ms - has_changed * cost.changing_ms)
+        if lost_ms > max(0.0, budget_ms):  # rows that are free at this size would keep it for good
+            return
+        batch = Batch(cost, rows, budget_ms - lost_ms, most_rows, overhead.row.value, last_rows)
         asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
-        asked = [draft for draft in asked if _can_pay(batch, plain_ms, overhead.asking)]
+        asked = [draft for draft in asked if batch.can_pay(overhead.asking, plain_ms)]
         if not asked:
             return
         began = self._clock()
@@ -176,14 +181,14 @@ class Planner:
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         by_policy = self._by_policy(asked)
-        bare = _Bare(drafts, tokens, bare_ms, cost.size_ms(rows, last_rows) - cost.size_ms(rows))
+        bare = _Bare(drafts, tokens, bare_ms, standing_ms)
         self._draft_from_text(batch, asked, by_policy, bare, overhead.offering.value)
         self._asked(batch, asked, overhead, 1e3 * (self._clock() - began))
         for policy, its_drafts in by_policy.items():
             self._consider(policy, batch, its_drafts, overhead, plain_ms)
         self._delay_ms = batch.spent_ms
         for draft in asked:
-            gain_ms = draft.gain(self.rate) / self.rate - _num_further(draft) * overhead.offering.value
+            gain_ms = draft.gain(self.rate) / self.rate - draft.num_further * overhead.offering.value
             self._budgets[draft.request].attempts.made(gain_ms, overhead.asking.value, plain_ms)
 
     def fill(self, num_rows: int) -> int:
@@ -212,7 +217,7 @@ class Planner:
         self, policy: DraftModelPolicy, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, plain_ms: float
     ) -> None:
         """Draft with a model where that is expected to pay."""
-        drafts = [draft for draft in drafts if _can_pay(batch, plain_ms, overhead.considering)]
+        drafts = [draft for draft in drafts if batch.can_pay(overhead.considering, plain_ms)]
         if not drafts:
             policy.rest(batch.cost)
             return
@@ -223,14 +228,14 @@ class Planner:
             gain_ms = (draft.gain(self.rate) - gain) / self.rate
             policy.attempts[draft.kind].made(gain_ms, overhead.considering.value, plain_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
-        _charge_doubted(batch, overhead.considering, len(drafts), took_ms)
+        batch.charge_doubted(overhead.considering, len(drafts), took_ms)
         if overhead is self.overhead:
             overhead.considering.add(took_ms / len(drafts))
 
     def _asked(self, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, took_ms: float) -> None:
         """Learn what asking the text drafters took."""
-        num_further = sum(map(_num_further, drafts))
-        _charge_doubted(batch, overhead.asking, len(drafts), took_ms - num_further * overhead.offering.value)
+        num_further = sum(draft.num_further for draft in drafts)
+        batch.charge_doubted(overhead.asking, len(drafts), took_ms - num_further * overhead.offering.value)
         if overhead is self.overhead:
             overhead.observe_asking(len(drafts), num_further, took_ms)
 
@@ -449,24 +454,3 @@ def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overh
         return plain_ms, plain_ms
     windows = [(1 if draft.is_bounded else draft.rows, draft.context) for draft in drafts]
     return plain_ms, cost.pass_ms(windows) + python_ms
-
-
-def _num_further(draft: Draft) -> int:
-    """How many tokens the text drafters offered beyond the first."""
-    return max(0, len(draft.offers[0]) - 1)
-
-
-def _charge_doubted(batch: Batch, price: Usual, number: int, took_ms: float) -> None:
-    """Charge a number of things as they were if they had seemed too dear to be paid."""
-    if price.is_doubted:
-        batch.spent_ms += max(0.0, took_ms - number * price.value)
-
-
-def _can_pay(batch: Batch, plain_ms: float, price: Usual) -> bool:
-    """Whether there is time in a pass for something that has a price, which is paid at once."""
-    if not batch.can_afford(price.value):
-        if price.value > plain_ms:  # perhaps only because the machine was busy
-            price.doubt()
-        return False
-    batch.spent_ms += price.value
-    return True

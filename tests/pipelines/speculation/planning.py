@@ -14,6 +14,7 @@ from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters, Proposal, Score
+from outrider.pipelines.speculation.loss_budget import TOLERANCE
 from outrider.pipelines.speculation.planner import Planner
 
 from ..fakes import new_request
@@ -172,3 +173,28 @@ def answer(planner, draft) -> None:
     draft.draft_ms = 0.0
     planner.draft([draft])
     planner.observe([draft], [[*draft.tokens, 3]], None)
+
+
+class Losses:
+    """What answers have lost to drafting, each of which may lose `allowed_ms` and TOLERANCE of its plain passes, of
+    `plain_ms` each, `num_before` of which it has had."""
+
+    def __init__(self, num_answers: int, plain_ms: float, allowed_ms: float, num_before: int = 0) -> None:
+        self.plain_ms, self.allowed_ms = plain_ms, allowed_ms
+        self.lost, self.plain = [0.0] * num_answers, [num_before * plain_ms] * num_answers
+
+    def passed(self, waits_ms: float, kept: list[list[int]]) -> None:
+        """A pass that took so much longer than a plain one, and gave the answers these tokens."""
+        for i, tokens in enumerate(kept):
+            self.lost[i] += waits_ms
+            assert self.lost[i] <= TOLERANCE * self.plain[i] + self.allowed_ms + 1e-6
+            self.lost[i] -= (len(tokens) - 1) * self.plain_ms
+            self.plain[i] += len(tokens) * self.plain_ms
+
+
+def kept_by(rng: Random, drafts: list[Draft], lucks: list[float]) -> list[list[int]]:
+    """As many tokens of each draft as its luck has it, and another one."""
+    return [
+        [*draft.tokens[: sum(rng.random() < luck for _ in draft.proposals)], 3]
+        for draft, luck in zip(drafts, lucks, strict=True)
+    ]

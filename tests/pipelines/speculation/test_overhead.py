@@ -14,10 +14,10 @@ from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
 from outrider.pipelines.speculation.budgets import FIRST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation.loss_budget import ALLOWANCE
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
-from .planning import BASES, OddsDrafter, OddsModel, cost_of, draft_of, planner_of
+from .planning import BASES, Losses, OddsDrafter, OddsModel, cost_of, draft_of, kept_by, planner_of
 
 
 class Clock:
@@ -301,7 +301,7 @@ def test_the_bound_holds_with_the_time_that_python_takes(
     plain_ms = cost.pass_ms([(len(drafts), 0)]) + rest_ms * len(drafts)
     allowed_ms = ALLOWANCE * (cost.pass_ms([(1 + len(drafts), 0)]) + rest_ms * len(drafts))
     allowed_ms += (asking_ms + offering_ms) * len(drafts)
-    lost, plain = [0.0] * len(drafts), [plain_ms] * len(drafts)
+    losses = Losses(len(drafts), plain_ms, allowed_ms, num_before=1)
     for _ in range(num_passes):
         for draft in drafts:
             draft.cut(0)
@@ -313,15 +313,8 @@ def test_the_bound_holds_with_the_time_that_python_takes(
         rows = sum(draft.rows for draft in drafts)
         python_ms = asked_ms + row_ms * (rows - len(drafts))
         waits = cost.pass_ms([(rows, 0)]) + rest_ms * len(drafts) + python_ms - plain_ms
-        kept = [
-            [*draft.tokens[: sum(rng.random() < luck for _ in draft.proposals)], 3]
-            for draft, (_, luck) in zip(drafts, claims, strict=True)
-        ]
-        for i, tokens in enumerate(kept):
-            lost[i] += waits
-            assert lost[i] <= TOLERANCE * plain[i] + allowed_ms + 1e-6
-            lost[i] -= (len(tokens) - 1) * plain_ms
-            plain[i] += len(tokens) * plain_ms
+        kept = kept_by(rng, drafts, [luck for _, luck in claims])
+        losses.passed(waits, kept)
         planner.observe(drafts, kept, None, rest_ms * len(drafts) + python_ms)
 
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.cost import AT_ONCE, CostModel
-from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation.loss_budget import ALLOWANCE
 from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.pass_size import PassSize
 
-from .planning import BASES, OddsDrafter, cost_of, draft_of, planner_of
+from .planning import BASES, Losses, OddsDrafter, cost_of, draft_of, kept_by, planner_of
 
 CHANGES = st.floats(0.0, 8.0)
 
@@ -164,7 +164,7 @@ def test_the_bound_holds_with_what_changes_of_size_take(base, change_ms, claims,
     planner = planner_of(cost, text)
     plain_ms = cost.pass_ms([(len(drafts), 0)])
     allowed_ms = ALLOWANCE * (cost.pass_ms([(1 + len(drafts), 0)]) + change_ms) + 2 * change_ms
-    lost, plain, last = [0.0] * len(drafts), [0.0] * len(drafts), max(len(drafts), cost.rows[0])
+    losses, last = Losses(len(drafts), plain_ms, allowed_ms), max(len(drafts), cost.rows[0])
     for n in range(num_passes):
         for draft, (odds, _) in zip(drafts, claims, strict=True):
             text.odds[draft.request] = [odds] * rng.randrange(10) if n else []
@@ -174,13 +174,6 @@ def test_the_bound_holds_with_what_changes_of_size_take(base, change_ms, claims,
         size = max(rows + planner.fill(rows), cost.rows[0])
         waits = cost.pass_ms([(size, 0)]) + (size != last) * change_ms - plain_ms
         last = size
-        kept = [
-            [*draft.tokens[: sum(rng.random() < luck for _ in draft.proposals)], 3]
-            for draft, (_, luck) in zip(drafts, claims, strict=True)
-        ]
-        for i, tokens in enumerate(kept):
-            lost[i] += waits
-            assert lost[i] <= TOLERANCE * plain[i] + allowed_ms + 1e-6
-            lost[i] -= (len(tokens) - 1) * plain_ms
-            plain[i] += len(tokens) * plain_ms
+        kept = kept_by(rng, drafts, [luck for _, luck in claims])
+        losses.passed(waits, kept)
         planner.observe(drafts, kept, None)
