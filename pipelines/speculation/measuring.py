@@ -20,6 +20,7 @@ CATCH_UP_ROWS = 64
 BEGINNING_ROWS = 2  # of the first pass for a draft, where they come from the target (see `HeadModel.blind_pass`)
 UNTILED_ROWS, TILE_ROWS = 64, 32  # see `CostModel.is_tiled`
 LEAST_ROW = 0.02  # least estimate for one more row, as a share of the smallest pass
+SHORT_SHARE = 0.5  # most that the short context can take of a pass
 TOKEN_SHARE = 2e-5  # bytes of a token's keys and values for each byte of weights, in models of 1 to 8 billion
 
 # Additional errors of estimates, as standard deviations of the logarithm: of the time for a number of rows,
@@ -75,12 +76,10 @@ def measured(
     more = [at_long[first], *catching_up, *(at_short[n] for n in early), changed, *(at_short[n] for n in late)]
     take(list(dict.fromkeys((*needed, *more, *at_long.values()))), budget_s)
     short_ms, base_doubt = _filled(rows, at_short)
-    slope, context_doubt = _slopes(rows, short_ms, at_long, max(long - short, 1), token_share)
+    slope, context_doubt = _slopes(rows, short_ms, at_long, short, max(long - short, 1), token_share)
     base = increasing(short_ms - slope * short)
-    if base.min() <= 0:
-        raise NoMeasurement(f"A pass over an empty context would take {base.min():.3g} ms.")
-    if base[-1] <= base[0]:  # drafts would seem free
-        raise NoMeasurement(f"A pass of {rows[-1]} rows would take no longer than one of {rows[0]}.")
+    if base[-1] <= base[0]:  # drafts would seem free, and nothing would show what rows cost
+        base, base_doubt = base[0] * (1 + LEAST_ROW * (np.array(rows) - rows[0])), (BEYOND,) * len(rows)
     row_share = (short_ms[-1] - short_ms[0]) / (rows[-1] - rows[0]) / short_ms[0]
     return Measured(
         rows,
@@ -140,13 +139,15 @@ def _slopes(
     rows: SequenceOf[int],
     short_ms: NDArray[np.float64],
     at_long: Mapping[int, Timing],
+    short: int,
     num_tokens: int,
     token_share: float,
 ) -> tuple[NDArray[np.float64], tuple[float, ...]]:
     """The time in ms that each token of context adds to a pass, for each of `rows`, and its error.
 
-    The longer context is `num_tokens` longer. If it was not timed, keys and values are assumed to be read as fast as
-    the weights.
+    The short context has `short` tokens, the longer one `num_tokens` more. If it was not timed, keys and values are
+    assumed to be read as fast as the weights. Other programs can make a pass behind it so slow that the short context
+    would take longer than the pass: it takes at most the share SHORT_SHARE.
     """
     by_bytes = token_share * short_ms[0] * np.sqrt(np.divide(rows, rows[0]))
     known = {n: ms for n, timing in at_long.items() if (ms := timing.ms) is not None}
@@ -157,8 +158,9 @@ def _slopes(
     last = max(known)
     wider = slope[rows.index(last)] * np.sqrt(np.divide(rows, last))
     slope = np.where(np.asarray(rows) <= last, slope, np.maximum(wider, by_bytes))
-    is_sure = not any(at_long[n].doubt for n in known)
-    return increasing(slope), tuple(0.0 if is_sure and n <= last else WIDER for n in rows)
+    most = SHORT_SHARE * short_ms / max(short, 1)
+    is_sure = not any(at_long[n].doubt for n in known) and bool((slope <= most).all())
+    return increasing(np.minimum(slope, most)), tuple(0.0 if is_sure and n <= last else WIDER for n in rows)
 
 
 def _draft_timings(

@@ -275,10 +275,25 @@ def test_more_rows_never_cost_less_whatever_the_passes_take(seed):
         assert model.least_row_ms(rows) == pytest.approx(min((*means, model.row_ms(200, 1, 0))))
 
 
-def test_rows_that_seem_to_cost_nothing_are_no_measurement(monkeypatch):
+def test_rows_that_seem_to_cost_nothing_are_taken_to_cost_something(monkeypatch):
     """Else whatever is drafted would seem free, for good: nothing shows then what rows cost."""
-    with pytest.raises(NoMeasurement, match="no longer than one of 2"):
-        CostModel.measure(Clock(monkeypatch, lambda rows, context: 20 + 0.003 * context).run, {}, 4096)
+    made = CostModel.measure(Clock(monkeypatch, lambda rows, context: 20 + 0.003 * context).run, {}, 4096)
+    assert made.is_guessed
+    assert all(made.row_ms(rows, rows, 0) > 0 for rows in range(2, 64))
+    assert made.pass_ms([(1, 1000)]) == pytest.approx(23, rel=0.01)
+
+
+@pytest.mark.parametrize("slow", [33.0, 500.0])
+def test_one_slow_pass_behind_a_long_context_does_not_spoil_what_is_measured(monkeypatch, slow):
+    """Its time, divided by the tokens, would say that a short context takes longer than the whole pass."""
+    clock = Clock(monkeypatch, lambda rows, context: 0.5 + 0.1 * rows + (slow if context > 64 else 0.0))
+    made = CostModel.measure(clock.run, {}, 4096)
+    assert made.is_guessed
+    assert made.pass_ms([(2, 64)]) == pytest.approx(0.7)
+    for _ in range(300):
+        for rows, context in ((2, 500), (3, 900), (4, 300)):
+            made.observe([(rows, context)], 0.5 + 0.1 * rows + 1e-4 * context)
+    assert made.pass_ms([(2, 500)]) == pytest.approx(0.75, rel=0.05)
 
 
 def test_what_is_kept_is_what_was_measured(tmp_path):
