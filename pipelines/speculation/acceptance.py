@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
@@ -76,10 +77,7 @@ class _LogisticRegression:
         return cls([0.0] * (1 + num_features), [UNKNOWN_VARIANCE] * (1 + num_features))
 
     def probability(self, values: Sequence[float]) -> float:
-        means = self.means
-        log_odds = means[0]
-        for i, value in enumerate(values, 1):
-            log_odds += means[i] * value
+        log_odds = sum(map(operator.mul, (1.0, *values), self.means))
         return 1 / (1 + math.exp(-min(FLATTEST, max(-FLATTEST, log_odds))))
 
     def update(self, values: Sequence[float], accepted: bool) -> None:

@@ -22,17 +22,14 @@ class Proposal(NamedTuple):
 
     drawn_from: the distribution that it was drawn from, for a request whose acceptance rule needs that. Such a proposal
         must be verified: if it could be left out because of its token, what is left would follow another distribution.
+    probability: that it is accepted if those before it are, where the drafter had to find it out by its features.
     """
 
     token: int
     source: str
     features: Features
     drawn_from: Distribution | None = None
-
-
-def source_of(drafter: str, position: int, request: Request) -> str:
-    """The source to record for a token copied from `position`: EARLIER_TURN, or the drafter's name."""
-    return EARLIER_TURN if position < request.num_earlier_tokens else drafter
+    probability: float | None = None
 
 
 class Drafter(Protocol):

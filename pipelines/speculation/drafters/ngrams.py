@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,14 +15,13 @@ _POSITION = (1 << 32) - 1  # the low half of an entry; the number of occurrences
 Tail = tuple[int, ...]  # fingerprints of the last 1, 2, ... DEPTH tokens of a text
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """The longest known end of a text. `share` of its `count` occurrences went on with the same token as the latest,
-    which is at position `end`."""
+class Match(NamedTuple):
+    """The longest known end of a text. `share` of its `times` occurrences went on with the same token as the latest,
+    which is at position `end`. A tuple, as many are made in every pass."""
 
     length: int
     end: int
-    count: int
+    times: int
     share: float
 
 
@@ -80,13 +79,14 @@ class NgramIndex:
 
     def match(self, tail: Tail) -> Match | None:
         """The longest n-gram of a tail that occurred with a successor, or None."""
+        known = self._entries.get
         for length in range(len(tail), 0, -1):
-            entry = self._entries.get(tail[length - 1])
+            entry = known(tail[length - 1])
             if entry is not None:
                 end = entry & _POSITION
-                counted = min(length, DEPTH - 1)  # the longest has no entry with its successor
-                total = self._entries[tail[counted - 1]] >> 32
-                followed = (tail[counted - 1] * _BASE + self.tokens[end] + 1) & _MASK  # as `longer` would have it
-                same = self._entries.get(followed, 0) >> 32
+                counted = tail[min(length, DEPTH - 1) - 1]  # the longest has no entry with its successor
+                total = self._entries[counted] >> 32
+                followed = (counted * _BASE + self.tokens[end] + 1) & _MASK  # as `longer` would have it
+                same = known(followed, 0) >> 32
                 return Match(length, end, entry >> 32, (same + 1) / (total + 2))
         return None

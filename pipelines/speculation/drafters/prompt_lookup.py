@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ...engine.request import Request
 from ..acceptance import Features
-from .base import Proposal, source_of
+from .base import EARLIER_TURN, Proposal
 from .latest import LatestIndex
 
 
@@ -29,7 +29,8 @@ class PromptLookup:
         size, match = index.match(tokens, [*tokens[-longest:], *ahead][-longest:])
         for depth, token in enumerate(tokens[match:] if size else ()):
             features = Features(self.name, (size / 8, math.log2(1 + depth) / 4))
-            yield Proposal(token, source_of(self.name, match + depth, request), features)
+            source = EARLIER_TURN if match + depth < request.num_earlier_tokens else self.name
+            yield Proposal(token, source, features)
 
     def release(self, request: Request) -> None:
         self._indices.pop(request, None)

@@ -28,7 +28,7 @@ class Retrieval:
         while (match := self._reference.match(tail)) is not None:
             token = int(self._reference.tokens[match.end])
             odds = math.log(match.share / (1 - match.share))
-            features = (match.length / 8, math.log2(1 + match.count) / 4, odds, math.log2(1 + depth) / 4)
+            features = (match.length / 8, math.log2(1 + match.times) / 4, odds, math.log2(1 + depth) / 4)
             yield Proposal(token, self.name, Features(self.name, features))
             tail = [*tail, token][-LENGTHS[0] :]
             depth += 1

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...engine.request import Request
-from ..acceptance import AcceptanceModel, Features
-from .base import Proposal, source_of
+from ..acceptance import AcceptanceModel, Conditions, Features
+from .base import EARLIER_TURN, Proposal
 from .ngrams import Match, NgramIndex, Tail, longer
 
 WORTH_RESUMING = 4  # tokens of a copy whose place is remembered when it breaks off
@@ -50,6 +50,33 @@ class _Candidate(NamedTuple):
     then: _Copy  # what is copied behind it
 
 
+class _Place(NamedTuple):
+    """What speaks for or against any token behind a text, as numbers of about the size of 1.
+
+    expected: the token that followed the longest n-gram, if there was one.
+    length, odds, times: of that n-gram (see `Match`).
+    risk: how often this answer has left what it copied.
+    depth: tokens of the draft so far.
+    """
+
+    expected: int | None
+    length: float
+    odds: float
+    times: float
+    risk: float
+    depth: float
+
+    def agrees(self, token: int) -> float:
+        """Whether the longest n-gram goes on with a token: 1 or -1, and 0 if there is none."""
+        return 0.0 if self.expected is None else 1.0 if token == self.expected else -1.0
+
+    def candidate(self, token: int, kind: str, run: int, agreed: float, then: _Copy) -> _Candidate:
+        """One whose features are in the order of the weights in `PRIORS`."""
+        _, length, odds, times, risk, depth = self
+        features = (_LOG[min(run, 31)] / 4, length, odds, agreed, times, risk, depth)
+        return _Candidate(token, Features(kind, features), then)
+
+
 class _Break(NamedTuple):
     source: int  # what would have been copied
     at: int  # where in the text something else was written
@@ -79,50 +106,58 @@ class _Trail:
             self._follow(token)
             self.index.extend((token,))
 
-    def propose(self, acceptance: AcceptanceModel, ahead: Sequence[int], stop: frozenset[int]) -> Iterator[_Candidate]:
-        """The likeliest candidate for each next token, on the condition that those before it are right."""
+    def propose(
+        self, acceptance: AcceptanceModel, ahead: Sequence[int], stop: frozenset[int], conditions: Conditions
+    ) -> Iterator[tuple[_Candidate, float]]:
+        """The likeliest candidate for each next token, and its probability if those before it are right."""
         copy, tail, depth = self._copy, longer(self.index.tail, ahead), len(ahead)
         for token in ahead:
             if copy is not None:
                 copy = copy.next() if self.index.tokens[copy.source : copy.source + 1] == [token] else None
         while candidates := self.candidates(copy, tail, depth):
-            best = candidates[0] if len(candidates) == 1 else acceptance.likeliest(candidates)[0]
-            yield best
+            best, probability = acceptance.likeliest(candidates, conditions)
+            yield best, probability
             if best.token in stop:
                 return
             copy, tail, depth = best.then, longer(tail, (best.token,)), depth + 1
 
     def candidates(self, copy: _Copy | None, tail: Tail, depth: int) -> list[_Candidate]:
-        """What may come next, and what speaks for each."""
+        """What may come next, and what speaks for each. What the copy and the longest n-gram agree on comes once."""
         tokens, match = self.index.tokens, self.index.match(tail)
-        risk = (self._num_breaks + 0.5) / (self._num_copied + self._num_breaks + 10)
-        found: list[_Candidate] = []
-
-        def add(token: int, kind: str, run: int, then: _Copy, agreed: float) -> None:
-            found.append(_Candidate(token, Features(kind, _features(match, run, agreed, risk, depth)), then))
-
-        def agreement(token: int) -> float:
-            return 0.0 if match is None else 1.0 if tokens[match.end] == token else -1.0
-
-        def offer(source: int, run: int, kind: str, then: _Copy, agreed: float) -> None:
-            replacement = self._replacement(source)
-            add(tokens[source], kind if replacement is None else "stale", run, then, agreed)
-            if replacement is not None:
-                old, new = replacement
-                instead = then._replace(source=source + len(old), instead=new[1:])
-                add(new[0], "replace", run, instead, agreement(new[0]))
-
+        place = self._place(match, depth)
         if copy is not None and copy.instead:
             token, *rest = copy.instead
-            add(token, "replacing", copy.run, copy._replace(instead=tuple(rest)), agreement(token))
-            return found
+            then = copy._replace(instead=tuple(rest))
+            return [place.candidate(token, "replacing", copy.run, place.agrees(token), then)]
+        found: list[_Candidate] = []
         if copy is not None and copy.source < len(tokens):
-            offer(copy.source, copy.run, copy.kind, copy.next(), agreement(tokens[copy.source]))
-        if match is not None:
-            token = tokens[match.end]
-            agreed = 0.0 if not found else 1.0 if token == found[0].token else -1.0
-            offer(match.end, match.length, "match", _Copy(match.end + 1, match.length + 1, "follow"), agreed)
+            agreed = place.agrees(tokens[copy.source])
+            found = self._offers(place, copy.source, copy.kind, copy.run, agreed, copy.next())
+        if match is not None and (len(found) != 1 or found[0].token != place.expected):
+            then = _Copy(match.end + 1, match.length + 1, "follow")
+            agreed = place.agrees(found[0].token) if found else 0.0
+            found += self._offers(place, match.end, "match", match.length, agreed, then)
         return found
+
+    def _offers(self, place: _Place, source: int, kind: str, run: int, agreed: float, then: _Copy) -> list[_Candidate]:
+        """The token at `source`, and what replaced it before."""
+        token, replacement = self.index.tokens[source], self._replacement(source)
+        if replacement is None:
+            return [place.candidate(token, kind, run, agreed, then)]
+        old, new = replacement
+        instead = then._replace(source=source + len(old), instead=new[1:])
+        return [
+            place.candidate(token, "stale", run, agreed, then),
+            place.candidate(new[0], "replace", run, place.agrees(new[0]), instead),
+        ]
+
+    def _place(self, match: Match | None, depth: int) -> _Place:
+        risk = (self._num_breaks + 0.5) / (self._num_copied + self._num_breaks + 10)
+        risk, log_depth = math.log(risk / (1 - risk)) + 3, _LOG[min(depth, 63)] / 4
+        if match is None:
+            return _Place(None, 0.0, 0.0, 0.0, risk, log_depth)
+        odds, times = math.log(match.share / (1 - match.share)) / 2, _LOG[min(match.times, 63)] / 4
+        return _Place(self.index.tokens[match.end], match.length / 8, odds, times, risk, log_depth)
 
     def _follow(self, token: int) -> None:
         """Move the copy over the next token of the answer, or look for one that this token belongs to."""
@@ -206,23 +241,14 @@ class Suffix:
         if trail is None:
             trail = self._trails[request] = _Trail(request.num_prompt_tokens)
         trail.extend(request.tokens[len(trail.index.tokens) :])
-        for candidate in trail.propose(self._acceptance, ahead, request.config.stop_ids):
-            source = source_of(self.name, candidate.then.source - 1, request)
-            yield Proposal(candidate.token, source, candidate.features)
+        conditions, stop, num_earlier = (
+            Conditions.of(request.config),
+            request.config.stop_ids,
+            request.num_earlier_tokens,
+        )
+        for candidate, probability in trail.propose(self._acceptance, ahead, stop, conditions):
+            source = EARLIER_TURN if candidate.then.source <= num_earlier else self.name
+            yield Proposal(candidate.token, source, candidate.features, probability=probability)
 
     def release(self, request: Request) -> None:
         self._trails.pop(request, None)
-
-
-def _features(match: Match | None, run: int, agreed: float, risk: float, depth: int) -> tuple[float, ...]:
-    """Numbers of about the size of 1, in the order of the weights in `PRIORS`."""
-    length, count, share = (0, 0, 0.5) if match is None else (match.length, match.count, match.share)
-    return (
-        _LOG[min(run, 31)] / 4,
-        length / 8,
-        math.log(share / (1 - share)) / 2,
-        agreed,
-        _LOG[min(count, 63)] / 4,
-        math.log(risk / (1 - risk)) + 3,  # how often this answer has left what it copied
-        _LOG[min(depth, 63)] / 4,
-    )

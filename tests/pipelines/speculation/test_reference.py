@@ -53,7 +53,7 @@ def test_a_match_is_what_a_search_of_all_files_finds(tmp_path_factory, texts, ta
         assert found is None
         return
     length, counts, count = expected
-    assert (found.length, found.count) == (length, count)
+    assert (found.length, found.times) == (length, count)
     followed = int(reference.tokens[found.end])
     assert counts[followed] == max(counts.values())
     assert reference.tokens[found.end - length : found.end].tolist() == tail[-length:]
