@@ -40,7 +40,7 @@ class GenerationConfig:
         them. "auto": whichever of these pays most, of those that the pair has.
     num_assistant_tokens: tokens to draft for each pass; None for as many as pay.
     max_ngram_size: the longest n-gram of mode "lookup".
-    acceptance: the rule by which drafted tokens are kept (see `engine/acceptance_rules.py`). "exact": those that the
+    acceptance: the rule by which drafted tokens are kept (see `engine/verify.py`). "exact": those that the
         target writes itself; same seed, same text. The others are lossy, and are used only where they are named: the
         text depends on what is drafted, so on the mode, on other requests and on measured times, unless the mode is
         "lookup" and `num_assistant_tokens` is given. "typical" (Medusa) and "threshold" (BiLD) also keep tokens that

@@ -12,9 +12,8 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from ..engine.backend import Load, QueueingBackend
+from ..engine.backend import Load, QueueingBackend, Room
 from ..engine.request import Request
-from ..engine.room import Room
 from ..engine.trace import TARGET, PassRecord
 from ..errors import DeviceFailed, reason_of
 from ..speculation.drafters.draft_model import DraftModel

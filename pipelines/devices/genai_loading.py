@@ -15,7 +15,7 @@ from typing import Any
 import openvino_genai
 
 from ..config import AUTO, UNLIMITED, GenerationConfig
-from ..engine.room import Room
+from ..engine.backend import Room
 from ..errors import DeviceFailed, InvalidOption, UnsupportedDevice, reason_of
 from ..model.pair import Pair
 from ..model.processor import PRECISION

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from ..model.target import Target, Window
 from ..speculation.draft import Draft
 from ..speculation.planner import LONGEST, Planner
-from .backend import Load, QueueingBackend
+from .backend import Load, QueueingBackend, Room
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
 from .request import Request
-from .room import Room
 from .sampling import Logits
 from .scheduler import Part, Schedule, Scheduler
 from .trace import TARGET, PassRecord

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from ..config import GenerationConfig
 from ..structured.constraint import Constraint
 from ..text.tokenizer import TextStream
-from .acceptance_rules import choose_beside
 from .block_pool import BlockTable
 from .logprobs import TokenLogprobs
 from .sampling import Distribution, Logits, choose_token, restricted
 from .trace import PassRecord, Statistics
+from .verify import choose_beside
 
 STOP, LENGTH, CANCELLED = "stop", "length", "cancelled"
 

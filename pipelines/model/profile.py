@@ -13,6 +13,7 @@ import openvino as ov
 from platformdirs import user_cache_path
 from pydantic import TypeAdapter, ValidationError
 
+from ..speculation import cost_file
 from ..speculation.cost import CostModel
 from .pair import Pair
 from .processor import instruction_limit
@@ -67,9 +68,9 @@ def _told(core: ov.Core, device: str) -> list[str | None]:
 def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:
     """The cost model saved in `path`, or else a new one, which is saved there now and as it learns. None, with a
     warning, if no measurement is possible."""
-    kept = CostModel.load(path)
+    kept = cost_file.load(path)
     if kept is not None:
-        kept.keep_on(path)
+        cost_file.keep_on(kept, path)
         return kept
     try:
         cost = measure()
@@ -77,8 +78,8 @@ def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | N
         log.warning("The cost of a pass cannot be measured on this machine, so nothing is drafted: %s", error)
         return None
     try:
-        cost.save(path)
-        cost.keep_on(path)
+        cost_file.save(cost, path)
+        cost_file.keep_on(cost, path)
     except OSError as error:
         log.warning("The measurement cannot be kept and will be repeated next time: %s", error)
     return cost

@@ -80,7 +80,8 @@ class Batch:
 
     def can_take(self, draft: Draft, price_ms: float) -> bool:
         """Whether there is room for one more row of a draft, at this price."""
-        return not draft.is_full and self.rows < self.most_rows and self.can_afford(price_ms)
+        is_full = len(draft.proposals) >= draft.limit or self.rows >= self.most_rows
+        return not is_full and self.can_afford(price_ms)
 
     def take(self, draft: Draft, proposal: Proposal, probability: float, rate: float) -> bool:
         """Add a row for a proposal, unless there is no room for it, or neither it nor what may follow it would pay at

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import math
-import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +23,6 @@ from .measuring import (
     measured_at_fixed_size,
 )  # fmt: skip
 
-FORMAT = 11
 WIDE_TILE_ROWS = 64  # see `is_tiled`
 TABLE_ROWS = 128  # costs of up to so many rows are tabulated, since the planner needs many in every pass
 
@@ -39,9 +33,9 @@ BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)
 CHANGE = 0.5  # the same for changes of size
 NEAR = 4.0  # correlation length, in doublings of the number of rows
 AT_ONCE = 8  # passes to learn from at a time
-SAVE_AFTER = 64  # passes, then twice as many, and so on; up to here each is learnt from at once if costs were estimated
-
-log = logging.getLogger(__name__)
+REFINED_AFTER = (
+    64  # passes, then twice as many, and so on; up to here each is learnt from at once if costs were estimated
+)
 
 
 class _Seen(NamedTuple):
@@ -82,24 +76,24 @@ class CostModel:
     base_doubt: tuple[float, ...] = ()
     context_doubt: tuple[float, ...] = ()
     change_ms: float = 0.0
+    changing_ms: float = field(init=False, compare=False, repr=False)
+    when_refined: Callable[[CostModel], None] | None = field(init=False, compare=False, repr=False)
     _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # all, base, beyond, context, change
     _seen: list[_Seen] = field(init=False, compare=False, repr=False)  # unlearnt
     _base: list[float] = field(init=False, compare=False, repr=False)  # current estimates, like those that follow
     _beyond: float = field(init=False, compare=False, repr=False)  # cost of each row beyond the last of `rows`
     _context: list[float] = field(init=False, compare=False, repr=False)
-    _change: float = field(init=False, compare=False, repr=False)
     _tabled: NDArray[np.int64] = field(init=False, compare=False, repr=False)
     _rows_tables: dict[int, list[float]] = field(init=False, compare=False, repr=False)  # see `_rows_table`
     _token_table: list[float] = field(init=False, compare=False, repr=False)
     _least_table: dict[tuple[int, int], float] = field(init=False, compare=False, repr=False)  # of `least_row_ms`
-    _path: Path | None = field(init=False, compare=False, repr=False)  # the file to save to
     _num_learnt: int = field(init=False, compare=False, repr=False)  # passes
-    _save_at: int = field(init=False, compare=False, repr=False)
+    _refined_at: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         self._tabled = np.array([self._whole(rows) for rows in range(TABLE_ROWS)])
         self._filter, self._seen = KalmanFilter(_prior(self.rows, self._doubt)), []
-        self._path, self._num_learnt, self._save_at = None, 0, SAVE_AFTER
+        self.when_refined, self._num_learnt, self._refined_at = None, 0, REFINED_AFTER
         self.drafts = {name: replace(draft) for name, draft in self.drafts.items()}  # which have learnt nothing
         self._believe()
 
@@ -116,11 +110,6 @@ class CostModel:
             attention_ms += context * self._token_ms(rows)
         return self._rows_ms(total_rows) + attention_ms
 
-    @property
-    def changing_ms(self) -> float:
-        """What a pass takes longer behind one of another size, as is believed now."""
-        return self._change
-
     def size_ms(self, rows: int, last: int = 0) -> float:
         """The time of a pass of `rows` rows over an empty context."""
         if rows < TABLE_ROWS:
@@ -128,7 +117,7 @@ class CostModel:
         same_ms = self._rows_ms(rows)
         if last in (0, rows):
             return same_ms
-        return min(same_ms + self._change, self._rows_ms(last)) if rows < last else same_ms + self._change
+        return min(same_ms + self.changing_ms, self._rows_ms(last)) if rows < last else same_ms + self.changing_ms
 
     def row_ms(self, total_rows: int, rows: int, context: int, last: int = 0) -> float:
         """The cost of one more row in a pass of `total_rows`, for a window of `rows` rows behind `context` tokens."""
@@ -170,32 +159,24 @@ class CostModel:
         """
         if measured_ms > 0:
             self._seen.append(_Seen(tuple(windows), has_changed, measured_ms))
-        is_new = self.is_guessed and self._num_learnt < SAVE_AFTER
+        is_new = self.is_guessed and self._num_learnt < REFINED_AFTER
         if len(self._seen) < (1 if is_new else AT_ONCE):
             return
         for seen in self._seen:
-            expected_ms = self.pass_ms(seen.windows) + seen.has_changed * self._change
+            expected_ms = self.pass_ms(seen.windows) + seen.has_changed * self.changing_ms
             self._filter.update(self._shares(seen, expected_ms), math.log(seen.ms / expected_ms))
             self._believe()
         self._num_learnt += len(self._seen)
         self._seen.clear()
-        if self._num_learnt >= self._save_at:
-            self._save_again()
+        if self._num_learnt >= self._refined_at:
+            self._refined_at *= 2
+            if self.when_refined is not None and self.is_guessed:
+                self.when_refined(self.refined())
 
     def of_draft(self, name: str) -> DraftCost:
         """What the model of a drafter takes; nothing where it was not measured."""
         found = self.drafts.get(name)
         return DraftCost(0.0) if found is None else found
-
-    def _save_again(self) -> None:
-        self._save_at *= 2
-        if self._path is None or not self.is_guessed:
-            return
-        try:
-            self.save(self._path)
-        except OSError as error:
-            log.warning("The refined costs of passes cannot be kept: %s", error)
-            self._path = None
 
     @property
     def _doubt(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -217,8 +198,8 @@ class CostModel:
         table = self._rows_tables.get(last)
         if table is None:
             same, filled = self._rows_tables[0], self._rows_ms(last)
-            table = [min(ms + self._change, filled) for ms in same[: last + 1]]
-            table += [ms + self._change for ms in same[last + 1 :]]
+            table = [min(ms + self.changing_ms, filled) for ms in same[: last + 1]]
+            table += [ms + self.changing_ms for ms in same[last + 1 :]]
             self._rows_tables[last] = table
         return table
 
@@ -254,7 +235,7 @@ class CostModel:
             i, share = self._place(rows)
             shares[2 + n + i] += (1 - share) * context * self._context[i]
             shares[3 + n + i] += share * context * self._context[i + 1]
-        shares[-1] = seen.has_changed * self._change
+        shares[-1] = seen.has_changed * self.changing_ms
         shares /= expected_ms
         shares[0] = 1
         return shares
@@ -264,7 +245,7 @@ class CostModel:
         n, factors, last = len(self.rows), np.exp(self._filter.mean[1:] + self._filter.mean[0]), self.rows[-1]
         base, context = increasing(factors[:n] * self.base_ms), increasing(factors[n + 1 : -1] * self.context_ms)
         self._base, self._context = base.tolist(), context.tolist()
-        self._change = float(factors[-1]) * self.change_ms
+        self.changing_ms = float(factors[-1]) * self.change_ms
         self._beyond = float(factors[n]) * (self.base_ms[-1] - self.base_ms[-2]) / (last - self.rows[-2])
         beyond, widening = np.maximum(self._tabled - last, 0), (context[-1] - context[-2]) / (last - self.rows[-2])
         self._rows_tables = {0: (np.interp(self._tabled, self.rows, base) + self._beyond * beyond).tolist()}
@@ -328,58 +309,6 @@ class CostModel:
             base_doubt=_left(self.base_doubt, deviation[:n], BASE),
             context_doubt=_left(self.context_doubt, deviation[n + 1 : -1], CONTEXT),
         )
-
-    def keep_on(self, path: Path) -> None:
-        """Save corrections of estimated costs to `path` from time to time, until that fails."""
-        self._path = path
-
-    def save(self, path: Path) -> None:
-        """Write `refined()` to `path`, atomically. Raises OSError."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        known = self.refined()
-        stored = {**_stored(known), "drafts": {name: _stored(draft) for name, draft in known.drafts.items()}}
-        try:
-            partial.write_text(json.dumps({"format": FORMAT, **stored}), encoding="utf-8")
-            partial.replace(path)
-        except OSError:
-            partial.unlink(missing_ok=True)
-            raise
-
-    @classmethod
-    def load(cls, path: Path) -> CostModel | None:
-        """The model in `path`; None if it is missing, damaged, or of another format."""
-        try:
-            stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-            if stored.pop("format") != FORMAT:
-                return None
-            rows, base_ms, context_ms = (tuple(stored.pop(name)) for name in ("rows", "base_ms", "context_ms"))
-            drafts = {name: DraftCost(**costs) for name, costs in stored.pop("drafts").items()}
-            is_tiled, change_ms = stored.pop("is_tiled"), stored.pop("change_ms")
-            base_doubt, context_doubt = (tuple(stored.pop(name)) for name in ("base_doubt", "context_doubt"))
-            sound = (
-                len(rows) == len(base_ms) == len(context_ms) >= 2
-                and all(isinstance(each, int) for each in rows)
-                and all(0 < a < b for a, b in pairwise(rows))
-                and all(a <= b for costs in (base_ms, context_ms) for a, b in pairwise(costs))
-                and all(0 <= cost < float("inf") for cost in (*base_ms, *context_ms))
-                and all(0 <= cost < float("inf") for draft in drafts.values() for cost in _stored(draft).values())
-                and min(base_ms) > 0
-                and isinstance(is_tiled, bool)
-                and 0 <= change_ms < float("inf")
-                and all(len(doubt) in (0, len(rows)) for doubt in (base_doubt, context_doubt))
-                and all(0 <= each < float("inf") for each in (*base_doubt, *context_doubt))
-                and not stored
-            )
-            doubts = base_doubt, context_doubt
-            return cls(rows, base_ms, context_ms, drafts, is_tiled, *doubts, change_ms) if sound else None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            return None
-
-
-def _stored(costs: CostModel | DraftCost) -> dict[str, Any]:
-    """The fields that are saved."""
-    return {each.name: getattr(costs, each.name) for each in fields(costs) if each.init}
 
 
 def _prior(rows: Sequence[int], doubts: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:

@@ -35,7 +35,8 @@ class Draft:
     """What a request brings to a pass behind its last token, which has `context` cached tokens before it.
 
     limit: the most tokens that it may have.
-    conditions: those under which its tokens are accepted.
+    conditions, kind: those under which its tokens are accepted, and with the mode.
+    is_bounded: whether a budget bounds the delay of its request.
     offers: drafts that were considered, whether or not they are made, each from its first token on.
     probabilities: for each proposal, that the target accepts the draft up to and including it.
     prices_ms: for each proposal, the time that its row adds to the pass.
@@ -57,18 +58,13 @@ class Draft:
     reserved_ms: float = 0.0
     num_fixed: int = 0
     conditions: Conditions = field(init=False)
+    kind: Kind = field(init=False)
+    is_bounded: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.conditions = Conditions.of(self.request.config)
-
-    @property
-    def kind(self) -> Kind:
-        return self.request.config.mode, self.conditions
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether a budget bounds the delay of its request."""
-        return self.request.config.num_assistant_tokens is None
+        config = self.request.config
+        self.conditions = Conditions.of(config)
+        self.kind, self.is_bounded = (config.mode, self.conditions), config.num_assistant_tokens is None
 
     @property
     def rows(self) -> int:
@@ -87,10 +83,6 @@ class Draft:
     def probability(self) -> float:
         """That the target accepts all of it."""
         return self.probabilities[-1] if self.probabilities else 1.0
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.proposals) >= self.limit
 
     @property
     def num_further(self) -> int:

@@ -165,7 +165,8 @@ class DraftModelPolicy:
 
     def _can_ask(self, draft: Draft) -> bool:
         backoff = self._backoffs.get(draft.request)
-        return self._drafters.can_ask(self.model, draft) and not draft.is_full and (backoff is None or not backoff.left)
+        has_room = len(draft.proposals) < draft.limit and (backoff is None or not backoff.left)
+        return has_room and self._drafters.can_ask(self.model, draft)
 
     def _asked(
         self,

@@ -11,8 +11,8 @@ from typing import Any
 from ..devices.devices import CPU, NPU, failing_to_load
 from ..devices.gpu_model import GpuPagedModel
 from ..devices.npu_model import NpuModel
+from ..engine.backend import Room
 from ..engine.block_pool import BlockPool
-from ..engine.room import Room
 from ..errors import InvalidOption
 from ..model.heads.head_kind import tapped_layers
 from ..model.paged_request import BLOCK_SIZE

@@ -13,10 +13,15 @@ class PassSize:
     the best, is worth that (ski rental; Karlin et al., Competitive snoopy caching, 1988).
 
     rows: of the last pass, the filling included; 0 before the first.
+    num_filling: those that fill it.
+    has_changed: whether the pass before it had another size.
     """
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows = self.num_filling = 0
+        self.has_changed = False
+        self._bare_rows = 0  # of the last pass without the drafts that were planned
+        self._has_bare_changed = False
         self._missed_ms = 0.0
 
     def last(self, cost: CostModel) -> int:
@@ -39,15 +44,33 @@ class PassSize:
         rate: what a millisecond is worth, in tokens.
         may_fill: whether a shorter pass may be filled up.
         """
-        rows, bare_rows = max(rows, cost.rows[0]), max(bare_rows, cost.rows[0])
-        last = self.last(cost)
-        stays = rows == last or (may_fill and rows < last and cost.size_ms(rows, last) == cost.size_ms(last))
-        if stays:
+        num_needed, rows, bare_rows = rows, max(rows, cost.rows[0]), max(bare_rows, cost.rows[0])
+        self._has_bare_changed, self._bare_rows = self._changes(cost, bare_rows), bare_rows
+        last, before = self.last(cost), self.rows
+        if rows == last or (may_fill and rows < last and cost.size_ms(rows, last) == cost.size_ms(last)):
             missed_ms = self._missed_by(cost, bare_rows, sorted(probabilities, reverse=True), rate)
             self._missed_ms = self._missed_ms + missed_ms if missed_ms else 0.0
-            return self.rows
-        self.rows, self._missed_ms = rows, 0.0
-        return rows
+        else:
+            self.rows, self._missed_ms = rows, 0.0
+        self.has_changed = self.rows != before
+        # The target fills up to the fewest itself.
+        self.num_filling = self.rows - num_needed if self.rows > cost.rows[0] else 0
+        return self.rows
+
+    def standing_ms(self, cost: CostModel, bare_rows: int) -> tuple[float, float]:
+        """How much longer a pass without planned drafts takes behind the last, and how much of that is due to the
+        drafts before it: plain decoding, too, has passes of other sizes."""
+        standing_ms = cost.size_ms(bare_rows, self.last(cost)) - cost.size_ms(bare_rows)
+        return standing_ms, max(0.0, standing_ms - self._changes(cost, bare_rows) * cost.changing_ms)
+
+    def delay_ms(self, cost: CostModel) -> float:
+        """How much longer the last pass took than without drafts in it and before it."""
+        taken_ms = cost.size_ms(self.rows) + self.has_changed * cost.changing_ms
+        return taken_ms - cost.size_ms(self._bare_rows) - self._has_bare_changed * cost.changing_ms
+
+    def _changes(self, cost: CostModel, bare_rows: int) -> bool:
+        """Whether the size would change without any planned drafts."""
+        return max(bare_rows, cost.rows[0]) != self._bare_rows
 
     def _missed_by(self, cost: CostModel, rows: int, probabilities: Sequence[float], rate: float) -> float:
         """What a pass of the best size would have gained beyond one of this size, in milliseconds."""

@@ -7,9 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,45 +16,21 @@ from ..engine.request import Request
 from ..model.target import Window
 from .acceptance import AcceptanceModel, Conditions
 from .batch import Batch
-from .budgets import Budgets
+from .budgets import Budgets, LossBudget
 from .cost import CostModel
 from .draft import Draft, Kind, best_prefix
-from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
+from .draft_model_policy import DraftModelPolicy
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
-from .loss_budget import LossBudget
 from .overhead import Overhead
-from .pace import Pace
 from .pass_size import PassSize
+from .rate import BarePass, Pace, Step, highest_rate
 
 LONGEST = 32  # tokens of a draft
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
 SCARCE = 4  # plain passes: answers whose budgets are so near to the least come first
 PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
-
-
-class _Step(NamedTuple):
-    """One more token of a draft: the probability that it is reached and accepted, and its price."""
-
-    draft: Draft
-    probability: float
-    price_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Bare:
-    """The pass without planned drafts: its requests, the expected number of tokens, its time, and how much longer it
-    takes behind the last pass."""
-
-    drafts: Sequence[Draft]
-    tokens: float
-    time_ms: float
-    standing_ms: float
-
-    @property
-    def rate(self) -> float:
-        return self.tokens / self.time_ms
 
 
 class Planner:
@@ -114,8 +88,7 @@ class Planner:
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._drafts: Sequence[Draft] = ()  # of the next pass
-        self._bare_rows = self._last_bare_rows = 0  # of the next pass without planned drafts, and of the last
-        self._num_filling, self._has_changed = 0, False  # of the last pass: rows, and whether it had another size
+        self._bare_rows = 0  # of the next pass without planned drafts
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
         self._observing_ms = 0.0  # of `observe` in the last
         self.rate = 0.0  # what a millisecond of the pass is worth, in tokens
@@ -162,13 +135,10 @@ class Planner:
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if draft.is_bounded]
         # What it takes to return to plain passes is kept back.
         budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms
-        last_rows = self._size.last(cost)
-        standing_ms = cost.size_ms(rows, last_rows) - cost.size_ms(rows)
-        has_changed = max(rows, cost.rows[0]) != self._last_bare_rows  # which plain decoding pays for as well
-        lost_ms = max(0.0, standing_ms - has_changed * cost.changing_ms)
+        standing_ms, lost_ms = self._size.standing_ms(cost, rows)
         if lost_ms > max(0.0, budget_ms):  # rows that are free at this size would keep it for good
             return
-        batch = Batch(cost, rows, budget_ms - lost_ms, most_rows, overhead.row.value, last_rows)
+        batch = Batch(cost, rows, budget_ms - lost_ms, most_rows, overhead.row.value, self._size.last(cost))
         asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
         asked = [draft for draft in asked if batch.can_pay(overhead.asking, plain_ms)]
         if not asked:
@@ -181,7 +151,7 @@ class Planner:
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         by_policy = self._by_policy(asked)
-        bare = _Bare(drafts, tokens, bare_ms, standing_ms)
+        bare = BarePass(drafts, tokens, bare_ms, standing_ms)
         self._draft_from_text(batch, asked, by_policy, bare, overhead.offering.value)
         self._asked(batch, asked, overhead, 1e3 * (self._clock() - began))
         for policy, its_drafts in by_policy.items():
@@ -197,21 +167,16 @@ class Planner:
 
         Plain decoding alone is never filled: even where the last bits depend on that, it writes the same text again.
         """
-        cost, size, last = self.cost, self._size, self._size.rows
+        cost, size = self.cost, self._size
         if cost is None or not cost.changing_ms:
             return 0
         is_plain = not any(self._drafters.of(draft.request).drafters for draft in self._drafts)
         probabilities = [p for draft in self._drafts if draft.is_bounded for p in draft.probabilities]
-        priced_ms = cost.size_ms(num_rows, size.last(cost)) - cost.size_ms(self._bare_rows, size.last(cost))
-        rows = size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf, not is_plain)
-        self._has_changed = rows != last
-        self._num_filling = rows - num_rows if rows > cost.rows[0] else 0  # the target fills up to the fewest itself
-        taken_ms = cost.size_ms(rows) + self._has_changed * cost.changing_ms
-        bare_rows = max(self._bare_rows, cost.rows[0])
-        plain_ms = cost.size_ms(bare_rows) + (bare_rows != self._last_bare_rows) * cost.changing_ms
-        self._last_bare_rows = bare_rows
-        self._delay_ms += taken_ms - plain_ms - priced_ms
-        return self._num_filling
+        last = size.last(cost)
+        priced_ms = cost.size_ms(num_rows, last) - cost.size_ms(self._bare_rows, last)  # as the drafts' rows were
+        size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf, not is_plain)
+        self._delay_ms += size.delay_ms(cost) - priced_ms
+        return size.num_filling
 
     def _consider(
         self, policy: DraftModelPolicy, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, plain_ms: float
@@ -261,9 +226,9 @@ class Planner:
             if self._unlearnt_ms >= LEARN_AFTER_MS:
                 self._unlearnt_ms = 0.0
                 windows = [(draft.rows, draft.context) for draft in drafts]
-                if self._num_filling:
-                    windows.append((self._num_filling, 0))
-                self.cost.observe(windows, target_ms, self._has_changed)
+                if self._size.num_filling:
+                    windows.append((self._size.num_filling, 0))
+                self.cost.observe(windows, target_ms, self._size.has_changed)
         overhead = self._overhead_of(drafts)
         if beside_ms is not None and overhead is self.overhead:
             num_drafted = sum(len(draft.proposals) for draft in drafts)
@@ -334,7 +299,7 @@ class Planner:
         batch: Batch,
         drafts: Sequence[Draft],
         by_policy: Mapping[DraftModelPolicy, Sequence[Draft]],
-        bare: _Bare,
+        bare: BarePass,
         offering_ms: float,
     ) -> None:
         """Take what the text drafters propose, the likeliest first, as far as it pays. Each token that they offer
@@ -342,7 +307,7 @@ class Planner:
         rows, most_ms = batch.rows, PER_DRAFT * batch.remaining_ms
         steps = self._take_surest(batch, drafts, bare, offering_ms)
         recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
-        self.rate = math.sqrt(recent * self._rate_at_best(batch, by_policy, bare, steps, rows))
+        self.rate = math.sqrt(recent * highest_rate(batch, by_policy, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
         within = sum(price_ms <= most_ms for price_ms in accumulate(prices_ms))
         length, _ = best_prefix(probabilities[:within], prices_ms[:within], self.rate)
@@ -352,14 +317,14 @@ class Planner:
             for draft in drafts:
                 batch.cut(draft, sum(step.draft is draft for step in steps[:length]))
 
-    def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: _Bare, offering_ms: float) -> list[_Step]:
+    def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: BarePass, offering_ms: float) -> list[Step]:
         """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first, but before them
         those of answers near the least budget."""
         surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
         scarce_ms = batch.budget_ms + SCARCE * bare.time_ms
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
         queue: list[tuple[bool, float, int, Proposal]] = []
-        steps: list[_Step] = []
+        steps: list[Step] = []
         for draft in drafts:
             draft.offers = [[]]
 
@@ -376,47 +341,12 @@ class Planner:
         while queue:
             _, negative, i, proposal = heapq.heappop(queue)
             if batch.take(drafts[i], proposal, -negative, bare.rate):
-                steps.append(_Step(drafts[i], -negative, drafts[i].prices_ms[-1]))
+                steps.append(Step(drafts[i], -negative, drafts[i].prices_ms[-1]))
                 offer(i, -negative)
         return steps
 
     def _pace(self, drafts: Sequence[Draft]) -> Pace:
         return self._paces[frozenset(draft.kind for draft in drafts)]
-
-    def _rate_at_best(
-        self,
-        batch: Batch,
-        by_policy: Mapping[DraftModelPolicy, Sequence[Draft]],
-        bare: _Bare,
-        steps: Sequence[_Step],
-        rows: int,
-    ) -> float:
-        """The highest rate that this pass can be expected to have, with the text drafters or with a model.
-
-        rows: of the pass without planned drafts.
-        """
-        bare_ms, best = bare.time_ms + bare.standing_ms, bare.rate
-        tokens, time_ms = bare.tokens, bare_ms
-        for step in steps:
-            tokens, time_ms = tokens + step.probability, time_ms + step.price_ms
-            best = max(best, tokens / time_ms)
-        for policy, sharing in by_policy.items():
-            tokens, time_ms, probability, num_rows = bare.tokens, bare_ms, 1.0, rows
-            if not sharing:
-                continue
-            expected = min(map(policy.expected_under, {draft.conditions for draft in sharing}))
-            token_ms = policy.cost(batch.cost).pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
-            for window in range(1, 1 + LONGEST_GENERATED):
-                probability *= expected
-                if len(sharing) * probability < best * token_ms:  # nor will what follows pay, which is less likely
-                    break
-                tokens += len(sharing) * probability
-                time_ms += token_ms
-                for draft in sharing:
-                    time_ms += batch.cost.row_ms(num_rows, window, draft.context, batch.last_rows)
-                    num_rows += 1
-                best = max(best, tokens / time_ms)
-        return best
 
     def _by_policy(self, drafts: Sequence[Draft]) -> dict[DraftModelPolicy, list[Draft]]:
         """Each model's policy, with the drafts for which that model is the best of those in their mode, as far as it

@@ -9,12 +9,12 @@ from random import Random
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Conditions, Features
+from outrider.pipelines.speculation.budgets import TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters, Proposal, Score
-from outrider.pipelines.speculation.loss_budget import TOLERANCE
 from outrider.pipelines.speculation.planner import Planner
 
 from ..fakes import new_request

@@ -20,7 +20,8 @@ from outrider.pipelines.model import profile
 from outrider.pipelines.model.pair import Pair
 from outrider.pipelines.model.profile import measured_cost, profile_path
 from outrider.pipelines.model.timing import NoMeasurement
-from outrider.pipelines.speculation.cost import AT_ONCE, SAVE_AFTER, CostModel
+from outrider.pipelines.speculation import cost_file
+from outrider.pipelines.speculation.cost import AT_ONCE, REFINED_AFTER, CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
 pytestmark = pytest.mark.usefixtures("thorough_measuring")
@@ -252,12 +253,12 @@ def test_costs_that_were_measured_at_a_busy_moment_are_mended_by_the_passes_that
 def test_only_the_first_passes_are_learnt_from_one_by_one_where_costs_were_estimated():
     guessed = replace(MODEL, base_doubt=(0.0, 0.5, 0.5), context_doubt=(0.0, 0.0, 0.0))
     changes = []
-    for _ in range(SAVE_AFTER + 3 * AT_ONCE):
+    for _ in range(REFINED_AFTER + 3 * AT_ONCE):
         before = guessed.pass_ms([(4, 0)])
         guessed.observe([(4, 0)], 1.5 * before)
         changes.append(guessed.pass_ms([(4, 0)]) != before)
-    assert all(changes[:SAVE_AFTER])
-    assert changes[SAVE_AFTER:] == 3 * [*(AT_ONCE - 1) * [False], True]
+    assert all(changes[:REFINED_AFTER])
+    assert changes[REFINED_AFTER:] == 3 * [*(AT_ONCE - 1) * [False], True]
 
 
 @given(seed=st.integers(0, 10_000))
@@ -300,8 +301,8 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
     path = tmp_path / "deep" / "cost.json"
     model = CostModel((2, 4, 8), (10.0, 11.0, 15.0), (0.01, 0.02, 0.02), {"draft_model": DraftCost(2.0, 0.1)})
     model.observe([(2, 0)], 50.0)
-    model.save(path)
-    assert CostModel.load(path) == MODEL
+    cost_file.save(model, path)
+    assert cost_file.load(path) == MODEL
     assert [file.name for file in path.parent.iterdir()] == ["cost.json"]
 
 
@@ -331,11 +332,11 @@ GOOD = {
 def test_a_damaged_file_is_measured_again(tmp_path, content):
     path = tmp_path / "cost.json"
     path.write_text(json.dumps(GOOD))
-    assert CostModel.load(path) is not None
+    assert cost_file.load(path) is not None
     path.write_text(content, encoding="latin-1")
-    assert CostModel.load(path) is None
+    assert cost_file.load(path) is None
     assert measured_cost(path, lambda: MODEL) == MODEL
-    assert CostModel.load(path) == MODEL
+    assert cost_file.load(path) == MODEL
 
 
 def test_without_a_measurement_decoding_is_plain_and_says_so(tmp_path, caplog):
@@ -383,7 +384,7 @@ def test_a_pipeline_measures_once_and_keeps_it(embedded_pair, monkeypatch):
     first = LLMPipeline(embedded_pair)
     first.speculation._profile.unlink(missing_ok=True)
     first.generate("x", max_new_tokens=3)
-    assert CostModel.load(first.speculation._profile) is not None
+    assert cost_file.load(first.speculation._profile) is not None
 
     def measure(*args, **kwargs):
         raise AssertionError("measured again")

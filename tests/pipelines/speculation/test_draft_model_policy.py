@@ -7,11 +7,11 @@ import math
 import pytest
 
 from outrider.pipelines.speculation.acceptance import GREEDY
+from outrider.pipelines.speculation.budgets import TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.draft_cost import FORGET, DraftCost
 from outrider.pipelines.speculation.draft_model_policy import HOPED, RECOVER, RESTS, DraftModelPolicy
-from outrider.pipelines.speculation.loss_budget import TOLERANCE
 
 from ..fakes import new_request
 from .planning import Behind, Odds, OddsDrafter, OddsModel, answer, cost_of, draft_of, planner_of

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.model.profile import measured_cost
 from outrider.pipelines.model.timing import NoMeasurement
-from outrider.pipelines.speculation.cost import SAVE_AFTER, CostModel
-from outrider.pipelines.speculation.loss_budget import ALLOWANCE
+from outrider.pipelines.speculation import cost_file
+from outrider.pipelines.speculation.budgets import ALLOWANCE
+from outrider.pipelines.speculation.cost import REFINED_AFTER, CostModel
 from outrider.pipelines.speculation.planner import LONGEST
 
 from .planning import OddsDrafter, draft_of, planner_of
@@ -209,23 +210,23 @@ def test_what_was_learnt_is_known_at_the_next_start(monkeypatch, tmp_path):
     made, clock = guessed(monkeypatch)
     first = measured_cost(path, lambda: made)
     before = first.pass_ms([(9, 400)])
-    observe(first, clock, SAVE_AFTER)
+    observe(first, clock, REFINED_AFTER)
     second = measured_cost(path, lambda: pytest.fail("measured again"))
     true_ms = clock.takes(9, 400)
     assert abs(second.pass_ms([(9, 400)]) - true_ms) < 0.5 * abs(before - true_ms)
     assert sum(second.base_doubt) < sum(first.base_doubt)
     assert [file.name for file in tmp_path.iterdir()] == ["cost.json"]
-    observe(second, clock, SAVE_AFTER)
-    third = CostModel.load(path)
-    assert third != CostModel.load(tmp_path / "none")
+    observe(second, clock, REFINED_AFTER)
+    third = cost_file.load(path)
+    assert third != cost_file.load(tmp_path / "none")
     assert sum(third.base_doubt) < sum(second.base_doubt), "and so on, from start to start"
 
 
 def test_what_was_learnt_is_saved_more_and_more_seldom(monkeypatch, tmp_path):
     saved = []
     made, clock = guessed(monkeypatch)
-    monkeypatch.setattr(CostModel, "save", lambda self, path: saved.append(self._num_learnt))
-    made.keep_on(tmp_path / "cost.json")
+    monkeypatch.setattr(cost_file, "save", lambda refined, path: saved.append(made._num_learnt))
+    cost_file.keep_on(made, tmp_path / "cost.json")
     observe(made, clock, 1000)
     assert saved == [64, 128, 256, 512]
 
@@ -247,7 +248,7 @@ def test_what_was_measured_stays_though_the_machine_was_busy_since(monkeypatch, 
 def test_what_cannot_be_kept_is_tried_once(monkeypatch, tmp_path, caplog):
     made, clock = guessed(monkeypatch)
     (tmp_path / "file").write_text("")
-    made.keep_on(tmp_path / "file" / "cost.json")
+    cost_file.keep_on(made, tmp_path / "file" / "cost.json")
     with caplog.at_level(logging.WARNING):
         observe(made, clock, 1000)
     assert [record.levelname for record in caplog.records] == ["WARNING"]

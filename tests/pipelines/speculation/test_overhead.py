@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
-from outrider.pipelines.speculation.budgets import FIRST_PAUSE
+from outrider.pipelines.speculation.budgets import ALLOWANCE, FIRST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.loss_budget import ALLOWANCE
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
 from .planning import BASES, Losses, OddsDrafter, OddsModel, cost_of, draft_of, kept_by, planner_of

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.pipelines.speculation.budgets import ALLOWANCE
 from outrider.pipelines.speculation.cost import AT_ONCE, CostModel
-from outrider.pipelines.speculation.loss_budget import ALLOWANCE
 from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.pass_size import PassSize
 

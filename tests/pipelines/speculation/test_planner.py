@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
-from outrider.pipelines.speculation import loss_budget
+from outrider.pipelines.speculation import budgets
 from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Conditions
+from outrider.pipelines.speculation.budgets import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters
-from outrider.pipelines.speculation.loss_budget import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.planner import PER_DRAFT, Planner
 
@@ -43,7 +43,7 @@ def test_the_draft_is_worth_as_much_as_the_best_of_all_cuts(base, odds, other_ro
     offering = OddsDrafter("suffix", {draft.request: estimates for draft, estimates in zip(drafts, odds, strict=True)})
     planner = planner_of(cost, offering)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(loss_budget, "ALLOWANCE", math.inf)  # so that no draft exceeds the budget
+        patched.setattr(budgets, "ALLOWANCE", math.inf)  # so that no draft exceeds the budget
         planner.draft(drafts, other_rows)
 
     def worth(lengths) -> float:

@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.pipelines.config import GenerationConfig
-from outrider.pipelines.engine.acceptance_rules import (
+from outrider.pipelines.engine.block_pool import BlockPool
+from outrider.pipelines.engine.sampling import Distribution, choose_token, distribution, sample, sample_draft, uniform
+from outrider.pipelines.engine.verify import (
     DELTA,
     EPSILON,
     ROLLBACK,
@@ -22,8 +24,6 @@ from outrider.pipelines.engine.acceptance_rules import (
     residual,
     survives_rejection,
 )
-from outrider.pipelines.engine.block_pool import BlockPool
-from outrider.pipelines.engine.sampling import Distribution, choose_token, distribution, sample, sample_draft, uniform
 from outrider.pipelines.speculation.acceptance import Conditions, Features
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost

@@ -1,0 +1,88 @@
+"""Rate: what a millisecond is worth, in tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .batch import Batch
+from .draft import Draft
+from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
+
+REMEMBER = 0.9  # weight of the passes so far
+
+
+class Step(NamedTuple):
+    """One more token of a draft: the probability that it is reached and accepted, and its price."""
+
+    draft: Draft
+    probability: float
+    price_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class BarePass:
+    """The pass without planned drafts: its requests, the expected number of tokens, its time, and how much longer it
+    takes behind the last pass."""
+
+    drafts: Sequence[Draft]
+    tokens: float
+    time_ms: float
+    standing_ms: float
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.time_ms
+
+
+@dataclass(slots=True)
+class Pace:
+    """The recent rate of all requests of a pass together, exponentially weighted."""
+
+    tokens: float = 0.0
+    time_ms: float = 0.0
+
+    def add(self, tokens: int, time_ms: float) -> None:
+        self.tokens = REMEMBER * self.tokens + tokens
+        self.time_ms = REMEMBER * self.time_ms + time_ms
+
+    @property
+    def rate(self) -> float:
+        """Tokens per millisecond; 0 before the first pass."""
+        return self.tokens / self.time_ms if self.time_ms else 0.0
+
+
+def highest_rate(
+    batch: Batch,
+    by_policy: Mapping[DraftModelPolicy, Sequence[Draft]],
+    bare: BarePass,
+    steps: Sequence[Step],
+    rows: int,
+) -> float:
+    """The highest rate that this pass can be expected to have, with the text drafters or with a model.
+
+    rows: of the pass without planned drafts.
+    """
+    bare_ms, best = bare.time_ms + bare.standing_ms, bare.rate
+    tokens, time_ms = bare.tokens, bare_ms
+    for step in steps:
+        tokens, time_ms = tokens + step.probability, time_ms + step.price_ms
+        best = max(best, tokens / time_ms)
+    for policy, sharing in by_policy.items():
+        tokens, time_ms, probability, num_rows = bare.tokens, bare_ms, 1.0, rows
+        if not sharing:
+            continue
+        expected = min(map(policy.expected_under, {draft.conditions for draft in sharing}))
+        token_ms = policy.cost(batch.cost).pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
+        for window in range(1, 1 + LONGEST_GENERATED):
+            probability *= expected
+            if len(sharing) * probability < best * token_ms:  # nor will what follows pay, which is less likely
+                break
+            tokens += len(sharing) * probability
+            time_ms += token_ms
+            for draft in sharing:
+                time_ms += batch.cost.row_ms(num_rows, window, draft.context, batch.last_rows)
+                num_rows += 1
+            best = max(best, tokens / time_ms)
+    return best
