@@ -145,9 +145,7 @@ class Planner:
             return
         began = self._clock()
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
-            # The best one comes first.
-            first = asked[0]
-            self._policies.sort(key=lambda policy: -policy.promise(cost, first.context, first.conditions))
+            self._policies = _best_first(self._policies, cost, asked[0].context, asked[0].conditions)
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         by_policy = self._by_policy(asked)
@@ -265,11 +263,18 @@ class Planner:
 
     def _is_worth_reading(self, request: Request) -> bool:
         """Whether anyone who drafts for an answer reads the results of its passes. A model that would is left out of
-        the answer if considering it has not been worth its price lately."""
+        the answer if another one promises more, or if considering it has not been worth its price lately."""
         readers, kind = self._drafters.readers(request), (request.config.mode, Conditions.of(request.config))
-        if request.config.num_assistant_tokens is not None:
+        if not readers or request.config.num_assistant_tokens is not None or self.cost is None:
             return bool(readers)
-        resting = [policy.model for policy in self._policies if policy.model in readers and policy.rests(kind)]
+        policies = [policy for policy in self._policies if policy.model in self._drafters.of(request).models]
+        if len(policies) > 1:
+            policies = _best_first(policies, self.cost, len(request.tokens), kind[1])
+        resting = [
+            policy.model
+            for i, policy in enumerate(policies)
+            if policy.model in readers and (i > 0 or policy.rests(kind))
+        ]
         for model in resting:
             self._drafters.leave_out(model, request)
         return len(readers) > len(resting)
@@ -384,3 +389,10 @@ def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overh
         return plain_ms, plain_ms
     windows = [(1 if draft.is_bounded else draft.rows, draft.context) for draft in drafts]
     return plain_ms, cost.pass_ms(windows) + python_ms
+
+
+def _best_first(
+    policies: Sequence[DraftModelPolicy], cost: CostModel, context: int, conditions: Conditions
+) -> list[DraftModelPolicy]:
+    """Policies by what their models promise."""
+    return sorted(policies, key=lambda policy: -policy.promise(cost, context, conditions))

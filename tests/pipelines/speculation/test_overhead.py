@@ -14,6 +14,7 @@ from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
 from outrider.pipelines.speculation.budgets import ALLOWANCE, FIRST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
 from .planning import BASES, Losses, OddsDrafter, OddsModel, cost_of, draft_of, kept_by, planner_of
@@ -270,6 +271,24 @@ def test_a_head_that_is_not_worth_considering_is_handed_the_results_of_one_answe
     assert is_read_for(num_assistant_tokens=2)
     cost.drafts["draft_model"] = replace(cost.drafts["draft_model"], token_ms=0.05)
     assert sum(is_read_for() for _ in range(32)) >= 24
+
+
+@pytest.mark.parametrize(("head_ms", "is_read"), [(0.1, True), (2.0, False)])
+def test_a_head_is_handed_results_where_it_promises_more_than_the_draft_model(head_ms, is_read):
+    read = []
+
+    class Reading(OddsModel):
+        def read(self, request, start, states):
+            read.append(request)
+
+    cost, text = cost_of([2, 2.2, 2.4, 2.6, 3, 8]), OddsDrafter("suffix", {})
+    cost.drafts = {"draft_model": DraftCost(0.5), "head": DraftCost(head_ms)}
+    planner = planner_of(cost, text, OddsModel("draft_model", {}), Reading("head", {}))
+    logits, states = np.zeros((1, 12), np.float32), np.zeros((1, 8), np.float32)
+    for options in ({}, {"num_assistant_tokens": 2}):
+        draft = draft_of(**options)
+        planner.read(draft.request, Window([3], 2, [0]), logits, states)
+        assert (draft.request in read) == (is_read or bool(options))
 
 
 @given(
