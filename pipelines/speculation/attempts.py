@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 HOPE = 0.01  # share of a plain pass that an attempt is always taken to be worth, or there would never be another
 FIRST_HOPE = 0.5  # the same for the first attempts
 FORGET = 0.15  # weight of the newest attempt in the expected gain of the next
 LONGEST_PAUSE = 16  # passes
+TRIED_EVERY = 8  # answers, see `Rests`
 
 
 @dataclass(slots=True)
@@ -18,7 +22,7 @@ class Attempts:
     """
 
     gain: float = FIRST_HOPE
-    _pause: int = 0  # passes between attempts
+    _pause: float = 0  # passes between attempts
     _waited: int = 0
 
     @property
@@ -31,6 +35,15 @@ class Attempts:
         """Whether attempts are as rare as they may get."""
         return self._pause >= LONGEST_PAUSE
 
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether attempts seem to be worth nothing."""
+        return self.gain <= HOPE
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._pause == math.inf
+
     def wait(self) -> None:
         """Count a pass."""
         self._waited += 1
@@ -40,6 +53,10 @@ class Attempts:
         if not self._is_worth(price_ms, plain_ms):
             self._pause = passes
 
+    def stop(self) -> None:
+        """Make no more attempts."""
+        self._pause = math.inf
+
     def made(self, gain_ms: float, price_ms: float, plain_ms: float) -> None:
         """Count an attempt, its expected gain, and its price, where a plain pass takes `plain_ms`."""
         self.gain += FORGET * (gain_ms / plain_ms - self.gain)
@@ -48,3 +65,15 @@ class Attempts:
 
     def _is_worth(self, price_ms: float, plain_ms: float) -> bool:
         return max(self.gain, HOPE) * plain_ms >= price_ms
+
+
+@dataclass(slots=True)
+class Rests:
+    """Whole answers that nothing is tried for, by their kind. One in TRIED_EVERY shows whether that is still right."""
+
+    _num_answers: defaultdict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
+
+    def takes(self, kind: Hashable) -> bool:
+        """Whether the next answer of a kind for which trying is hardly worth anything is one of them."""
+        self._num_answers[kind] += 1
+        return self._num_answers[kind] % TRIED_EVERY != 0

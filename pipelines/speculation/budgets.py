@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..engine.request import Request
 from .acceptance import Conditions
-from .attempts import FIRST_HOPE, Attempts
+from .attempts import FIRST_HOPE, Attempts, Rests
 from .draft import Draft, Kind
 
 TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
@@ -51,10 +51,11 @@ class LossBudget:
 
 class Budgets:
     """The `LossBudget` of each answer that has begun. What drafting was last worth to an answer tells how soon the next
-    one of its kind gives it up."""
+    one of its kind gives it up, and whether it is tried at all (see `Rests`)."""
 
     def __init__(self) -> None:
         self._begun: dict[Request, LossBudget] = {}
+        self._rests = Rests()
         self._hopes: defaultdict[Kind, float] = defaultdict(lambda: FIRST_HOPE)
 
     def __getitem__(self, request: Request) -> LossBudget:
@@ -72,6 +73,8 @@ class Budgets:
         """
         attempts = Attempts(self._hopes[draft.kind])
         attempts.put_off(FIRST_PAUSE, asking_ms, plain_ms)
+        if attempts.is_hopeless and not attempts.is_due and self._rests.takes(draft.kind):
+            attempts.stop()
         budget = self._begun[draft.request] = LossBudget.of(drafted_ms, attempts)
         return budget
 
@@ -83,7 +86,7 @@ class Budgets:
     def release(self, request: Request) -> None:
         """Forget a finished request, and learn what drafting was worth to it."""
         budget = self._begun.pop(request, None)
-        if budget is not None:
+        if budget is not None and not budget.attempts.is_stopped:
             worth = min(budget.attempts.gain, FIRST_HOPE)  # an answer that copied must not make the next lose more
             kind = request.config.mode, Conditions.of(request.config)
             self._hopes[kind] += LEARN_HOPE * (worth - self._hopes[kind])

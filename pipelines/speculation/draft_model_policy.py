@@ -12,7 +12,7 @@ from typing import TypeVar
 from ..config import AUTO
 from ..engine.request import Request
 from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
-from .attempts import Attempts
+from .attempts import Attempts, Rests
 from .batch import Batch
 from .cost import CostModel
 from .draft import Draft, Kind
@@ -27,7 +27,6 @@ HOPED = 0.8  # expected acceptance of a model that has not been asked yet: only 
 DOUBTED = 4  # proposals that this counts for
 FORGET = 0.05  # least weight of the newest proposal in the expected acceptance of the next one
 RECOVER = 0.0003  # how fast the expectation returns to HOPED while the model is not asked
-TRIED_EVERY = 8  # answers, see `rests`
 RESTS = 8  # passes in which the model is not asked, after which it is noted, as that takes a hundredth of a short pass
 
 SCORE, GENERATE_BEHIND, GENERATE_INSTEAD = "score", "generate behind", "generate instead"
@@ -75,7 +74,7 @@ class DraftModelPolicy:
         self._acceptance = acceptance
         self.expected: dict[Conditions, float] = {}
         self.attempts: defaultdict[Kind, Attempts] = defaultdict(Attempts)
-        self._num_resting: Counter[Kind] = Counter()  # answers that it might have been left out of
+        self._rests = Rests()
         self._num_expected: Counter[Conditions] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
@@ -146,12 +145,9 @@ class DraftModelPolicy:
         return best
 
     def rests(self, kind: Kind) -> bool:
-        """Whether it is left out of a whole answer of a kind, since considering it has not been worth its price lately.
-        One answer in TRIED_EVERY shows whether that is still so."""
-        if not self.attempts[kind].is_given_up:
-            return False
-        self._num_resting[kind] += 1
-        return self._num_resting[kind] % TRIED_EVERY != 0
+        """Whether it is left out of a whole answer of a kind, since considering it has not been worth its price
+        lately."""
+        return self.attempts[kind].is_given_up and self._rests.takes(kind)
 
     def rest(self, cost: CostModel) -> None:
         """Note that the model was not asked in a pass: what is known of it gets older."""

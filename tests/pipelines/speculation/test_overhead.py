@@ -202,6 +202,36 @@ def test_what_drafting_was_worth_to_answers_tells_how_soon_the_next_gives_it_up(
     assert num_asked([]) <= first, "copies are no reason to lose more than in the first answer"
 
 
+def test_where_drafting_was_worth_nothing_to_many_answers_seven_in_eight_are_left_alone():
+    """Only of their kind, and only where asking takes long beside a pass. The eighth shows when that is over."""
+    clock = Clock()
+    text = Slow("suffix", {}, clock, 0.3)
+    planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
+
+    def num_asked(odds: list[float], passes: int = 60, **options) -> int:
+        draft, before = draft_of(**options), text.num_asked
+        text.odds[draft.request] = odds
+        for _ in range(passes):
+            draft.cut(0)
+            planner.draft([draft])
+            planner.observe([draft], [[*draft.tokens, 3]], None)
+        planner.release(draft.request)
+        return text.num_asked - before
+
+    for _ in range(40):
+        num_asked([])
+    assert sum(num_asked([]) > 0 for _ in range(32)) == 4
+    assert num_asked([], do_sample=True, temperature=2.0), "of this kind nothing is known"
+    copies = [num_asked([0.95] * 8) for _ in range(16)]
+    begin = next(i for i, number in enumerate(copies) if number)
+    assert begin < 8
+    assert all(copies[begin:])
+    text.asking_ms = 0.0
+    for _ in range(60):
+        num_asked([])
+    assert all(num_asked([]) for _ in range(16)), "asking costs nothing"
+
+
 @pytest.mark.parametrize("mode", ["draft", "auto"])
 @pytest.mark.parametrize(("considering_ms", "least", "most"), [(0.3, 50, 100), (0.001, 950, 1000)])
 def test_a_model_that_does_not_pay_is_seldom_considered_where_that_takes_long_beside_a_pass(
