@@ -83,6 +83,11 @@ class Budgets:
         budget = self._begun.get(request)
         return budget is None or budget.attempts.is_due
 
+    def rests(self, request: Request) -> bool:
+        """Whether nothing is tried for an answer."""
+        budget = self._begun.get(request)
+        return budget is not None and budget.attempts.is_stopped
+
     def release(self, request: Request) -> None:
         """Forget a finished request, and learn what drafting was worth to it."""
         budget = self._begun.pop(request, None)

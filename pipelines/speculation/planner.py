@@ -89,6 +89,7 @@ class Planner:
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._drafts: Sequence[Draft] = ()  # of the next pass
         self._bare_rows = 0  # of the next pass without planned drafts
+        self._is_mixed = False  # whether the last pass also had rows of prompts
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
         self._observing_ms = 0.0  # of `observe` in the last
         self.rate = 0.0  # what a millisecond of the pass is worth, in tokens
@@ -164,15 +165,19 @@ class Planner:
         What takes longer than without planned drafts counts as a delay by drafting.
 
         Plain decoding alone is never filled: even where the last bits depend on that, it writes the same text again.
+        Nor are answers that nobody is asked to draft for any more.
         """
         cost, size = self.cost, self._size
         if cost is None or not cost.changing_ms:
             return 0
-        is_plain = not any(self._drafters.of(draft.request).drafters for draft in self._drafts)
+        may_fill = any(
+            self._drafters.of(draft.request).drafters and not self._budgets.rests(draft.request)
+            for draft in self._drafts
+        )
         probabilities = [p for draft in self._drafts if draft.is_bounded for p in draft.probabilities]
         last = size.last(cost)
         priced_ms = cost.size_ms(num_rows, last) - cost.size_ms(self._bare_rows, last)  # as the drafts' rows were
-        size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf, not is_plain)
+        size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf, may_fill)
         self._delay_ms += size.delay_ms(cost) - priced_ms
         return size.num_filling
 
@@ -211,15 +216,17 @@ class Planner:
     ) -> None:
         """Learn from a pass.
 
-        kept: the tokens that each request gained. target_ms: the target's time, None where the pass had other rows.
+        kept: the tokens that each request gained. target_ms: the target's time, None where the pass had other rows; the
+        one behind that takes longer than its size tells, and its time is not learnt from either.
         beside_ms: the time of the rest of the pass, drafting included.
         """
         began = self._clock()
         for draft, tokens in zip(drafts, kept, strict=True):
             self._learn(draft, tokens)
+        is_first, self._is_mixed = self._is_mixed, target_ms is None
         if self.cost is None or not drafts:
             return
-        if target_ms is not None:
+        if target_ms is not None and not is_first:
             self._unlearnt_ms += target_ms
             if self._unlearnt_ms >= LEARN_AFTER_MS:
                 self._unlearnt_ms = 0.0

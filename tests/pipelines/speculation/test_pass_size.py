@@ -121,6 +121,35 @@ def test_what_fills_a_pass_and_whether_its_size_has_changed_are_learnt_from(monk
     assert seen == [([(9, 2)], 20.0, True), ([(9, 2)], 20.0, False), ([(1, 2), (8, 0)], 20.0, False)]
 
 
+def test_the_pass_behind_one_with_rows_of_prompts_is_not_learnt_from(monkeypatch):
+    """It takes longer than its size and the change tell, or answers would be filled for long."""
+    seen = []
+    monkeypatch.setattr(CostModel, "observe", lambda self, *observed: seen.append(observed))
+    draft = draft_of()
+    text = OddsDrafter("suffix", {draft.request: []})
+    planner = planner_of(changing([2.0, 2.0, 2.1, 2.2, 2.4, 5.0], 3.0), text)
+    for others, target_ms in ((0, 20.0), (8, None), (0, 99.0), (0, 30.0)):
+        planner.draft([draft], others)
+        planner.fill(draft.rows + others)
+        planner.observe([draft], [[3]], target_ms)
+    assert [target_ms for _, target_ms, _ in seen] == [20.0, 30.0]
+
+
+def test_an_answer_that_nobody_is_asked_to_draft_for_is_not_filled():
+    draft = draft_of()
+    text = OddsDrafter("suffix", {draft.request: []})
+    for stops, num_filling in ((False, 7), (True, 0)):
+        cost = changing([2.0, 2.0, 2.1, 2.2, 2.4, 5.0], 3.0)
+        planner = planner_of(cost, text)
+        planner.draft([draft], 8)
+        planner.fill(9)
+        planner.observe([draft], [[3]], None)
+        if stops:
+            planner._budgets[draft.request].attempts.stop()
+        planner.draft([draft])
+        assert planner.fill(2) == num_filling
+
+
 def test_rows_up_to_the_size_of_the_last_pass_are_drafted_that_would_not_pay_otherwise():
     lengths = []
     for change_ms in (0.0, 3.0):
