@@ -66,6 +66,8 @@ def main(
     out: Annotated[Path | None, typer.Option(help="Write every answer's figures to this JSON file.")] = None,
 ) -> None:
     """Measure Outrider beside other runtimes on the same prompts and weights."""
+    if unknown := [name for name in peer or () if name not in PEERS]:
+        raise typer.BadParameter(f"no such peer: {', '.join(unknown)}; choose from {', '.join(PEERS)}.")
     keep_private()
     console = Console()
     seed = random.randrange(2**31) if seed is None else seed
