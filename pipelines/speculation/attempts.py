@@ -11,7 +11,7 @@ HOPE = 0.01  # share of a plain pass that an attempt is always taken to be worth
 FIRST_HOPE = 0.5  # the same for the first attempts
 FORGET = 0.15  # weight of the newest attempt in the expected gain of the next
 LONGEST_PAUSE = 16  # passes
-TRIED_EVERY = 8  # answers, see `Rests`
+TRIED_EVERY = 8  # answers, see `Trials`
 
 
 @dataclass(slots=True)
@@ -68,12 +68,13 @@ class Attempts:
 
 
 @dataclass(slots=True)
-class Rests:
-    """Whole answers that nothing is tried for, by their kind. One in TRIED_EVERY shows whether that is still right."""
+class Trials:
+    """Of answers of a kind for which trying has been worth hardly anything, one in TRIED_EVERY is a trial, which shows
+    whether that is still so. The others are left alone."""
 
     _num_answers: defaultdict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
 
-    def takes(self, kind: Hashable) -> bool:
-        """Whether the next answer of a kind for which trying is hardly worth anything is one of them."""
+    def has_next(self, kind: Hashable) -> bool:
+        """Whether the next answer of a kind is one."""
         self._num_answers[kind] += 1
-        return self._num_answers[kind] % TRIED_EVERY != 0
+        return self._num_answers[kind] % TRIED_EVERY == 0

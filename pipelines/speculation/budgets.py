@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from ..engine.request import Request
 from .acceptance import Conditions
-from .attempts import FIRST_HOPE, Attempts, Rests
+from .attempts import FIRST_HOPE, Attempts, Trials
 from .draft import Draft, Kind
 
 TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
@@ -51,11 +51,11 @@ class LossBudget:
 
 class Budgets:
     """The `LossBudget` of each answer that has begun. What drafting was last worth to an answer tells how soon the next
-    one of its kind gives it up, and whether it is tried at all (see `Rests`)."""
+    one of its kind gives it up, and whether it is tried at all (see `Trials`)."""
 
     def __init__(self) -> None:
         self._begun: dict[Request, LossBudget] = {}
-        self._rests = Rests()
+        self._trials = Trials()
         self._hopes: defaultdict[Kind, float] = defaultdict(lambda: FIRST_HOPE)
 
     def __getitem__(self, request: Request) -> LossBudget:
@@ -73,7 +73,7 @@ class Budgets:
         """
         attempts = Attempts(self._hopes[draft.kind])
         attempts.put_off(FIRST_PAUSE, asking_ms, plain_ms)
-        if attempts.is_hopeless and not attempts.is_due and self._rests.takes(draft.kind):
+        if attempts.is_hopeless and not attempts.is_due and not self._trials.has_next(draft.kind):
             attempts.stop()
         budget = self._begun[draft.request] = LossBudget.of(drafted_ms, attempts)
         return budget

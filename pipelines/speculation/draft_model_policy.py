@@ -12,7 +12,7 @@ from typing import TypeVar
 from ..config import AUTO
 from ..engine.request import Request
 from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
-from .attempts import Attempts, Rests
+from .attempts import Attempts, Trials
 from .batch import Batch
 from .cost import CostModel
 from .draft import Draft, Kind
@@ -74,7 +74,7 @@ class DraftModelPolicy:
         self._acceptance = acceptance
         self.expected: dict[Conditions, float] = {}
         self.attempts: defaultdict[Kind, Attempts] = defaultdict(Attempts)
-        self._rests = Rests()
+        self._trials = Trials()
         self._num_expected: Counter[Conditions] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
@@ -147,7 +147,7 @@ class DraftModelPolicy:
     def rests(self, kind: Kind) -> bool:
         """Whether it is left out of a whole answer of a kind, since considering it has not been worth its price
         lately."""
-        return self.attempts[kind].is_given_up and self._rests.takes(kind)
+        return self.attempts[kind].is_given_up and not self._trials.has_next(kind)
 
     def rest(self, cost: CostModel) -> None:
         """Note that the model was not asked in a pass: what is known of it gets older."""
@@ -356,6 +356,13 @@ class DraftModelPolicy:
             return begin_ms + cost.feeding_ms(num_behind - 1)
         num_read = self.model.num_behind(draft.request)
         return begin_ms + cost.feeding_ms(num_read - 1) + (num_behind - num_read) * cost.pass_ms(1)
+
+
+def best_first(
+    policies: Sequence[DraftModelPolicy], cost: CostModel, context: int, conditions: Conditions
+) -> list[DraftModelPolicy]:
+    """Policies by what their models promise."""
+    return sorted(policies, key=lambda policy: -policy.promise(cost, context, conditions))
 
 
 def _share_ms(cost: DraftCost, is_shared: bool) -> float:

@@ -134,10 +134,7 @@ class DrafterSet:
             offered = [proposal for proposal in found if proposal is not None]
             if not offered:
                 return
-            if len(offered) == 1 and offered[0].probability is not None:
-                best, probability = offered[0], offered[0].probability
-            else:
-                best, probability = self._acceptance.likeliest(offered, draft.conditions)
+            best, probability = self._acceptance.likeliest(offered, draft.conditions)
             yield best, probability
             ahead.append(best.token)
             for i, proposal in enumerate(found):

@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 
 from ..engine.request import Request
 from ..model.target import Window
-from .acceptance import AcceptanceModel, Conditions
+from .acceptance import AcceptanceModel
 from .batch import Batch
 from .budgets import Budgets, LossBudget
 from .cost import CostModel
 from .draft import Draft, Kind, best_prefix
-from .draft_model_policy import DraftModelPolicy
+from .draft_model_policy import DraftModelPolicy, best_first
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
 from .overhead import Overhead
 from .pass_size import PassSize
 from .rate import BarePass, Pace, Step, highest_rate
+from .readers import Readers
 
 LONGEST = 32  # tokens of a draft
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
@@ -82,7 +83,7 @@ class Planner:
         self._budgets = Budgets()
         self._size = PassSize()
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
-        self._are_read: dict[Request, bool] = {}  # whether the results of a request's passes are handed on
+        self._readers = Readers(drafter_set, self._policies)
         self._num_planned = 0  # passes
         self._paces: defaultdict[frozenset[Kind], Pace] = defaultdict(Pace)  # by the kinds of requests
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
@@ -146,7 +147,7 @@ class Planner:
             return
         began = self._clock()
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
-            self._policies = _best_first(self._policies, cost, asked[0].context, asked[0].conditions)
+            self._policies = best_first(self._policies, cost, asked[0].context, asked[0].conditions)
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         by_policy = self._by_policy(asked)
@@ -252,10 +253,7 @@ class Planner:
     ) -> None:
         """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting, and logits are
         not read for an answer that may lose no more."""
-        is_read = self._are_read.get(request)
-        if is_read is None:
-            is_read = self._are_read[request] = self._is_worth_reading(request)
-        if not is_read:
+        if not self._readers.reads(request, self.cost):
             return
         budget = self._budgets.get(request)
         may_lose = budget is None or budget.remaining_ms > 0
@@ -268,27 +266,9 @@ class Planner:
             if budget is not None:
                 self._delay_ms += self.overhead.reading.value
 
-    def _is_worth_reading(self, request: Request) -> bool:
-        """Whether anyone who drafts for an answer reads the results of its passes. A model that would is left out of
-        the answer if another one promises more, or if considering it has not been worth its price lately."""
-        readers, kind = self._drafters.readers(request), (request.config.mode, Conditions.of(request.config))
-        if not readers or request.config.num_assistant_tokens is not None or self.cost is None:
-            return bool(readers)
-        policies = [policy for policy in self._policies if policy.model in self._drafters.of(request).models]
-        if len(policies) > 1:
-            policies = _best_first(policies, self.cost, len(request.tokens), kind[1])
-        resting = [
-            policy.model
-            for i, policy in enumerate(policies)
-            if policy.model in readers and (i > 0 or policy.rests(kind))
-        ]
-        for model in resting:
-            self._drafters.leave_out(model, request)
-        return len(readers) > len(resting)
-
     def release(self, request: Request) -> None:
         """Forget a finished request."""
-        self._are_read.pop(request, None)
+        self._readers.release(request)
         self._budgets.release(request)
         for policy in self._policies:
             policy.release(request)
@@ -396,10 +376,3 @@ def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overh
         return plain_ms, plain_ms
     windows = [(1 if draft.is_bounded else draft.rows, draft.context) for draft in drafts]
     return plain_ms, cost.pass_ms(windows) + python_ms
-
-
-def _best_first(
-    policies: Sequence[DraftModelPolicy], cost: CostModel, context: int, conditions: Conditions
-) -> list[DraftModelPolicy]:
-    """Policies by what their models promise."""
-    return sorted(policies, key=lambda policy: -policy.promise(cost, context, conditions))

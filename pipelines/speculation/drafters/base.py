@@ -22,14 +22,12 @@ class Proposal(NamedTuple):
 
     drawn_from: the distribution that it was drawn from, for a request whose acceptance rule needs that. Such a proposal
         must be verified: if it could be left out because of its token, what is left would follow another distribution.
-    probability: that it is accepted if those before it are, where the drafter had to find it out by its features.
     """
 
     token: int
     source: str
     features: Features
     drawn_from: Distribution | None = None
-    probability: float | None = None
 
 
 class Drafter(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ...engine.request import Request
-from ..acceptance import AcceptanceModel, Conditions, Features
+from ..acceptance import AcceptanceModel, Features
 from .base import EARLIER_TURN, Proposal
 from .ngrams import Match, NgramIndex, Tail, longer
 
@@ -106,17 +106,15 @@ class _Trail:
             self._follow(token)
             self.index.extend((token,))
 
-    def propose(
-        self, acceptance: AcceptanceModel, ahead: Sequence[int], stop: frozenset[int], conditions: Conditions
-    ) -> Iterator[tuple[_Candidate, float]]:
-        """The likeliest candidate for each next token, and its probability if those before it are right."""
+    def propose(self, acceptance: AcceptanceModel, ahead: Sequence[int], stop: frozenset[int]) -> Iterator[_Candidate]:
+        """The likeliest candidate for each next token, on the condition that those before it are right."""
         copy, tail, depth = self._copy, longer(self.index.tail, ahead), len(ahead)
         for token in ahead:
             if copy is not None:
                 copy = copy.next() if self.index.tokens[copy.source : copy.source + 1] == [token] else None
         while candidates := self.candidates(copy, tail, depth):
-            best, probability = acceptance.likeliest(candidates, conditions)
-            yield best, probability
+            best = candidates[0] if len(candidates) == 1 else acceptance.likeliest(candidates)[0]
+            yield best
             if best.token in stop:
                 return
             copy, tail, depth = best.then, longer(tail, (best.token,)), depth + 1
@@ -241,14 +239,9 @@ class Suffix:
         if trail is None:
             trail = self._trails[request] = _Trail(request.num_prompt_tokens)
         trail.extend(request.tokens[len(trail.index.tokens) :])
-        conditions, stop, num_earlier = (
-            Conditions.of(request.config),
-            request.config.stop_ids,
-            request.num_earlier_tokens,
-        )
-        for candidate, probability in trail.propose(self._acceptance, ahead, stop, conditions):
-            source = EARLIER_TURN if candidate.then.source <= num_earlier else self.name
-            yield Proposal(candidate.token, source, candidate.features, probability=probability)
+        for candidate in trail.propose(self._acceptance, ahead, request.config.stop_ids):
+            source = EARLIER_TURN if candidate.then.source <= request.num_earlier_tokens else self.name
+            yield Proposal(candidate.token, source, candidate.features)
 
     def release(self, request: Request) -> None:
         self._trails.pop(request, None)

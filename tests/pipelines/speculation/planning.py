@@ -136,6 +136,48 @@ def planner_of(
     return Planner(DrafterSet(modes, Odds(), 12, lambda: sum(model.clock() for model in there)), Odds(), cost, clock)
 
 
+class Clock:
+    """Seconds that pass only where somebody says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Slow(OddsDrafter):
+    """Takes so long to be asked, in milliseconds, and for each token that it offers beyond the first; `num_asked` and
+    `num_further` count that."""
+
+    def __init__(self, name: str, odds: dict, clock: Clock, asking_ms: float, offering_ms: float = 0.0) -> None:
+        super().__init__(name, odds)
+        self.clock, self.asking_ms, self.offering_ms = clock, asking_ms, offering_ms
+        self.num_asked = self.num_further = 0
+
+    def propose(self, request, ahead=()):
+        self.clock.now += self.asking_ms / 1e3
+        self.num_asked += 1
+        for i, proposal in enumerate(super().propose(request, ahead)):
+            if i:
+                self.clock.now += self.offering_ms / 1e3
+                self.num_further += 1
+            yield proposal
+
+
+class Pondered(OddsModel):
+    """Takes so long to be considered, in milliseconds, whatever comes of it; `num_considered` counts that."""
+
+    def __init__(self, odds: dict, clock: Clock, considering_ms: float) -> None:
+        super().__init__("draft_model", odds)
+        self.python, self.considering_ms, self.num_considered = clock, considering_ms, 0
+
+    def num_behind(self, request, ahead=()) -> int:
+        if not ahead:
+            self.python.now += self.considering_ms / 1e3
+            self.num_considered += 1
+        return 1
+
+
 FLAT = st.floats(0.05, 10).map(lambda pass_ms: [pass_ms] * len(ROWS))  # as on an NPU
 BASES = FLAT | st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(ROWS)).map(
     lambda steps: [10 + sum(steps[: i + 1]) for i in range(len(steps))]

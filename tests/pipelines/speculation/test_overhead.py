@@ -5,61 +5,27 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
 from outrider.pipelines.speculation.budgets import ALLOWANCE, FIRST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
-from .planning import BASES, Losses, OddsDrafter, OddsModel, cost_of, draft_of, kept_by, planner_of
-
-
-class Clock:
-    """Seconds that pass only where somebody says so."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-class Slow(OddsDrafter):
-    """Takes so long to be asked, in milliseconds, and for each token that it offers beyond the first; `num_asked` and
-    `num_further` count that."""
-
-    def __init__(self, name: str, odds: dict, clock: Clock, asking_ms: float, offering_ms: float = 0.0) -> None:
-        super().__init__(name, odds)
-        self.clock, self.asking_ms, self.offering_ms = clock, asking_ms, offering_ms
-        self.num_asked = self.num_further = 0
-
-    def propose(self, request, ahead=()):
-        self.clock.now += self.asking_ms / 1e3
-        self.num_asked += 1
-        for i, proposal in enumerate(super().propose(request, ahead)):
-            if i:
-                self.clock.now += self.offering_ms / 1e3
-                self.num_further += 1
-            yield proposal
-
-
-class Pondered(OddsModel):
-    """Takes so long to be considered, in milliseconds, whatever comes of it; `num_considered` counts that."""
-
-    def __init__(self, odds: dict, clock: Clock, considering_ms: float) -> None:
-        super().__init__("draft_model", odds)
-        self.python, self.considering_ms, self.num_considered = clock, considering_ms, 0
-
-    def num_behind(self, request, ahead=()) -> int:
-        if not ahead:
-            self.python.now += self.considering_ms / 1e3
-            self.num_considered += 1
-        return 1
+from .planning import (
+    BASES,
+    Clock,
+    Losses,
+    OddsDrafter,
+    Pondered,
+    Slow,
+    cost_of,
+    draft_of,
+    kept_by,
+    planner_of,
+)
 
 
 class Anything:
@@ -267,58 +233,6 @@ def test_a_model_that_begins_to_pay_is_found_within_the_longest_pause():
     found = next(n for n, length in enumerate(lengths) if length > 1)
     assert 500 <= found <= 500 + LONGEST_PAUSE
     assert min(lengths[found:]) > 1
-
-
-def test_a_head_that_is_not_worth_considering_is_handed_the_results_of_one_answer_in_eight():
-    """That shows when it is worth it again; for answers of another kind nothing changes."""
-    clock, read = Clock(), []
-
-    class Reading(Pondered):
-        def read(self, request, start, states):
-            read.append(request)
-
-    model = Reading({}, clock, 0.3)
-    cost = cost_of([2, 2.2, 2.4, 2.6, 3, 8], draft_ms=5.0)
-    text = OddsDrafter("suffix", {})
-    planner = planner_of(cost, text, model, clock=clock)
-    logits, states = np.zeros((1, 12), np.float32), np.zeros((1, 8), np.float32)
-
-    def is_read_for(**options) -> bool:
-        draft = draft_of(**options)
-        text.odds[draft.request] = []
-        model.odds[draft.request] = [0.95] * 8
-        for _ in range(60):
-            draft.cut(0)
-            planner.read(draft.request, Window([3], 2, [0]), logits, states)
-            planner.draft([draft])
-            planner.observe([draft], [[*draft.tokens, 3]], None)
-        planner.release(draft.request)
-        return draft.request in read
-
-    assert is_read_for()
-    assert sum(is_read_for() for _ in range(32)) == 4
-    assert is_read_for(do_sample=True, temperature=2.0)
-    assert is_read_for(num_assistant_tokens=2)
-    cost.drafts["draft_model"] = replace(cost.drafts["draft_model"], token_ms=0.05)
-    assert sum(is_read_for() for _ in range(32)) >= 24
-
-
-@pytest.mark.parametrize(("head_ms", "is_read"), [(0.1, True), (2.0, False)])
-def test_a_head_is_handed_results_where_it_promises_more_than_the_draft_model(head_ms, is_read):
-    read = []
-
-    class Reading(OddsModel):
-        def read(self, request, start, states):
-            read.append(request)
-
-    cost, text = cost_of([2, 2.2, 2.4, 2.6, 3, 8]), OddsDrafter("suffix", {})
-    cost.drafts = {"draft_model": DraftCost(0.5), "head": DraftCost(head_ms)}
-    planner = planner_of(cost, text, OddsModel("draft_model", {}), Reading("head", {}))
-    logits, states = np.zeros((1, 12), np.float32), np.zeros((1, 8), np.float32)
-    for options in ({}, {"num_assistant_tokens": 2}):
-        draft = draft_of(**options)
-        planner.read(draft.request, Window([3], 2, [0]), logits, states)
-        assert (draft.request in read) == (is_read or bool(options))
 
 
 @given(

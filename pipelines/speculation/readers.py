@@ -1,0 +1,49 @@
+"""Readers: the drafters that are handed the results of an answer's passes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..engine.request import Request
+from .acceptance import Conditions
+from .cost import CostModel
+from .draft_model_policy import DraftModelPolicy, best_first
+from .drafter_set import DrafterSet
+
+
+class Readers:
+    """Whether anyone reads the results of an answer's passes is decided once, as the answer begins. A model that would
+    is left out of the answer if another one promises more, or if considering it has not been worth its price lately."""
+
+    def __init__(self, drafter_set: DrafterSet, policies: Sequence[DraftModelPolicy]) -> None:
+        self._drafters = drafter_set
+        self._policies = policies
+        self._decided: dict[Request, bool] = {}
+
+    def reads(self, request: Request, cost: CostModel | None) -> bool:
+        """Whether somebody who drafts for a request reads the results of its passes."""
+        is_read = self._decided.get(request)
+        if is_read is None:
+            is_read = self._decided[request] = self._decide(request, cost)
+        return is_read
+
+    def release(self, request: Request) -> None:
+        """Forget a finished request."""
+        self._decided.pop(request, None)
+
+    def _decide(self, request: Request, cost: CostModel | None) -> bool:
+        readers, conditions = self._drafters.readers(request), Conditions.of(request.config)
+        if not readers or request.config.num_assistant_tokens is not None or cost is None:
+            return bool(readers)
+        policies = [policy for policy in self._policies if policy.model in self._drafters.of(request).models]
+        if len(policies) > 1:
+            policies = best_first(policies, cost, len(request.tokens), conditions)
+        kind = request.config.mode, conditions
+        resting = [
+            policy.model
+            for i, policy in enumerate(policies)
+            if policy.model in readers and (i > 0 or policy.rests(kind))
+        ]
+        for model in resting:
+            self._drafters.leave_out(model, request)
+        return len(readers) > len(resting)
