@@ -187,7 +187,12 @@ def test_where_drafting_was_worth_nothing_to_many_answers_seven_in_eight_are_lef
     for _ in range(40):
         num_asked([])
     assert sum(num_asked([]) > 0 for _ in range(32)) == 4
-    assert num_asked([], do_sample=True, temperature=2.0), "of this kind nothing is known"
+    hot = {"do_sample": True, "temperature": 2.0}
+    assert num_asked([], **hot), "of this kind nothing is known"
+    for _ in range(40):
+        num_asked([], **hot)
+    tried = [(num_asked([]) > 0, num_asked([], **hot) > 0) for _ in range(32)]
+    assert [sum(each) for each in zip(*tried, strict=True)] == [4, 4], "each kind has its own trials"
     copies = [num_asked([0.95] * 8) for _ in range(16)]
     begin = next(i for i, number in enumerate(copies) if number)
     assert begin < 8

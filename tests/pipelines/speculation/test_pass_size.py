@@ -121,6 +121,16 @@ def test_what_fills_a_pass_and_whether_its_size_has_changed_are_learnt_from(monk
     assert seen == [([(9, 2)], 20.0, True), ([(9, 2)], 20.0, False), ([(1, 2), (8, 0)], 20.0, False)]
 
 
+def test_a_change_of_size_that_plain_decoding_has_too_is_no_delay_by_drafting():
+    cost, size = changing([2.0, 2.0, 2.1, 2.2, 2.4, 5.0], 3.0), PassSize()
+    size.take(cost, 9, 9)
+    for _ in range(2):
+        size.take(cost, 1, 1, may_fill=False)
+        assert size.delay_ms(cost) == 0
+    size.take(cost, 9, 1, [0.9] * 8, 0.5)
+    assert size.delay_ms(cost) == pytest.approx(cost.size_ms(9) - cost.size_ms(1) + 3.0)
+
+
 def test_the_pass_behind_one_with_rows_of_prompts_is_not_learnt_from(monkeypatch):
     """It takes longer than its size and the change tell, or answers would be filled for long."""
     seen = []

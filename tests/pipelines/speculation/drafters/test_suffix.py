@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.drafters.ngrams import DEPTH, Match, NgramIndex
-from outrider.pipelines.speculation.drafters.suffix import LONGEST_REPLACEMENT, MOST_REPLACEMENTS, PRIORS, REACH, Suffix
+from outrider.pipelines.speculation.drafters.suffix import (
+    LONGEST_REPLACEMENT,
+    MOST_REPLACEMENTS,
+    PRIORS,
+    REACH,
+    Suffix,
+    _Trail,
+)
 
 from ...fakes import new_request
 
@@ -78,6 +85,14 @@ def test_the_index_is_the_same_however_many_tokens_come_at_once(first, second):
         assert at_once.tail == one_by_one.tail
     assert at_once.tokens == one_by_one.tokens
     assert at_once._entries == one_by_one._entries
+
+
+@pytest.mark.parametrize(("elsewhere", "expected"), [(30, [20, 30]), (20, [20])])
+def test_where_copy_and_longest_n_gram_differ_both_are_weighed_and_else_one(elsewhere, expected):
+    trail = _Trail(num_prompt_tokens=21)
+    trail.extend([*range(1, 11), 20, 99, *range(3, 11), elsewhere, *range(1, 11)])
+    found = trail.candidates(trail._copy, trail.index.tail, 0)
+    assert [candidate.token for candidate in found] == expected
 
 
 def test_the_index_keeps_within_its_bound_of_memory():
