@@ -13,9 +13,8 @@ from ..config import AUTO
 from ..engine.request import Request
 from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
 from .attempts import Attempts, Trials
-from .batch import Batch
 from .cost import CostModel
-from .draft import Draft, Kind
+from .draft import Batch, Draft, Kind
 from .draft_cost import DraftCost
 from .drafter_set import DrafterSet
 from .drafters.base import ModelDrafter, Proposal, Score
@@ -134,13 +133,14 @@ class DraftModelPolicy:
     def promise(self, cost: CostModel, context: int, conditions: Conditions = GREEDY) -> float:
         """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give behind
         `context` tokens under these conditions."""
+        own, expected = self.cost(cost), self.expected_under(conditions)
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
         best = tokens / time_ms
-        time_ms += self.cost(cost).beginning_ms()
-        for window in range(1, 1 + min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)):
-            reached *= self.expected_under(conditions)
+        time_ms, token_ms = time_ms + own.beginning_ms(), own.pass_ms(1)
+        for row_ms in cost.rows_ms(1, 1, context, min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)):
+            reached *= expected
             tokens += reached
-            time_ms += self.cost(cost).pass_ms(1) + cost.row_ms(window, window, context)
+            time_ms += token_ms + row_ms
             best = max(best, tokens / time_ms)
         return best
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .cost import CostModel
+from .draft import best_prefix
 
 
 class PassSize:
@@ -22,7 +23,7 @@ class PassSize:
         self.has_changed = False
         self._bare_rows = 0  # of the last pass without the drafts that were planned
         self._has_bare_changed = False
-        self._missed_ms = 0.0
+        self._missed_ms = self._priced_ms = 0.0
 
     def last(self, cost: CostModel) -> int:
         """The size behind which the rows of the next pass are priced; 0 if that is to be left in any case."""
@@ -44,9 +45,10 @@ class PassSize:
         rate: what a millisecond is worth, in tokens.
         may_fill: whether a shorter pass may be filled up.
         """
-        num_needed, rows, bare_rows = rows, max(rows, cost.rows[0]), max(bare_rows, cost.rows[0])
+        num_needed, last, before = rows, self.last(cost), self.rows
+        self._priced_ms = cost.size_ms(rows, last) - cost.size_ms(bare_rows, last)
+        rows, bare_rows = max(rows, cost.rows[0]), max(bare_rows, cost.rows[0])
         self._has_bare_changed, self._bare_rows = self._changes(cost, bare_rows), bare_rows
-        last, before = self.last(cost), self.rows
         if rows == last or (may_fill and rows < last and cost.size_ms(rows, last) == cost.size_ms(last)):
             missed_ms = self._missed_by(cost, bare_rows, sorted(probabilities, reverse=True), rate)
             self._missed_ms = self._missed_ms + missed_ms if missed_ms else 0.0
@@ -68,14 +70,15 @@ class PassSize:
         taken_ms = cost.size_ms(self.rows) + self.has_changed * cost.changing_ms
         return taken_ms - cost.size_ms(self._bare_rows) - self._has_bare_changed * cost.changing_ms
 
+    def unpriced_ms(self, cost: CostModel) -> float:
+        """How much of that was not in the price of its rows."""
+        return self.delay_ms(cost) - self._priced_ms
+
     def _changes(self, cost: CostModel, bare_rows: int) -> bool:
         """Whether the size would change without any planned drafts."""
         return max(bare_rows, cost.rows[0]) != self._bare_rows
 
     def _missed_by(self, cost: CostModel, rows: int, probabilities: Sequence[float], rate: float) -> float:
         """What a pass of the best size would have gained beyond one of this size, in milliseconds."""
-        gain_ms, best_ms = 0.0, -cost.size_ms(rows)
-        for more, probability in enumerate(probabilities, 1):
-            gain_ms += probability / rate
-            best_ms = max(best_ms, gain_ms - cost.size_ms(rows + more))
-        return best_ms - (gain_ms - cost.size_ms(self.rows))
+        length, _ = best_prefix(probabilities, cost.rows_ms(rows, 1, 0, len(probabilities)), rate)
+        return cost.size_ms(self.rows) - cost.size_ms(rows + length) - sum(probabilities[length:]) / rate

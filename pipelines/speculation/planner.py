@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from ..engine.request import Request
 from ..model.target import Window
 from .acceptance import AcceptanceModel
-from .batch import Batch
 from .budgets import Budgets, LossBudget
 from .cost import CostModel
-from .draft import Draft, Kind, best_prefix
+from .draft import Batch, Draft, Kind, best_prefix
 from .draft_model_policy import DraftModelPolicy, best_first
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
@@ -88,7 +87,7 @@ class Planner:
         self._paces: defaultdict[frozenset[Kind], Pace] = defaultdict(Pace)  # by the kinds of requests
         self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
-        self._drafts: Sequence[Draft] = ()  # of the next pass
+        self._planned: Sequence[Draft] = ()  # drafts of the next pass
         self._bare_rows = 0  # of the next pass without planned drafts
         self._is_mixed = False  # whether the last pass also had rows of prompts
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
@@ -121,7 +120,7 @@ class Planner:
                     probability = self._acceptance.probability(proposal.features, draft.conditions)
                     draft.take(proposal, draft.probability * probability)
                 rows += len(draft.proposals)
-        self._drafts, self._bare_rows = drafts, rows
+        self._planned, self._bare_rows = planned, rows
         if planned and self.cost is not None:
             self._plan(self.cost, drafts, planned, rows, most_rows)
         self._drafting_ms = 1e3 * (self._clock() - began)
@@ -171,15 +170,10 @@ class Planner:
         cost, size = self.cost, self._size
         if cost is None or not cost.changing_ms:
             return 0
-        may_fill = any(
-            self._drafters.of(draft.request).drafters and not self._budgets.rests(draft.request)
-            for draft in self._drafts
-        )
-        probabilities = [p for draft in self._drafts if draft.is_bounded for p in draft.probabilities]
-        last = size.last(cost)
-        priced_ms = cost.size_ms(num_rows, last) - cost.size_ms(self._bare_rows, last)  # as the drafts' rows were
+        may_fill = not all(self._budgets.rests(draft.request) for draft in self._planned)
+        probabilities = [p for draft in self._planned for p in draft.probabilities]
         size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf, may_fill)
-        self._delay_ms += size.delay_ms(cost) - priced_ms
+        self._delay_ms += size.unpriced_ms(cost)
         return size.num_filling
 
     def _consider(
@@ -240,13 +234,20 @@ class Planner:
             num_drafted = sum(len(draft.proposals) for draft in drafts)
             rest_ms = beside_ms - self._drafting_ms - self._reading_ms + self._observing_ms
             overhead.observe_rest(len(drafts), num_drafted, rest_ms)
-        plain_ms, bare_ms = _plain_and_bare_ms(self.cost, drafts, overhead)
+        if self._planned:
+            self._charge(self.cost, drafts, kept, overhead)
+        self._delay_ms = 0.0
+        self._observing_ms = 1e3 * (self._clock() - began)
+
+    def _charge(
+        self, cost: CostModel, drafts: Sequence[Draft], kept: Sequence[Sequence[int]], overhead: Overhead
+    ) -> None:
+        """Charge each answer what drafts have delayed the pass."""
+        plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
         self._pace(drafts).add(sum(map(len, kept)), bare_ms + self._delay_ms)
         for draft, tokens in zip(drafts, kept, strict=True):
             if draft.is_bounded:
-                self._budget(self.cost, draft, drafts, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
-        self._delay_ms = 0.0
-        self._observing_ms = 1e3 * (self._clock() - began)
+                self._budget(cost, draft, drafts, plain_ms).passed(len(tokens), plain_ms, self._delay_ms)
 
     def read(
         self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
@@ -314,6 +315,7 @@ class Planner:
         those of answers near the least budget."""
         surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
         scarce_ms = batch.budget_ms + SCARCE * bare.time_ms
+        rate = bare.rate
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
         queue: list[tuple[bool, float, int, Proposal]] = []
         steps: list[Step] = []
@@ -332,7 +334,7 @@ class Planner:
             offer(i, draft.probability)
         while queue:
             _, negative, i, proposal = heapq.heappop(queue)
-            if batch.take(drafts[i], proposal, -negative, bare.rate):
+            if batch.take(drafts[i], proposal, -negative, rate):
                 steps.append(Step(drafts[i], -negative, drafts[i].prices_ms[-1]))
                 offer(i, -negative)
         return steps

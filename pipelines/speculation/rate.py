@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from .batch import Batch
-from .draft import Draft
+from .draft import Batch, Draft
 from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
 
 REMEMBER = 0.9  # weight of the passes so far

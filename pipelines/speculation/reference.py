@@ -18,7 +18,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from ..errors import InvalidOption
-from .drafters.ngrams import Match
+from .drafters.suffix import Match
 
 FORMAT = 2
 LENGTHS = (8, 5, 3)  # tokens of the n-grams that are looked for, the longest first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
@@ -111,11 +111,14 @@ class LogitsReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModeDrafters:
-    """Who drafts in a mode: those that read the texts, and behind them one of the models."""
+    """Who drafts in a mode: those that read the texts, and behind them one of the models.
+
+    drafters: all of them.
+    """
 
     texts: tuple[Drafter, ...] = ()
     models: tuple[ModelDrafter, ...] = ()
+    drafters: tuple[Drafter, ...] = field(init=False)
 
-    @property
-    def drafters(self) -> tuple[Drafter, ...]:
-        return (*self.texts, *self.models)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "drafters", (*self.texts, *self.models))

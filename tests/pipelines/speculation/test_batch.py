@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.acceptance import Features
-from outrider.pipelines.speculation.batch import Batch
-from outrider.pipelines.speculation.draft import best_prefix
+from outrider.pipelines.speculation.draft import Batch, best_prefix
 from outrider.pipelines.speculation.drafters.base import Proposal
 
 from .planning import BASES, cost_of, draft_of

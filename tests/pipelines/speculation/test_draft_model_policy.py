@@ -143,8 +143,9 @@ def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers
     model = Behind("draft_model", {draft.request: [0.99] * 32}, 1000)
     planner = planner_of(cost, OddsDrafter("suffix", {draft.request: []}), model)
     planner._policies[0].expected[GREEDY] = 0.99
+    plain_ms = cost.pass_ms([(1, draft.context)])
     for _ in range(num_written):
-        planner.observe([draft], [[3]], None)
+        planner._budget(cost, draft, [draft], plain_ms).passed(1, plain_ms, 0.0)
     planner.draft([draft])
     assert (model.num_passes > 0) == reads
 

@@ -11,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
-from outrider.pipelines.speculation.drafters.ngrams import DEPTH, Match, NgramIndex
 from outrider.pipelines.speculation.drafters.suffix import (
+    DEPTH,
     LONGEST_REPLACEMENT,
     MOST_REPLACEMENTS,
     PRIORS,
     REACH,
+    Match,
+    NgramIndex,
     Suffix,
     _Trail,
 )
