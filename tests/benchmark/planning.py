@@ -87,13 +87,19 @@ def follow(planner: Planner, scale: float) -> Account:
     planner.cost = cost
     planner.overhead = Overhead(**{each.name: Fixed(PYTHON[each.name]) for each in fields(Overhead)})
     planner._clock = planner._drafters._clock = lambda: 0.0
-    account, fill, observe = Account(cost, planner.overhead), planner.fill, planner.observe
+    account, draft, fill, observe = Account(cost, planner.overhead), planner.draft, planner.fill, planner.observe
+    of_pass: list[Draft] = []
+
+    def draft_and_note(drafts: Sequence[Draft], *rows: float) -> None:
+        of_pass[:] = drafts
+        draft(drafts, *rows)
 
     def fill_and_count(num_rows: int) -> int:
         num_filling = fill(num_rows)
-        account.add(planner._drafts, num_rows + num_filling)
+        account.add(of_pass, num_rows + num_filling)
         return num_filling
 
+    planner.draft = draft_and_note  # type: ignore[method-assign]
     planner.fill = fill_and_count  # type: ignore[method-assign]
     planner.observe = lambda drafts, kept, *times: observe(drafts, kept, None)  # type: ignore[method-assign]
     return account
