@@ -112,7 +112,7 @@ class Planner:
         for draft in drafts:
             length = draft.request.config.num_assistant_tokens
             if length is None:
-                if self._drafters.of(draft.request).drafters:
+                if self._drafters.of(draft.request).drafters and not self._budgets.rests(draft.request):
                     planned.append(draft)
             else:
                 length = int(max(0, min(draft.limit, length, most_rows - rows)))
@@ -170,9 +170,8 @@ class Planner:
         cost, size = self.cost, self._size
         if cost is None or not cost.changing_ms:
             return 0
-        may_fill = not all(self._budgets.rests(draft.request) for draft in self._planned)
         probabilities = [p for draft in self._planned for p in draft.probabilities]
-        size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf, may_fill)
+        size.take(cost, num_rows, self._bare_rows, probabilities, self.rate or math.inf, bool(self._planned))
         self._delay_ms += size.unpriced_ms(cost)
         return size.num_filling
 
