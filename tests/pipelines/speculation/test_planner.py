@@ -395,3 +395,30 @@ def test_rows_of_fixed_lengths_count_for_what_is_planned_beside_them():
         assert len(other.proposals) == (fixed or 0)
         lengths.append(len(draft.proposals))
     assert lengths == [3, 1]
+
+
+def test_passes_in_which_nobody_is_asked_to_draft_are_charged_to_nobody():
+    """Answers without drafters, and such as are left alone, have an account only beside others."""
+    off, resting, drafted = draft_of(mode="off"), draft_of(), draft_of()
+    offers = OddsDrafter("suffix", {resting.request: [0.9] * 3, drafted.request: [0.9] * 3})
+    planner = planner_of(cost_of([10, 10.1, 10.2, 10.3, 10.5, 190]), offers)
+
+    def run(*drafts):
+        for draft in drafts:
+            draft.cut(0)
+        planner.draft(drafts)
+        planner.fill(sum(draft.rows for draft in drafts))
+        planner.observe(drafts, [[3]] * len(drafts), None)
+        return [budget and budget.plain_ms for budget in (planner._budgets.get(draft.request) for draft in drafts)]
+
+    assert run(off) == [None]
+    (first,) = run(resting)
+    assert first > 0
+    planner._budgets[resting.request].attempts.stop()
+    assert run(resting, off) == [first, None]
+    assert not resting.proposals
+    later = run(resting, drafted, off)
+    assert later[0] > first
+    assert min(later[1:]) > 0
+    assert not resting.proposals
+    assert drafted.proposals

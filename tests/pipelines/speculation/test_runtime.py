@@ -22,8 +22,8 @@ RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return w
 
 @pytest.fixture
 def promise(monkeypatch, tmp_path):
-    """Says instead of the check whether a model keeps the promise; what comes out is remembered for this test alone. Few
-    numbers of rows are tried before."""
+    """Says instead of the check whether a model keeps the promise, before which few numbers of rows are tried; what
+    comes out is remembered for this test alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(exactness, "TRIED", (1, 2, 5, 16, 64))
     return lambda is_exact: monkeypatch.setattr(exactness, "is_exact", is_exact)
