@@ -1,17 +1,19 @@
 """How well the planner decides, apart from the noise of this machine.
 
-    python -m tests.benchmark.planning [--scale 2]
+    python -m tests.benchmark.planning [--scale 2] [--pair PAIR] [--mode auto]
 
 Answers of the embedded pair by a clock of its own: a pass of the target, one of the draft model and what Python does
-take the times below, which the planner knows and does not learn any more. Acceptance is learnt from answer to answer.
-The figures are the same in every run, so that two states of the planner can be compared. Small changes of a plan change
-all that follows: differences below 3% mean little.
+take the times below, which the planner knows and does not learn any more. Passes of another pair take what was measured
+and remembered of them on this machine. Acceptance is learnt from answer to answer. The figures are the same in every
+run, so that two states of the planner can be compared. Small changes of a plan change all that follows: differences
+below 3% mean little.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -37,7 +39,7 @@ DRAFTS = {"draft_model": DraftCost(0.33, 0.02), "head": DraftCost(0.40, 0.02)}
 PYTHON = {"request": 0.15, "asking": 0.09, "offering": 0.008, "considering": 0.03, "row": 0.012, "reading": 0.01}
 
 TOKENS = 96  # of an answer at most
-MODES = ("suffix", "draft", "auto")
+MODES = ["suffix", "draft", "auto"]
 KINDS: Sequence[tuple[str, dict[str, Any]]] = (
     ("edit", {}),
     ("complete", {}),
@@ -69,9 +71,11 @@ class Account:
 
     def add(self, drafts: Sequence[Draft], rows: int) -> None:
         """Count a pass of so many rows, of which some fill it, with these drafts."""
-        rows, python = max(rows, self.cost.rows[0]), self.overhead
+        cost, rows, python = self.cost, max(rows, self.cost.rows[0]), self.overhead
         self.num_passes += 1
-        self.ms += self.cost.size_ms(rows) + (rows != self.last_rows) * self.cost.change_ms
+        self.ms += cost.size_ms(rows) + (rows != self.last_rows) * cost.change_ms
+        self.ms += cost.pass_ms((draft.rows, draft.context) for draft in drafts)
+        self.ms -= cost.size_ms(sum(draft.rows for draft in drafts))  # what is left is attention
         self.last_rows = rows
         for draft in drafts:
             self.ms += draft.draft_ms + python.request.value + len(draft.proposals) * python.row.value
@@ -79,11 +83,15 @@ class Account:
                 self.ms += python.asking.value + draft.num_further * python.offering.value
 
 
-def follow(planner: Planner, scale: float) -> Account:
-    """Give the planner the times above, and count what its passes take."""
+def usual_cost(scale: float) -> CostModel:
+    """The times above."""
     costs = tuple(scale * ms for ms in PASSES.values())
     drafts = {name: DraftCost(*(scale * ms for ms in (draft.token_ms, draft.row_ms))) for name, draft in DRAFTS.items()}
-    cost = CostModel(tuple(PASSES), costs, (0.0002 * scale,) * len(costs), drafts, change_ms=scale * CHANGE)
+    return CostModel(tuple(PASSES), costs, (0.0002 * scale,) * len(costs), drafts, change_ms=scale * CHANGE)
+
+
+def follow(planner: Planner, cost: CostModel) -> Account:
+    """Give the planner these times, and count what its passes take."""
     planner.cost = cost
     planner.overhead = Overhead(**{each.name: Fixed(PYTHON[each.name]) for each in fields(Overhead)})
     planner._clock = planner._drafters._clock = lambda: 0.0
@@ -99,18 +107,23 @@ def follow(planner: Planner, scale: float) -> Account:
         account.add(of_pass, num_rows + num_filling)
         return num_filling
 
-    planner.draft = draft_and_note  # type: ignore[method-assign]
+    planner.draft = draft_and_note  # type: ignore[assignment, method-assign]
     planner.fill = fill_and_count  # type: ignore[method-assign]
     planner.observe = lambda drafts, kept, *times: observe(drafts, kept, None)  # type: ignore[method-assign]
     return account
 
 
-def rate(family: str, options: dict[str, Any], mode: str, scale: float) -> tuple[float, float]:
-    """Tokens per millisecond, and tokens a pass, of all prompts of a family, prompts included."""
-    pipeline = LLMPipeline(embedded_pair(), exact=True)
+def rate(
+    pair: Path | None, family: str, options: dict[str, Any], mode: str, scale: float, num_prompts: int | None
+) -> tuple[float, float]:
+    """Tokens per millisecond, and tokens a pass, of the first prompts of a family, prompts included."""
+    pipeline = LLMPipeline(pair or embedded_pair(), exact=True)
     pipeline.warm_up()
-    account, num_tokens = follow(pipeline.speculation._planner, scale), 0
-    for seed, task in enumerate(task for task in shipped_tasks() if task.family == family):
+    cost = pipeline.speculation.cost
+    assert cost is not None
+    account, num_tokens = follow(pipeline.speculation._planner, replace(cost) if pair else usual_cost(scale)), 0
+    tasks = [task for task in shipped_tasks() if task.family == family]
+    for seed, task in enumerate(tasks[:num_prompts]):
         asked = {"max_new_tokens": TOKENS, "mode": mode, **options} | ({"rng_seed": seed} if options else {})
         answer = pipeline.generate(task.prompts[0], **asked)
         num_tokens += sum(each.new_tokens for each in answer.stats)
@@ -119,12 +132,15 @@ def rate(family: str, options: dict[str, Any], mode: str, scale: float) -> tuple
 
 def main(
     scale: Annotated[float, typer.Option(help="Times of passes, as multiples of those of the embedded pair.")] = 1.0,
+    pair: Annotated[Path | None, typer.Option(help="Another pair, with the times that it takes here.")] = None,
+    mode: Annotated[list[str], typer.Option(help="A mode to compare; can be repeated.")] = MODES,
+    prompts: Annotated[int | None, typer.Option(help="How many prompts of each kind; all by default.")] = None,
 ) -> None:
     """Compare the speed of drafting with plain decoding, by a clock without noise."""
-    table = Table("prompts", *(f"{mode}, over off" for mode in MODES), "tokens a pass, auto")
+    table = Table("prompts", *(f"{each}, over off" for each in mode), f"tokens a pass, {mode[-1]}")
     for family, options in KINDS:
-        plain, _ = rate(family, options, "off", scale)
-        rates = [rate(family, options, mode, scale) for mode in MODES]
+        plain, _ = rate(pair, family, options, "off", scale, prompts)
+        rates = [rate(pair, family, options, each, scale, prompts) for each in mode]
         name = f"{family} at temperature {options['temperature']:g}" if options else family
         table.add_row(name, *(f"{each / plain:.3f}" for each, _ in rates), f"{rates[-1][1]:.2f}")
     Console().print(table)
