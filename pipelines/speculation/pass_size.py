@@ -67,8 +67,8 @@ class PassSize:
 
     def delay_ms(self, cost: CostModel) -> float:
         """How much longer the last pass took than without drafts in it and before it."""
-        taken_ms = cost.size_ms(self.rows) + self.has_changed * cost.changing_ms
-        return taken_ms - cost.size_ms(self._bare_rows) - self._has_bare_changed * cost.changing_ms
+        changing_ms = (self.has_changed - self._has_bare_changed) * cost.changing_ms
+        return cost.size_ms(self.rows) - cost.size_ms(self._bare_rows) + changing_ms
 
     def unpriced_ms(self, cost: CostModel) -> float:
         """How much of that was not in the price of its rows."""

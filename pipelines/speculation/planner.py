@@ -233,7 +233,7 @@ class Planner:
             num_drafted = sum(len(draft.proposals) for draft in drafts)
             rest_ms = beside_ms - self._drafting_ms - self._reading_ms + self._observing_ms
             overhead.observe_rest(len(drafts), num_drafted, rest_ms)
-        if self._planned:
+        if self._planned or self._delay_ms:  # which a pass has also behind the last drafts of others
             self._charge(self.cost, drafts, kept, overhead)
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
@@ -252,8 +252,8 @@ class Planner:
         self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
     ) -> None:
         """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting, and logits are
-        not read for an answer that may lose no more."""
-        if not self._readers.reads(request, self.cost):
+        not read for an answer that may lose no more, nor anything for one that is left alone."""
+        if self._budgets.rests(request) or not self._readers.reads(request, self.cost):
             return
         budget = self._budgets.get(request)
         may_lose = budget is None or budget.remaining_ms > 0
@@ -313,8 +313,7 @@ class Planner:
         """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first, but before them
         those of answers near the least budget."""
         surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
-        scarce_ms = batch.budget_ms + SCARCE * bare.time_ms
-        rate = bare.rate
+        rate, scarce_ms = bare.rate, batch.budget_ms + SCARCE * bare.time_ms
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
         queue: list[tuple[bool, float, int, Proposal]] = []
         steps: list[Step] = []

@@ -5,27 +5,21 @@ from __future__ import annotations
 import math
 from itertools import product
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation import budgets
 from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Conditions
-from outrider.pipelines.speculation.budgets import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation.budgets import ALLOWANCE
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters
-from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.planner import PER_DRAFT, Planner
 
-from ..fakes import new_request
 from .planning import (
     BASES,
     DEAR_FIRST,
-    Behind,
     Odds,
     OddsDrafter,
     OddsModel,
@@ -97,78 +91,6 @@ def test_without_a_cost_model_nothing_is_planned():
     assert draft.tokens == []
 
 
-@settings(max_examples=60)
-@given(BASES, st.floats(0.5, 0.999), st.floats(0.0, 4.0), st.integers(2, 200), st.integers(0, 5000))
-def test_drafts_that_always_fail_lose_no_more_than_the_budget_allows(base, claimed, draft_ms, num_passes, missed):
-    """However sure the drafters are of themselves, and however much the draft model has to catch up with."""
-    cost, draft = cost_of(base, draft_ms), draft_of()
-    cost.drafts["draft_model"].row_ms = draft_ms / 10
-    text = OddsDrafter("suffix", {draft.request: [claimed] * 4})
-    model = Behind("draft_model", {draft.request: [claimed] * 32}, missed)
-    planner = planner_of(cost, text, model)
-    lost = plain = 0.0
-    for _ in range(num_passes):
-        draft.cut(0)
-        draft.draft_ms = 0.0
-        caught_up_ms = cost.drafts["draft_model"].row_ms * model.missed
-        planner.draft([draft])
-        caught_up_ms -= cost.drafts["draft_model"].row_ms * model.missed
-        assert draft.draft_ms >= caught_up_ms
-        lost += cost.pass_ms([(draft.rows, 0)]) + draft.draft_ms - cost.pass_ms([(1, 0)])
-        assert lost <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(2, 0)]) + 1e-6
-        plain += cost.pass_ms([(1, 0)])
-        planner.observe([draft], [[3]], None)
-
-
-CLAIMS = st.lists(
-    st.tuples(
-        st.sampled_from(["auto", "auto", "suffix", "off"]),
-        st.sampled_from([None, None, None, 3]),
-        st.sampled_from([0.01, 0.5, 0.99]),
-        st.sampled_from([0.01, 0.99]),
-        st.sampled_from([0.0, 0.0, 0.6, 1.0]),
-    ),
-    min_size=2,
-    max_size=17,
-)
-
-
-@settings(max_examples=60)
-@given(BASES, CLAIMS, st.floats(0.1, 4.0), st.integers(2, 80), st.randoms(use_true_random=False))
-def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms, num_passes, rng):
-    """By all drafts of its passes, its own and those of others, whoever claims what of them and however many stand;
-    also one that drafts nothing. Rows of fixed lengths are no drafts of anybody here."""
-    cost = cost_of(base, draft_ms)
-    cost.drafts["draft_model"].row_ms = draft_ms / 4
-    drafts = [draft_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
-    sure = {draft.request: [odds] * 8 for draft, (_, _, odds, _, _) in zip(drafts, claims, strict=True)}
-    text = OddsDrafter("suffix", sure)
-    written = {draft.request: [odds] * 32 for draft, (*_, odds, _) in zip(drafts, claims, strict=True)}
-    model = Behind("draft_model", written, 9)
-    planner = planner_of(cost, text, model)
-    plain_ms = cost.pass_ms([(1, 0)] * len(drafts))
-    allowed_ms = ALLOWANCE * cost.pass_ms([(1 + len(drafts), 0)])
-    delay, plain = [0.0] * len(drafts), [0.0] * len(drafts)
-    for _ in range(num_passes):
-        for draft in drafts:
-            draft.cut(0)
-            draft.draft_ms = 0.0
-        planner.draft(drafts)
-        planned = [draft.request.config.num_assistant_tokens is None for draft in drafts]
-        rows = sum(draft.rows for draft in drafts)
-        bare = sum(1 if is_planned else draft.rows for draft, is_planned in zip(drafts, planned, strict=True))
-        waits = cost.pass_ms([(rows, 0)]) - cost.pass_ms([(bare, 0)]) + sum(draft.draft_ms for draft in drafts)
-        kept = []
-        for i, (draft, (*_, luck)) in enumerate(zip(drafts, claims, strict=True)):
-            kept.append([*draft.tokens[: sum(rng.random() < luck for _ in draft.proposals)], 3])
-            if planned[i]:
-                delay[i] += waits
-                assert delay[i] <= TOLERANCE * plain[i] + allowed_ms + 1e-6
-                delay[i] -= (len(kept[i]) - 1) * plain_ms
-                plain[i] += len(kept[i]) * plain_ms
-        planner.observe(drafts, kept, None)
-
-
 def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_take():
     """Where its own first row was dear, that price falls on the row of another now."""
     cost, drafts = cost_of([10, 12, 12.05, 12.1, 12.15, 12.5], draft_ms=1.5), [draft_of(), draft_of()]
@@ -183,67 +105,6 @@ def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_
     rows, draft_ms = sum(draft.rows for draft in drafts), sum(draft.draft_ms for draft in drafts)
     assert rows > len(drafts)
     assert cost.pass_ms([(rows, 0)]) - 10 + draft_ms <= 2.5 + 1e-9
-
-
-@pytest.mark.parametrize(("others_ms", "drafted"), [(2.5, [0, 1]), (500.0, [1, 0])])
-def test_what_may_still_be_lost_is_spent_on_the_answer_that_may_lose_no_more(others_ms, drafted):
-    """Only its own accepted tokens let drafting go on; among answers with little the likeliest token comes first."""
-    cost, drafts = cost_of([10, 12, 14, 18, 24, 72]), [draft_of(), draft_of()]
-    planner = planner_of(cost, OddsDrafter("suffix", {drafts[0].request: [0.9] * 8, drafts[1].request: [0.95] * 8}))
-    for draft, remaining_ms in zip(drafts, (2.5, others_ms), strict=True):
-        budget = planner._budget(cost, draft, drafts, 10.0)
-        budget.lost_ms = budget.allowance_ms - remaining_ms
-    planner.draft(drafts)
-    assert [len(draft.proposals) for draft in drafts] == drafted
-
-
-def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
-    """And so does one that comes when the others have drafted for long."""
-    cost = cost_of([10, 11, 12, 14, 17, 40], draft_ms=2.0)
-    drafters, off = [draft_of() for _ in range(16)], draft_of(mode="off")
-    text = OddsDrafter("suffix", {draft.request: [0.9] * 8 for draft in drafters})
-    planner = planner_of(cost, text)
-    for beside in ([], [off]):
-        drafts, delay = [*drafters, *beside], 0.0
-        plain_ms = cost.pass_ms([(len(drafts), 0)])
-        for _ in range(200):
-            for draft in drafts:
-                draft.cut(0)
-            planner.draft(drafts)
-            delay += cost.pass_ms([(sum(draft.rows for draft in drafts), 0)]) - plain_ms
-            planner.observe(drafts, [[3]] * len(drafts), None)
-        assert delay <= TOLERANCE * 200 * plain_ms + ALLOWANCE * cost.pass_ms([(1 + len(drafts), 0)])
-        for draft in drafters:  # all their later drafts are accepted
-            for _ in range(20):
-                planner.observe([draft], [[7] * 30], None)
-
-
-@given(BASES, st.floats(0.9, 0.999), st.integers(1, 9), st.sampled_from([3, 4000]))
-def test_a_draft_risks_only_a_share_of_the_remaining_budget_until_drafts_were_accepted(
-    base, claimed, num_passes, prompt_length
-):
-    """However long the prompt took."""
-    request = new_request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None)
-    cost, draft = cost_of(base), Draft(request, 0, 32)
-    pass_ms = cost.pass_ms([(1, 0)])
-    planner = planner_of(cost, OddsDrafter("suffix", {request: [claimed] * 32}))
-    left = ALLOWANCE * cost.pass_ms([(2, 0)])
-    for _ in range(num_passes):
-        draft.cut(0)
-        planner.draft([draft])
-        draft_ms = cost.pass_ms([(draft.rows, 0)]) - pass_ms
-        assert draft_ms <= PER_DRAFT * left + 1e-6 or all(
-            sum(draft.probabilities[:n]) < planner.rate * sum(draft.prices_ms[:n])
-            for n in range(1, draft.rows)
-            if sum(draft.prices_ms[:n]) <= PER_DRAFT * left
-        )
-        planner.observe([draft], [[3]], None)
-        left += TOLERANCE * pass_ms - draft_ms
-    draft.cut(0)
-    before = len(draft.proposals)
-    planner.observe([draft], [[7] * 99], None)
-    planner.draft([draft])
-    assert len(draft.proposals) > before
 
 
 @given(BASES, st.lists(st.floats(0.5, 0.99), min_size=1, max_size=9), st.integers(1, 40))
@@ -281,27 +142,6 @@ def test_the_acceptance_model_observes_every_proposal_up_to_the_first_rejection(
     assert seen == [(0.1, True, hot), (0.2, True, hot), (0.3, False, hot)]
     planner.release(draft.request)
     assert offering.odds == {}
-
-
-@pytest.mark.parametrize("reading_ms", [0.05, 1.0, 20.0])
-def test_reading_logits_costs_an_answer_no_more_than_its_budget_allows(reading_ms):
-    """Of drafters that never have anything to propose."""
-    now_ms, passes, pass_ms = 0.0, 400, 10.0
-
-    class Reading(OddsDrafter):
-        def read_logits(self, tokens, logits):
-            nonlocal now_ms
-            now_ms += reading_ms
-
-    draft = draft_of()
-    planner = planner_of(cost_of([pass_ms] * 6), Reading("suffix", {draft.request: []}), clock=lambda: now_ms / 1e3)
-    for _ in range(passes):
-        planner.draft([draft])
-        planner.read(draft.request, Window([3], 2, [0]), np.zeros((1, 12), np.float32), None)
-        planner.observe([draft], [[3]], pass_ms)
-    assert now_ms > 0
-    allowed_ms = TOLERANCE * passes * pass_ms + ALLOWANCE * pass_ms
-    assert now_ms <= allowed_ms + (1 + FEWEST) * reading_ms  # the last one, and those before its price is known
 
 
 def test_a_full_pass_leaves_no_room_for_doubtful_drafts():
@@ -395,30 +235,3 @@ def test_rows_of_fixed_lengths_count_for_what_is_planned_beside_them():
         assert len(other.proposals) == (fixed or 0)
         lengths.append(len(draft.proposals))
     assert lengths == [3, 1]
-
-
-def test_passes_in_which_nobody_is_asked_to_draft_are_charged_to_nobody():
-    """Answers without drafters, and such as are left alone, have an account only beside others."""
-    off, resting, drafted = draft_of(mode="off"), draft_of(), draft_of()
-    offers = OddsDrafter("suffix", {resting.request: [0.9] * 3, drafted.request: [0.9] * 3})
-    planner = planner_of(cost_of([10, 10.1, 10.2, 10.3, 10.5, 190]), offers)
-
-    def run(*drafts):
-        for draft in drafts:
-            draft.cut(0)
-        planner.draft(drafts)
-        planner.fill(sum(draft.rows for draft in drafts))
-        planner.observe(drafts, [[3]] * len(drafts), None)
-        return [budget and budget.plain_ms for budget in (planner._budgets.get(draft.request) for draft in drafts)]
-
-    assert run(off) == [None]
-    (first,) = run(resting)
-    assert first > 0
-    planner._budgets[resting.request].attempts.stop()
-    assert run(resting, off) == [first, None]
-    assert not resting.proposals
-    later = run(resting, drafted, off)
-    assert later[0] > first
-    assert min(later[1:]) > 0
-    assert not resting.proposals
-    assert drafted.proposals
