@@ -25,6 +25,8 @@ class TimeSaved:
     took_ms: by drafter, its share of the time of the passes with drafts.
     spread_ms: the typical deviation of a plain pass from `plain_ms` on this machine under its load.
     odd_ms: the part of `took_ms` by which passes took longer than such passes do, as the first of a process may.
+    is_measured: whether plain passes of the same time tell what one takes. An estimate does not know whether the
+        machine was busy, and then every pass seems to have lost time.
     """
 
     plain_ms: float
@@ -32,6 +34,7 @@ class TimeSaved:
     took_ms: Mapping[str, float]
     spread_ms: float = 0.0
     odd_ms: float = 0.0
+    is_measured: bool = True
 
     @property
     def by_drafter(self) -> dict[str, float]:
@@ -45,13 +48,13 @@ class TimeSaved:
     @property
     def is_certain(self) -> bool:
         """Whether the difference exceeds the spread of plain passes, and a loss is not due to passes that took oddly
-        long."""
+        long or to a busy machine."""
         spread_ms = self.spread_ms * sum(self.plain_passes.values())
-        return self.total_ms > spread_ms or self.total_ms + self.odd_ms < -spread_ms
+        return self.total_ms > spread_ms or (self.is_measured and self.total_ms + self.odd_ms < -spread_ms)
 
     def at(self, plain_ms: float) -> TimeSaved:
-        """The same for another time of a plain pass, such as a measured one."""
-        return replace(self, plain_ms=plain_ms)
+        """The same for a time of a plain pass that was measured."""
+        return replace(self, plain_ms=plain_ms, is_measured=True)
 
 
 def time_saved_in(trace: Iterable[PassRecord], plain_ms: float) -> TimeSaved:
@@ -77,7 +80,10 @@ def time_saved_in(trace: Iterable[PassRecord], plain_ms: float) -> TimeSaved:
                 plain_passes[source] += 1
         if record.drafted and TARGET not in record.sources:  # the answer ended within the draft: no token of the target
             plain_passes[record.sources[-1]] -= 1
-    return TimeSaved(plain_ms, dict(plain_passes), dict(took_ms), _spread_ms(trace, plain_ms), _odd_ms(trace))
+    far_ms = _far_ms(trace, plain_ms)
+    is_measured = len(far_ms) >= FEWEST_PLAIN
+    spread_ms = median(far_ms) if is_measured else SPREAD * plain_ms
+    return TimeSaved(plain_ms, dict(plain_passes), dict(took_ms), spread_ms, _odd_ms(trace), is_measured)
 
 
 def _odd_ms(trace: Sequence[PassRecord]) -> float:
@@ -93,8 +99,7 @@ def _odd_ms(trace: Sequence[PassRecord]) -> float:
     return odd_ms
 
 
-def _spread_ms(trace: Sequence[PassRecord], plain_ms: float) -> float:
-    """The median deviation of the passes without a draft from `plain_ms`, except the first, which is the prefill."""
+def _far_ms(trace: Sequence[PassRecord], plain_ms: float) -> list[float]:
+    """How far the passes without a draft are from `plain_ms`, except the first, which is the prefill."""
     plain = [record for record in trace if record.sources][1:]
-    far_ms = [abs(1e3 * (record.ended - record.began) - plain_ms) for record in plain if not record.drafted]
-    return median(far_ms) if len(far_ms) >= FEWEST_PLAIN else SPREAD * plain_ms
+    return [abs(1e3 * (record.ended - record.began) - plain_ms) for record in plain if not record.drafted]

@@ -65,7 +65,9 @@ def test_a_saving_is_certain_only_where_it_is_more_than_plain_passes_differ_by(
     plain = [record(ms, (), (TARGET,)) for ms in plain_ms]
     time_saved = time_saved_in([FIRST, *plain, record(drafted_ms, ("suffix",), ("suffix", TARGET))], PLAIN_MS)
     assert time_saved.is_certain is is_certain
-    assert time_saved_in([FIRST, *plain, *[record(40, ("suffix",), (TARGET,))] * 3], PLAIN_MS).is_certain
+    lost = time_saved_in([FIRST, *plain, *[record(40, ("suffix",), (TARGET,))] * 3], PLAIN_MS)
+    assert lost.is_certain == bool(plain), "else the machine may just be busy"
+    assert lost.at(PLAIN_MS).is_certain
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,8 @@ def test_a_saving_is_certain_only_where_it_is_more_than_plain_passes_differ_by(
 def test_a_loss_is_certain_only_where_it_does_not_hang_on_a_few_passes(drafted, is_certain) -> None:
     """All drafts are rejected, in passes of so many milliseconds and rows."""
     passes = [record(took_ms, ("suffix",) * (rows - 1), (TARGET,)) for took_ms, rows in drafted]
-    time_saved = time_saved_in([PROMPT, FIRST, *passes], PLAIN_MS)
+    plain = [record(PLAIN_MS + away, (), (TARGET,)) for away in (-1.0, -1.0, 1.0, 1.0)]
+    time_saved = time_saved_in([PROMPT, FIRST, *plain, *passes], PLAIN_MS)
     assert time_saved.total_ms < -time_saved.spread_ms * len(passes)
     assert time_saved.is_certain is is_certain
 
