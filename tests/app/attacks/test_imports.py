@@ -33,6 +33,7 @@ STATS = {
 }  # fmt: skip
 SAVING = {
     "plain_ms": 1.5, "plain_passes": {"suffix": 2.5}, "took_ms": {"suffix": 1.0}, "spread_ms": 0.5, "odd_ms": 0.25,
+    "is_measured": False,
 }  # fmt: skip
 RECEIPT = {"num_tokens": 3, "differs_at": None, "plain_s": 0.5, "drafted_s": 0.25}
 TURN = {
@@ -129,9 +130,9 @@ def test_an_export_has_the_values_that_the_first_release_wrote() -> None:
 
 
 def test_what_was_exported_before_more_was_known_of_a_saving_can_be_read() -> None:
-    older = {name: value for name, value in SAVING.items() if name not in ("spread_ms", "odd_ms")}
+    older = {name: value for name, value in SAVING.items() if name not in ("spread_ms", "odd_ms", "is_measured")}
     (record,) = json.loads(to_json(read_exchange(whole({**TURN, "saving": older}))))["turns"]
-    assert record["saving"] == {**older, "spread_ms": 0.0, "odd_ms": 0.0}
+    assert record["saving"] == {**older, "spread_ms": 0.0, "odd_ms": 0.0, "is_measured": True}
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

@@ -61,10 +61,16 @@ def test_a_device_that_breaks_the_promise_is_found_out(embedded_pair, monkeypatc
         assert "can change the text" in console.file.getvalue()
 
 
-def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, monkeypatch, tmp_path) -> None:
+@pytest.fixture
+def without_second_row(monkeypatch, tmp_path) -> None:
+    """Plain passes have a single row, even where a second one seems to be faster or was found to be before."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "WORTH_IT", 0.0)
+
+
+@pytest.mark.usefixtures("without_second_row")
+def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, monkeypatch) -> None:
     monkeypatch.setattr(tuning, "FAIR", 0.0)
-    monkeypatch.setattr(tuning, "WORTH_IT", 0.0)  # else a second row may seem to be faster
     console = Console(file=StringIO(), width=300)
     assert doctor.examine(embedded_pair, console)
     assert "times the time of plain decoding" in console.file.getvalue()
@@ -72,7 +78,7 @@ def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, m
     assert "any number in a pass" in console.file.getvalue()
 
 
-@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.usefixtures("unmeasured", "without_second_row")
 def test_where_exactness_is_not_wanted_it_is_neither_promised_nor_priced(embedded_pair) -> None:
     console = Console(file=StringIO(), width=100)
     doctor.examine(embedded_pair, console, load=LoadOptions(exact=False))
