@@ -3,39 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
 from outrider.pipelines import Generation, GenerationConfig, Pair, Tokenizer
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.drafters.draft_model import DraftModel
-from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.runtime import Runtime
 from outrider.pipelines.text.prompt import encode_prompt
 
 from .measure import Run
 from .replay import Replay
 from .schedule import best_ms, run_ms
-
-
-@dataclass(slots=True)
-class _Costs:
-    """Those of the target, of the draft model and of the head."""
-
-    cost: CostModel
-    draft_ms: float
-    draft_row_ms: float
-    head_ms: float
-    head_begin_ms: float
-
-    @classmethod
-    def of(cls, cost: CostModel) -> _Costs:
-        draft, head = cost.of_draft(DraftModel.name), cost.of_draft(Head.name)
-        return cls(cost, draft.token_ms, draft.row_ms, head.token_ms, head.begin_ms)
-
-    def pass_ms(self, windows: Sequence[tuple[int, int]]) -> float:
-        return self.cost.pass_ms(windows)
 
 
 class Pipeline(Protocol):
@@ -56,16 +34,15 @@ def best_shares(
     """The least possible time by that of the run, for (number of the task, mode); of single requests only.
 
     Both are times after the first token, by the same cost model, in which a change of the size of passes takes nothing;
-    what the models that draft took in the run is as measured, their proposals that were not used included. What the
-    target drafts with its own layers, what is copied from a reference and what is recycled from rejected rows are no
-    part of the best schedule: with them the shares can be above 1.
+    what the models that draft took in the run is as measured, their proposals that were not used included. What is
+    recycled from rejected rows, and what a head or the target itself writes behind what another drafter has proposed,
+    are no part of the best schedule: with them the shares can be above 1.
     """
     numbers = [i for i, runs in enumerate(results) if not runs[0].task.is_batch]
     if not numbers:
         return {}
     single = [run.generations[0].stats for i in numbers for run in results[i]]
     longest = max(stats.prompt_tokens + stats.new_tokens for stats in single)
-    costs = _Costs.of(cost)
     replay = Replay.load(pipeline.pair, longest, pipeline.speculation)
     shares = {}
     for i in numbers:
@@ -74,13 +51,13 @@ def best_shares(
         prompt = encode_prompt(task.prompts[0], None, pipeline.tokenizer, config.apply_chat_template)
         foresight = replay.foresight(prompt, answer.token_ids, config)
         for run in results[i]:
-            taken = _taken_ms(run.generations[0], costs)
+            taken = _taken_ms(run.generations[0], cost)
             if taken and run.generations[0].token_ids == answer.token_ids:
-                shares[i, run.mode] = best_ms(foresight, costs) / taken
+                shares[i, run.mode] = best_ms(foresight, cost) / taken
     return shares
 
 
-def _taken_ms(generation: Generation, cost: _Costs) -> float:
+def _taken_ms(generation: Generation, cost: CostModel) -> float:
     """The time after the first token."""
     written = [record for record in generation.trace if record.sources]
     context = generation.stats.prompt_tokens

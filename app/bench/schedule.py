@@ -7,23 +7,24 @@ cheapest way through the answer is found by dynamic programming.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
+from outrider.pipelines.speculation.draft_cost import DraftCost
+from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.planner import LONGEST
 
 
 class Cost(Protocol):
-    """Times in milliseconds; `outrider.pipelines.speculation.cost.CostModel` is one."""
-
-    draft_ms: float
-    draft_row_ms: float
-    head_ms: float
-    head_begin_ms: float
+    """Times in milliseconds; `CostModel` is one."""
 
     def pass_ms(self, windows: Sequence[tuple[int, int]]) -> float:
         """The time of a pass over windows of (rows, context)."""
+        ...
+
+    def of_draft(self, name: str) -> DraftCost:
+        """What the model of a drafter takes; only what was measured of it is used."""
         ...
 
 
@@ -34,14 +35,14 @@ class Foresight:
     from_text: for each token, how many tokens from it on the best drafter without a model would have proposed
         correctly.
     by_model: for each token, whether the draft model would have proposed it; all False where there is none.
-    by_head: for each token, how many tokens from it on the head would have proposed correctly; all 0 where there is
-        none.
+    from_start: by the name of the drafter, for each token, how many tokens from it on a head would have proposed
+        correctly in a draft that begins there; the same for the layers of the target that draft.
     """
 
     num_prompt_tokens: int
     from_text: tuple[int, ...]
     by_model: tuple[bool, ...]
-    by_head: tuple[int, ...]
+    from_start: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def best_ms(foresight: Foresight, cost: Cost, longest: int = LONGEST) -> float:
@@ -49,9 +50,10 @@ def best_ms(foresight: Foresight, cost: Cost, longest: int = LONGEST) -> float:
 
     A pass takes a draft of at most `longest` right tokens, from the text and from the draft model in any order, and
     yields one more. The model is paid for each token that it writes, and for each that it has to be fed besides, but
-    only up to the last that it writes. The head may write the first tokens of a draft, and is paid for these.
+    only up to the last that it writes. A head, or the target itself, may write the first tokens of a draft, and is paid
+    for these.
     """
-    length = len(foresight.from_text)
+    length, row_ms = len(foresight.from_text), cost.of_draft(DraftModel.name).row_ms
     if length < 2:
         return 0.0
     done = [math.inf] * length + [0.0]  # least time from here where the model is not used any more
@@ -62,14 +64,14 @@ def best_ms(foresight: Foresight, cost: Cost, longest: int = LONGEST) -> float:
         for drafted in range(room + 1):
             end = at + drafted + 1
             spent = cost.pass_ms([(1 + drafted, foresight.num_prompt_tokens + at - 1)])
-            fed = (drafted + 1) * cost.draft_row_ms
+            fed = (drafted + 1) * row_ms
             done[at] = min(done[at], spent + without[drafted] + done[end])
             more[at] = min(
                 more[at],
                 spent + last[drafted] + done[end],
                 spent + min(without[drafted], again[drafted]) + fed + more[end],
             )
-    return min(done[1], (foresight.num_prompt_tokens + 1) * cost.draft_row_ms + more[1])
+    return min(done[1], (foresight.num_prompt_tokens + 1) * row_ms + more[1])
 
 
 def _drafts(foresight: Foresight, cost: Cost, at: int, room: int) -> tuple[list[float], list[float], list[float]]:
@@ -79,19 +81,22 @@ def _drafts(foresight: Foresight, cost: Cost, at: int, room: int) -> tuple[list[
     that it writes saves feeding it the token before; in the last case all else that it is fed is left to be added.
     """
     without, last, again = [0.0] + [math.inf] * room, [math.inf] * (room + 1), [math.inf] * (room + 1)
-    for length in range(1, min(room, foresight.by_head[at]) + 1):
-        without[length] = cost.head_begin_ms + length * cost.head_ms
+    model = cost.of_draft(DraftModel.name)
+    for name, num_right in foresight.from_start.items():
+        beginner = cost.of_draft(name)
+        for length in range(1, min(room, num_right[at]) + 1):
+            without[length] = min(without[length], beginner.begin_ms + length * beginner.token_ms)
     for depth in range(room):
         for end in range(depth + 1, min(room, depth + foresight.from_text[at + depth]) + 1):
             for times in (without, last, again):
                 times[end] = min(times[end], times[depth])
         if foresight.by_model[at + depth]:
-            written = min(without[depth], again[depth]) + cost.draft_ms - cost.draft_row_ms
+            written = min(without[depth], again[depth]) + model.token_ms - model.row_ms
             again[depth + 1] = min(again[depth + 1], written)
-            last[depth + 1] = min(last[depth + 1], written + depth * cost.draft_row_ms)
+            last[depth + 1] = min(last[depth + 1], written + depth * model.row_ms)
     return without, last, again
 
 
 def run_ms(windows: Sequence[tuple[int, int]], draft_ms: float, cost: Cost) -> float:
-    """The time of passes over (rows, context) in the same cost model, and of what the draft model took meanwhile."""
+    """The time of passes over (rows, context) in the same cost model, and of what models that draft took meanwhile."""
     return sum(cost.pass_ms([window]) for window in windows) + draft_ms

@@ -41,7 +41,7 @@ from .cost import CostModel
 from .draft_model_policy import HOPED
 from .drafter_set import DrafterSet
 from .drafters import draft_model, grammar, head, recycling, retrieval, self_speculative, suffix
-from .drafters.base import Drafter, ModeDrafters
+from .drafters.base import Drafter, ModeDrafters, ModelDrafter
 from .drafters.draft_model import REACH, DraftModel
 from .drafters.head import Head
 from .drafters.prompt_lookup import PromptLookup
@@ -82,10 +82,25 @@ class Memory:
     cache_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the target computes of a text.
+
+    logits: behind each of the last tokens, float32 [rows, vocabulary].
+    states: its hidden states at all of them, float32 [tokens, taps * width], without rows where no head needs them.
+    blocks: those of its cache that hold the text.
+    """
+
+    logits: NDArray[np.float32]
+    states: NDArray[np.float32]
+    blocks: Sequence[int]
+
+
 class Runtime:
     """Loads both models; `engine` decodes with them in each of `modes`.
 
     compilation: how the target is compiled on this machine.
+    reference: the texts that drafts are copied from, if any were given.
     exact: whether the same seed gives the same text in every mode.
     cost: the cost of passes on this machine; None before `measure`, or if it cannot be measured.
 
@@ -128,9 +143,10 @@ class Runtime:
         kinds = (grammar, suffix, retrieval, recycling, draft_model, head, self_speculative, draft_model_policy)
         texts = {*suffix.PRIORS, *retrieval.PRIORS, *recycling.PRIORS, PromptLookup.name}
         acceptance = AcceptanceModel({kind: prior for each in kinds for kind, prior in each.PRIORS.items()}, texts)
+        self.reference = None if reference is None else _open_reference(reference, pair, tokenizer)
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
-        if reference is not None:
-            copying = (*copying, Retrieval(_open_reference(reference, pair, tokenizer)))
+        if self.reference is not None:
+            copying = (*copying, Retrieval(self.reference))
         recycler = TokenRecycling(self._target.vocabulary_size)
         from_text = (*copying, recycler) if self._target.weight_bytes >= RECYCLING_BYTES else copying
         modes = {
@@ -303,32 +319,33 @@ class Runtime:
         """Whether a pass can give logits for all rows of a prompt, which it cannot on an NPU."""
         return self._target.rows.whole_prompt is None
 
-    def read(self, tokens: Sequence[int], num_rows: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Run the target over a text, outside of requests.
+    @contextmanager
+    def reading(self, tokens: Sequence[int], num_rows: int) -> Iterator[Reading]:
+        """Run the target over a text, outside of requests, with logits behind each of the last `num_rows` tokens.
 
-        Gives its logits behind each of the last `num_rows` tokens, float32 [num_rows, vocabulary], and its hidden
-        states at all of them, float32 [tokens, taps * width], without rows where no head needs them. Raises ValueError
-        if they do not fit into the cache, or not `can_read`.
+        Serves no request before it is left. Raises ValueError if the text does not fit into the cache, or not
+        `can_read`.
         """
         rows, length = self._target.rows, len(tokens)
         if length > self._room or not self.can_read:
             raise ValueError(f"{length} tokens cannot be read here.")
         logits: list[NDArray[np.float32]] = []
         states: list[NDArray[np.float32]] = []
-        with self._borrowed(length) as blocks:
+        with self.engine.borrowed(length, self._pool) as (blocks,):
             for start in range(0, length, rows.most):
                 chunk = tokens[start : start + rows.most]
                 wanted = max(0, start + len(chunk) - max(start, length - num_rows))
-                window = Window(chunk, start, blocks[self._pool], max(1, wanted))
+                window = Window(chunk, start, blocks, max(1, wanted))
                 (found,) = self._target.forward([window])
                 logits.append(found[len(found) - wanted :].copy())
                 states += [of_window.copy() for of_window in self._target.hidden_states()]
-        return np.concatenate(logits), np.concatenate(states) if states else np.empty((0, 0), np.float32)
+            of_all = np.concatenate(states) if states else np.empty((0, 0), np.float32)
+            yield Reading(np.concatenate(logits), of_all, blocks)
 
     @property
-    def head(self) -> Head | None:
-        """The drafter that runs the pair's head, if any."""
-        return next((each.drafter for each in self._drafting if isinstance(each.drafter, Head)), None)
+    def model_drafters(self) -> tuple[ModelDrafter, ...]:
+        """Those that run a model."""
+        return tuple(each.drafter for each in self._drafting)
 
     def forget_prompts(self) -> None:
         """Drop what the cache keeps of earlier requests, as if the pair had just been loaded.

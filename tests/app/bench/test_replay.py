@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ from outrider.pipelines import GenerationConfig, LLMPipeline
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.drafters.base import Proposal
+from outrider.pipelines.speculation.runtime import Reading
 
 PROMPT, ANSWER = [7, 8], [1, 2, 3, 4, 5]
 
@@ -52,12 +56,12 @@ def test_the_foresight_is_what_the_drafters_knew() -> None:
 
 
 def test_a_pair_without_a_draft_model_foresees_from_the_text_only() -> None:
-    foresight = Replay([Fake("one", [[]] * 5)], None).foresight(PROMPT, ANSWER, GenerationConfig())
+    foresight = Replay([Fake("one", [[]] * 5)]).foresight(PROMPT, ANSWER, GenerationConfig())
     assert foresight.by_model == (False,) * 5
-    assert foresight.by_head == (0,) * 5
+    assert foresight.from_start == {}
 
 
-class Reading(Fake):
+class Reader(Fake):
     """Notes the results that it is handed, and when."""
 
     def __init__(self, name: str, script: Sequence[Sequence[int]]) -> None:
@@ -76,26 +80,67 @@ class Reading(Fake):
 class Target:
     """Puts out the position of each token."""
 
-    def read(self, tokens: Sequence[int], num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    BLOCKS = (5, 3)
+
+    @contextmanager
+    def reading(self, tokens: Sequence[int], num_rows: int) -> Iterator[Reading]:
         assert tokens == [*PROMPT, *ANSWER[:-1]]
         positions = np.arange(len(tokens), dtype=np.float32)[:, np.newaxis]
-        return positions[-num_rows:], positions
+        yield Reading(positions[-num_rows:], positions, self.BLOCKS)
 
 
 def test_drafters_that_read_results_have_those_that_a_run_has_had() -> None:
-    text, head = Reading("recycling", [[], [2], [], [], []]), Reading("head", [[], [2, 3, 9], [3], [9], [5]])
-    foresight = Replay([text], None, head, Target()).foresight(PROMPT, ANSWER, GenerationConfig())
+    text, head = Reader("recycling", [[], [2], [], [], []]), Reader("head", [[], [2, 3, 9], [3], [9], [5]])
+    foresight = Replay([text], head=head, target=Target()).foresight(PROMPT, ANSWER, GenerationConfig())
     assert foresight.from_text == (0, 1, 0, 0, 0)
-    assert foresight.by_head == (0, 2, 1, 0, 1)
+    assert foresight.from_start == {"head": (0, 2, 1, 0, 1)}
     assert text.logits == [([8], [1.0]), ([1], [2.0]), ([2], [3.0]), ([3], [4.0])]
     assert head.states == [(0, [0.0, 1.0]), (2, [2.0]), (3, [3.0]), (4, [4.0])]
     assert len(text.released) == len(head.released) == 1
 
 
-@pytest.mark.parametrize(("mode", "source"), [("draft", "draft_model"), ("head", "head")])
-def test_the_real_drafters_foresee_what_they_drafted(embedded_pair: Path, mode: str, source: str) -> None:
+class InTheCache(Fake):
+    """Writes into the target's cache, and forgets what it has written when it is released."""
+
+    lengths: list[int]
+
+    def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        assert request.table.blocks == [*Target.BLOCKS]
+        assert len(self.released) == len(self.lengths), "rows of an earlier draft are not taken over"
+        self.lengths.append(len(request.tokens))
+        return super().propose(request, ahead)
+
+
+def test_the_target_is_asked_where_nothing_it_has_overwritten_is_read_again() -> None:
+    itself = InTheCache("layer_skipping", [[1], [2, 3, 9], [9], [4, 5, 6], []])
+    itself.lengths = []
+    replay = Replay([Fake("one", [[]] * 5)], itself=itself, target=Target())
+    foresight = replay.foresight(PROMPT, ANSWER, GenerationConfig())
+    assert foresight.from_start == {"layer_skipping": (1, 2, 0, 2, 0)}
+    assert itself.lengths == [6, 5, 4, 3, 2]
+
+
+@pytest.fixture(scope="module")
+def pairs(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """By mode, a pair whose models draft so."""
+    folder = tmp_path_factory.mktemp("pairs")
+    models = json.loads((embedded_pair / "pair.json").read_text(encoding="utf-8"))["models"]
+    splits: dict[str, dict[str, Any]] = {"skip": {"skip_layers": [3]}, "exit": {"exit_layer": 5}}
+    for mode, way in splits.items():
+        (folder / mode).mkdir()
+        (folder / mode / "target").symlink_to(embedded_pair / "target")
+        about = {"models": {"target": models["target"] | way}}
+        (folder / mode / "pair.json").write_text(json.dumps(about), encoding="utf-8")
+    return {"draft": embedded_pair, "head": embedded_pair} | {mode: folder / mode for mode in splits}
+
+
+@pytest.mark.parametrize(
+    ("mode", "source"),
+    [("draft", "draft_model"), ("head", "head"), ("skip", "layer_skipping"), ("exit", "early_exit")],
+)
+def test_the_real_drafters_foresee_what_they_drafted(pairs: Mapping[str, Path], mode: str, source: str) -> None:
     """At a fixed draft length, accepted drafts in the trace must be foreseen at the same place."""
-    pipeline = LLMPipeline(embedded_pair, cache_tokens=1024, exact=True)
+    pipeline = LLMPipeline(pairs[mode], cache_tokens=1024, exact=True)
     prompt = "Repeat this function:\ndef area(width, height):\n    size = width * height\n    return size"
     options = {"mode": mode, "num_assistant_tokens": 4, "max_new_tokens": 40}
     answer = pipeline.generate(prompt, **options).generations[0]
@@ -107,7 +152,7 @@ def test_the_real_drafters_foresee_what_they_drafted(embedded_pair: Path, mode: 
     assert len(drafted) > 10
     if mode == "draft":
         assert all(foresight.by_model[at] for at in drafted)
-    for at in drafted if mode == "head" else ():
+    for at in drafted if mode != "draft" else ():
         begin = max(before for before in range(at) if answer.sources[before] != source) + 1
-        assert foresight.by_head[begin] > at - begin
+        assert foresight.from_start[source][begin] > at - begin
     assert max(foresight.from_text) > 5  # the answer repeats the prompt
