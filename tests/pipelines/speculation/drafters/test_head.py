@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.sampling import choose_token
 from outrider.pipelines.model.heads.head_model import HeadWindow
+from outrider.pipelines.speculation.drafters import head as module
 from outrider.pipelines.speculation.drafters.head import Head
 
 from ...fakes import BLOCK_SIZE, VOCABULARY, new_request
@@ -104,10 +105,13 @@ def test_a_head_proposes_what_it_would_with_an_empty_cache(data):
     pool = BlockPool(32, BLOCK_SIZE)
     head = Head(FakeHead(32), pool, VOCABULARY)
     live: list[Reader] = []
+    texts: list[list[int]] = [[]]
     for _ in range(data.draw(st.integers(1, 12))):
         if not live or data.draw(st.booleans()):
-            prompt = data.draw(st.lists(token, min_size=2, max_size=30))
+            text = data.draw(st.sampled_from(texts))
+            prompt = [*text[: data.draw(st.integers(0, 40))], *data.draw(st.lists(token, min_size=2, max_size=30))]
             request = new_request(prompt, 100, data.draw(st.integers(0, 2)), **SAMPLED)
+            texts.append(request.tokens)
             live.append(Reader(head, request, data.draw(st.integers(0, len(prompt) - 2))))
         reader = data.draw(st.sampled_from(live))
         request = reader.request
@@ -171,6 +175,53 @@ def test_several_requests_share_the_passes_of_a_head():
     found = head.generate([(first, []), (second, [3, 4])])
     assert [proposal.token for proposal in found] == [cold(first, [], 0), cold(second, [3, 4], 0)]
     assert passes == [2, 1, 1]
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("num_shared", [4, 8])
+def test_what_the_target_has_in_its_cache_the_head_takes_over(num_shared: int, has_ended: bool):
+    head, request, _ = ready(9)
+    head.generate([(request, [])])
+    if has_ended:
+        head.release(request)
+    later = new_request([*request.tokens[:num_shared], 1, 1, 2], 100)
+    Reader(head, later, num_shared).catch_up()
+    assert head.num_behind(later) == num_shared + 2
+    drafted = [proposal.token for proposal in islice(head.propose(later), 2)]
+    assert drafted == [cold(later, [], 0), cold(later, drafted[:1], 0)]
+
+
+def test_a_head_takes_over_no_more_than_it_reads():
+    head, request, reader = ready(REACH)
+    request.tokens += range(REACH // 2)
+    reader.catch_up()
+    later = new_request([*request.tokens, 1, 1], 100)
+    Reader(head, later, len(request.tokens) - 1).catch_up()
+    assert head.num_behind(later) == REACH
+    assert head.generate([(later, [])])[0].token == cold(later, [], len(later.tokens) - 1 - REACH)
+
+
+def test_nothing_is_taken_over_from_another_text():
+    head, request, _ = ready(9)
+    other = new_request([*request.tokens[:3], 0, *request.tokens[4:], 1, 1], 100)
+    Reader(head, other, 8).catch_up()
+    assert head.num_behind(other) == 2
+    assert head.generate([(other, [])])[0].token == cold(other, [], 8)
+
+
+def test_of_ended_requests_those_that_fit_are_kept(monkeypatch):
+    head, request, _ = ready(9)
+    monkeypatch.setattr(module, "KEPT_BYTES", 3 * 8 * 2 * 4)  # three requests of eight states of two numbers
+    head.release(request)
+    again = new_request([*request.tokens, 1], 100)
+    for i in range(5):
+        Reader(head, again, 8).catch_up()
+        assert head.num_behind(again) == (9 if i < 3 else 1)
+        del head._progress[again]  # as if it had not been, so that it is not kept
+        other = new_request([i, *range(8)], 100)
+        Reader(head, other, 0).catch_up()
+        head.release(other)
+        assert len(head._ended) == min(3, i + 2)
 
 
 def test_a_head_proposes_nothing_without_the_states_of_the_last_tokens():
