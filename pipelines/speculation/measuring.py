@@ -89,7 +89,7 @@ def measured(
         _is_tiled([at_short[n].ms for n in tiles]),
         base_doubt,
         context_doubt,
-        _change_ms(at_short[rows[0]], changed),
+        _change_ms(float(short_ms[0]), changed),
     )
 
 
@@ -193,11 +193,13 @@ def _draft_cost(
     return DraftCost(one.ms, row_ms, context_ms, begin_ms)
 
 
-def _change_ms(same: Timing, changed: Timing) -> float:
-    """What a pass takes longer behind one of another size; none if there was no time to find out."""
-    if same.ms is None or changed.ms is None or changed.doubt:
-        return 0.0
-    return max(0.0, changed.ms - same.ms)
+def _change_ms(same_ms: float, changed: Timing) -> float:
+    """What a pass takes longer behind one of another size; none if there was no time to find out.
+
+    same_ms: what it takes behind one of its own size, as all sizes together show: the machine can have been slow while
+    this one was timed.
+    """
+    return max(0.0, changed.ms - same_ms) if changed.ms is not None and not changed.doubt else 0.0
 
 
 def _is_tiled(tiles_ms: SequenceOf[float | None]) -> bool:

@@ -76,6 +76,17 @@ def test_what_a_change_of_size_takes_is_measured_apart(monkeypatch, change_ms):
     assert made.pass_ms([(4, 1000)]) == pytest.approx(15.0)
 
 
+def test_what_a_change_takes_does_not_shrink_where_the_size_that_it_is_measured_with_was_timed_in_a_burst(monkeypatch):
+    class Bursting(Machine):
+        def target(self, rows: int, context: int) -> None:
+            behind = self.passes[-1][0] if self.passes else rows
+            self.now += (1.0 * (behind != rows) + 1.0 * (behind == rows == 2)) / 1e3
+            super().target(rows, context)
+
+    clock = Bursting(monkeypatch, lambda rows, context: 2.0)
+    assert CostModel.measure(clock.target, clock.drafts(), 4096).change_ms == pytest.approx(1.0)
+
+
 @given(SLOW, st.booleans(), st.integers(1, 2))
 @settings(max_examples=40)
 def test_a_slow_model_is_measured_in_the_time_that_there_is_and_a_pass(machine, has_draft, least_rows):
