@@ -1,5 +1,6 @@
 # make chat   the chat page on the embedded pair, at http://127.0.0.1:7860
 # make test   everything: lint, types, tests (export and the page included)
+#             For daily work `.venv/bin/pytest -x -q tests/pipelines` leaves out the tests marked as slow.
 #
 # make exactness     the exactness suites as lesser processors would run them, in each set of instructions of this one
 # make wide-pair     a pair of real size in OUT, to measure speeds on, in a few minutes
@@ -33,7 +34,7 @@ types: $(VENV)/dev.done
 
 # In the order of the folders, so that the tests of the page, which take longest, begin first.
 pytest: $(VENV)/dev.done $(VENV)/browser.done
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m '' $(ARGS)
 
 exactness: $(VENV)/dev.done
 	$(BIN)/python -m tests.pipelines.instruction_sets

@@ -47,7 +47,7 @@ def run(
     name: str, tests: Iterable[str], *options: str, on_all_processors: bool = True
 ) -> subprocess.CompletedProcess[str]:
     """Run tests of this folder within a set of instructions, on all processors or on those of this process."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", *options]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
 
     def take_all_processors() -> None:

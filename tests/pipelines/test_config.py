@@ -164,9 +164,7 @@ def test_an_openvino_genai_configuration_that_wants_no_draft_gets_none():
     assert GenerationConfig.from_genai(theirs).mode == "off"
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("num_beams", 4), ("echo", True), ("no_repeat_ngram_size", 2)]
-)
+@pytest.mark.parametrize(("name", "value"), [("num_beams", 4), ("echo", True), ("no_repeat_ngram_size", 2)])
 def test_what_only_openvino_genai_can_do_is_refused(name, value):
     theirs = openvino_genai.GenerationConfig()
     setattr(theirs, name, value)

@@ -302,6 +302,7 @@ def test_a_prompt_is_read_and_a_form_compiled_once_for_all_answers(pipeline: LLM
     assert several.texts == pipeline.generate(RENAME, num_return_sequences=3, **{**options, "mode": "off"}).texts
 
 
+@pytest.mark.slow
 def test_warming_up_does_not_depend_on_what_answers_are_to_be_like(pipeline: LLMPipeline):
     form = StructuredOutputConfig(regex="[a-z]+")
     for options in ({"num_return_sequences": 2}, {"min_new_tokens": 20}, {"structured_output_config": form}):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ASK_OPENVINO = """
 from outrider.pipelines import LLMPipeline
 import openvino

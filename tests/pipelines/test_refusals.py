@@ -146,6 +146,7 @@ def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPip
     assert pipeline.generate(RENAME, stop_token_ids=set(every)).stats[0].new_tokens == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "options"),
     [
@@ -192,6 +193,7 @@ def test_a_small_cache_refuses_what_it_cannot_hold_and_serves_the_rest(embedded_
     assert small.speculation._pool.num_free == small.speculation._pool.num_blocks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache_tokens", [2, 32, 64])
 def test_the_smallest_caches_warm_up_and_answer(embedded_pair, cache_tokens):
     tiny = LLMPipeline(embedded_pair, cache_tokens=cache_tokens)
@@ -200,6 +202,7 @@ def test_the_smallest_caches_warm_up_and_answer(embedded_pair, cache_tokens):
     assert answer.stats[0].new_tokens <= 4
 
 
+@pytest.mark.slow
 def test_warming_up_while_a_request_holds_the_cache_waits_or_goes_on(embedded_pair):
     busy = LLMPipeline(embedded_pair, cache_tokens=128)
     stream = busy.stream("x", apply_chat_template=False, ignore_eos=True)

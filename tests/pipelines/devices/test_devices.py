@@ -16,6 +16,8 @@ from outrider.pipelines.model.processor import limited_properties
 
 from .elsewhere import Elsewhere
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "def area(width, height):\n    return width * height\n"
 
 LEAVE = """

@@ -20,6 +20,8 @@ from tests.on_npu import STAND_IN, OnCpu
 
 from .elsewhere import Elsewhere
 
+pytestmark = pytest.mark.slow
+
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
 ROUNDING = 0.4  # of logits, between devices

@@ -25,6 +25,8 @@ from outrider.pipelines.devices.genai_config import to_genai
 
 from .elsewhere import Elsewhere
 
+pytestmark = pytest.mark.slow
+
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
 SAMPLED = {"do_sample": True, "temperature": 1.3, "rng_seed": 11}

@@ -19,6 +19,8 @@ from tests.on_npu import OnCpu
 from . import elsewhere as elsewhere_module
 from .elsewhere import Elsewhere
 
+pytestmark = pytest.mark.slow
+
 ROUNDING = 0.4  # of logits: how GenAI rounds depends on the cut of the tokens into passes
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"

@@ -19,6 +19,8 @@ from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.on_gpu import gpu_present
 from tests.on_npu import OnCpu
 
+pytestmark = pytest.mark.slow
+
 MODES = ("off", "lookup", "suffix", "recycling", "draft", "chained", "auto")
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"

@@ -26,6 +26,8 @@ from tests.on_npu import OnCpu
 from ..real import NUM_BLOCKS, Models, Served
 from ..requests import Asked
 
+pytestmark = pytest.mark.slow
+
 MODES = ("off", "lookup", "suffix", "draft", "chained")
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"

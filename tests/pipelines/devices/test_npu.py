@@ -29,6 +29,8 @@ from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.on_npu import STAND_IN, OnCpu
 
+pytestmark = pytest.mark.slow
+
 MODES = ("off", "lookup", "suffix", "recycling", "draft", "chained", "auto")
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"

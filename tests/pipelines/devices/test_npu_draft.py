@@ -17,6 +17,8 @@ from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from tests.on_npu import STAND_IN
 
+pytestmark = pytest.mark.slow
+
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
 SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 11}

@@ -38,6 +38,7 @@ def test_a_pair_that_was_not_made_for_an_npu_is_refused(embedded_pair):
         LLMPipeline(embedded_pair, "NPU", **STAND_IN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["MAX_PROMPT_LEN", "MIN_RESPONSE_LEN", "NPUW_LLM_MAX_GENERATION_TOKEN_LEN"])
 @pytest.mark.parametrize("value", [0, "64", True, 1.5], ids=repr)
 def test_lengths_that_are_none_are_refused(npu_pair, name, value):
@@ -45,6 +46,7 @@ def test_lengths_that_are_none_are_refused(npu_pair, name, value):
         LLMPipeline(npu_pair, "NPU", **STAND_IN, **{name: value})
 
 
+@pytest.mark.slow
 def test_an_npu_that_is_not_there_is_refused_unless_another_device_computes(npu_pair, monkeypatch):
     monkeypatch.setattr(devices, "device_names", lambda: ("CPU",))
     with pytest.raises(UnsupportedDevice, match="no device 'NPU'"):

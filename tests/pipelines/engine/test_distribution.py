@@ -21,6 +21,7 @@ def odds_behind(models: Models, prompt, written, config) -> dict[int, float]:
     return reference.probabilities(reference.survivors(reference.penalize(row, prompt, written, config), config))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["off", "lookup", "draft"])
 @pytest.mark.parametrize(
     "options",
@@ -47,6 +48,7 @@ def test_two_tokens_follow_the_targets_distribution(models: Models, mode, option
         assert sources["draft_model"] > 0 < sources["target"], "nothing kept or nothing corrected proves little"
 
 
+@pytest.mark.slow
 def test_rejection_sampling_follows_the_targets_distribution_whatever_the_drafts_length(models: Models):
     prompt = tuple(models.tokenizer.encode("def total(values):\n    return "))
     config = GenerationConfig(do_sample=True, temperature=1.3, top_k=6, mode="draft", acceptance="rejection")

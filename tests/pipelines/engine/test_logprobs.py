@@ -46,6 +46,7 @@ def test_they_are_those_of_the_slow_decoder_in_every_mode(models: Models, seed):
             assert [p for _, p in found.top] == pytest.approx([expected[i] for i in best], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_none_are_given_where_none_were_asked_for(pipeline: LLMPipeline):
     assert pipeline.generate("x", max_new_tokens=3).generations[0].logprobs == ()
     assert all(piece.logprobs == () for piece in pipeline.stream("x", max_new_tokens=3))

@@ -140,6 +140,7 @@ def test_a_draft_that_is_the_target_is_always_kept():
     assert residual(same, same) is same
 
 
+@pytest.mark.slow
 def test_rejection_sampling_keeps_the_distribution_and_as_much_as_the_two_have_in_common():
     base = lossy("rejection", do_sample=True, top_k=8)
     sources = [distribution(row(seed), PROMPT, len(PROMPT), base) for seed in (5, 6)]
@@ -155,6 +156,7 @@ def test_rejection_sampling_keeps_the_distribution_and_as_much_as_the_two_have_i
     assert_follows(Counter({0: num_kept, 1: num - num_kept}), {0: common, 1: 1 - common})
 
 
+@pytest.mark.slow
 def test_the_noise_of_target_draft_and_acceptance_is_independent():
     even = Distribution(np.arange(4), np.full(4, 0.25))
     together: Counter[int] = Counter()
@@ -170,6 +172,7 @@ def test_the_noise_of_target_draft_and_acceptance_is_independent():
 STEEP = CostModel((2, 8, 33), (10.0, 17.0, 60.0), (0.0, 0.0, 0.0), {"draft_model": DraftCost(0.3, 0.01)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [None, 2], ids=["planned", "fixed"])
 def test_answers_under_rejection_sampling_follow_the_targets_distribution(length):
     draft = FakeModel(mixed_rule(RULE, random_rule(3), 0.4), 256)

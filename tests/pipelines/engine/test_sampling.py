@@ -236,6 +236,7 @@ def test_the_noise_of_a_token_does_not_depend_on_the_other_candidates():
     assert np.array_equal(gumbel(5, 0, 3, ids[::3]), gumbel(5, 0, 3, ids)[::3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -48,6 +48,7 @@ def test_a_missing_file_is_named(pair: Path, model, name):
         LLMPipeline(pair)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [
@@ -139,6 +140,7 @@ def test_a_model_without_a_chat_template_takes_text_and_refuses_messages(pair: P
         pipeline.generate([{"role": "user", "content": "x"}])
 
 
+@pytest.mark.slow
 def test_a_draft_of_another_vocabulary_is_refused_with_the_first_differing_tokens(pair: Path):
     """Two words of the same length change places in the draft's tokenizer."""
     tokenizers = [pair / "draft" / f"openvino_{kind}.bin" for kind in ("tokenizer", "detokenizer")]

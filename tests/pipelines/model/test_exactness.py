@@ -15,7 +15,7 @@ from ..real import PAIR_MODES, Models, same, same_as_far_as_written
 from ..requests import Asked, Asking
 from ..speculation.broken_drafters import SABOTAGE, BrokenDrafter
 
-GROUPS = range(12)
+NUM_GROUPS = 12
 GROUP_SIZE = 24
 
 
@@ -23,7 +23,7 @@ def tokens_of(requests) -> list[list[int]]:
     return [request.new_tokens for request in requests]
 
 
-@pytest.mark.parametrize("seed", GROUPS)
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, NUM_GROUPS))])
 def test_mode_batch_and_cache_change_no_token(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
     asked = [asking.question() for _ in range(GROUP_SIZE)]
@@ -70,6 +70,7 @@ def test_the_answer_is_that_of_the_slow_reference_decoder(models: Models, seed):
         assert request.finish_reason == answer.finish_reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 2, 3, 30, 31, 32, 33, 34, 63, 64, 65, 66, 96, 511, 512, 513, 514, 1025])
 def test_prompts_of_every_length_around_a_border(models: Models, length):
     asking, rng = Asking(models.tokenizer, length), random.Random(length)
@@ -95,6 +96,7 @@ def test_prompts_of_one_token(models: Models):
         assert tokens_of(models.served().all(asked, [mode] * len(asked))) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rows", [2, 3, 5, 31, 32, 33, 50, 64, 127])
 def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows):
     asking = Asking(models.tokenizer, rows)
@@ -107,6 +109,7 @@ def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(200, 206))
 def test_stops_inside_a_draft(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)
@@ -131,6 +134,7 @@ def test_stops_inside_a_draft(models: Models, seed):
         served.assert_nothing_leaked()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"do_sample": True, "temperature": 1.2, "rng_seed": 8}], ids=str)
 def test_a_bias_works_alike_in_every_mode(models: Models, settings):
     """On a text that is mostly copied, so that drafts propose what the bias forbids."""

@@ -69,6 +69,7 @@ def drafted(model: SplitModel, window: Window, rng: random.Random) -> int:
     return number
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_logits_and_taps_are_bitwise_those_of_the_whole_model_with_drafts_or_without(split, whole, seed):
     rng = random.Random(seed)

@@ -307,6 +307,7 @@ def test_where_nothing_can_be_remembered_a_warning_tells_and_the_model_is_loaded
     assert "cannot be kept" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_embedded_target_can_be_tuned(embedded_pair: Path) -> None:
     assert tuning.fastest_properties(embedded_pair / "target") in list(map(dict, tuning.CANDIDATES))
 
@@ -322,6 +323,7 @@ def tuned(embedded_pair: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_pair_runs_with_its_properties_unless_others_are_asked_for(tuned: Path, monkeypatch) -> None:
     seen = []
     real = tuning.PagedModel

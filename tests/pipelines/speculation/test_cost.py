@@ -380,6 +380,7 @@ def test_another_processor_is_measured_anew(embedded_pair, monkeypatch):
     assert profile_path(pair, "CPU", {}, True) != path
 
 
+@pytest.mark.slow
 def test_a_pipeline_measures_once_and_keeps_it(embedded_pair, monkeypatch):
     first = LLMPipeline(embedded_pair)
     first.speculation._profile.unlink(missing_ok=True)

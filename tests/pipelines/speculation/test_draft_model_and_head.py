@@ -21,6 +21,7 @@ def two_models(draft_ms: float, head_ms: float, draft_odds: float, head_odds: fl
     return planner, draft, model, head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draft_ms", "head_ms", "draft_odds", "head_odds", "better"),
     [

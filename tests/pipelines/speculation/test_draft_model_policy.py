@@ -340,6 +340,7 @@ def test_a_draft_model_without_room_for_good_is_hardly_ever_asked_and_forgotten_
     assert planner._policies[0]._backoffs == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, estimate):
     draft = draft_of()
@@ -361,6 +362,7 @@ def test_after_a_spell_of_slowness_the_draft_model_is_asked_again(draft_ms, esti
     assert num_asked(500) >= 500, "as before"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slowness", [10.0, 50.0])
 @pytest.mark.parametrize(("draft_ms", "estimate"), [(0.5, 0.9), (2.0, 0.9), (1.0, 0.6)])
 def test_a_draft_model_that_stays_slow_costs_little_in_the_long_run(slowness, draft_ms, estimate):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import openvino_genai
+import pytest
 
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.model.processor import PRECISION, limited_properties
@@ -14,6 +15,7 @@ PROMPTS = (
 )
 
 
+@pytest.mark.slow
 def test_as_many_drafts_are_accepted_as_with_openvino_genai(embedded_pair):
     """Not always the same ones: the rounding of its caches is another."""
     properties = {PRECISION: "f32"} | limited_properties()

@@ -90,6 +90,7 @@ def test_rows_behind_the_last_pass_cost_what_the_cheaper_of_filling_and_changing
     assert cost.least_row_ms(total, last) <= min(means) + 1e-9
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000))
 def test_passes_that_change_their_size_do_not_make_others_seem_dearer(seed):
     """And how much longer they take is learnt."""
@@ -189,6 +190,7 @@ def test_what_it_takes_to_return_to_plain_passes_is_kept_back(remaining_ms, leng
     assert len(draft.proposals) == length
 
 
+@pytest.mark.slow
 @given(
     BASES,
     CHANGES,

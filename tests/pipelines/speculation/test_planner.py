@@ -168,6 +168,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", TEXTS)
 def test_cheap_single_rows_make_no_text_slower(text):
     """Though the first row of a draft is dear then, and only the next ones are cheap: drafts are judged as wholes."""

@@ -13,6 +13,7 @@ from outrider.pipelines.speculation.draft_cost import DraftCost
 from .planning import Clock, OddsDrafter, OddsModel, Pondered, cost_of, draft_of, planner_of
 
 
+@pytest.mark.slow
 def test_a_head_that_is_not_worth_considering_is_handed_the_results_of_one_answer_in_eight():
     """That shows when it is worth it again; for answers of another kind nothing changes."""
     clock, read = Clock(), []

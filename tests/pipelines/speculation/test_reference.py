@@ -191,6 +191,7 @@ def test_a_folder_without_text_is_refused(tmp_path, embedded_pair):
         LLMPipeline(embedded_pair, reference=tmp_path)
 
 
+@pytest.mark.slow
 def test_answers_are_the_same_with_a_reference(tmp_path, embedded_pair):
     prompt = "Repeat this function:\ndef area(width, height):\n    return width * height"
     plain = LLMPipeline(embedded_pair, exact=True).generate(prompt, max_new_tokens=40, mode="off")

@@ -17,6 +17,8 @@ from outrider.pipelines.speculation import runtime as runtime_module
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.planner import LONGEST
 
+pytestmark = pytest.mark.slow
+
 RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return width * height\n"
 
 

@@ -33,6 +33,7 @@ def text_of(models: Models, request) -> str:
     return models.tokenizer.decode(request.new_tokens)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(400, 403))
 def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models, seed):
     rng, asking, structures = random.Random(seed), Asking(models.tokenizer, seed), Structures(seed)
@@ -63,6 +64,7 @@ def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models
     assert accepted["grammar"] >= 0.9 * drafted["grammar"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(500, 502))
 def test_the_answer_is_that_of_a_decoder_that_tries_every_token(models: Models, seed):
     asking, structures = Asking(models.tokenizer, seed), Structures(seed)
@@ -76,6 +78,7 @@ def test_the_answer_is_that_of_a_decoder_that_tries_every_token(models: Models, 
         assert request.finish_reason == answer.finish_reason
 
 
+@pytest.mark.slow
 def test_a_cache_that_holds_few_requests_and_cancellations_leave_the_forms_right(models: Models):
     rng, asking, structures = random.Random(7), Asking(models.tokenizer, 7), Structures(7)
     asked = [structures.question(asking, 40) if i % 3 else asking.question() for i in range(15)]
@@ -228,6 +231,7 @@ def test_what_is_no_form_is_refused_before_anything_runs(pipeline: LLMPipeline, 
     assert not pipeline.speculation.engine._waiting
 
 
+@pytest.mark.slow
 def test_a_form_that_proves_too_complex_ends_the_answer_with_the_reason(pipeline: LLMPipeline):
     form = StructuredOutputConfig(regex="(a{1000}){1000}")
     for mode in ("off", "auto"):
@@ -236,6 +240,7 @@ def test_a_form_that_proves_too_complex_ends_the_answer_with_the_reason(pipeline
     assert pipeline.generate("x", max_new_tokens=3).stats[0].new_tokens == 3
 
 
+@pytest.mark.slow
 def test_a_draft_that_is_too_complex_ends_no_answer_that_is_not(pipeline: LLMPipeline):
     """Copying proposes the branch of the form that is beyond what llguidance can follow; the answer takes the other."""
     many = range(3000)

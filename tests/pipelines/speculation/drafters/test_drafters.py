@@ -102,6 +102,7 @@ class Counted(int):
         return int(self) == other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", texts_of_any_kind(random.Random(0), 2))
 def test_lookup_compares_few_tokens_whatever_the_text(kind):
     """The naive search compares thousands for each."""
@@ -358,6 +359,7 @@ def test_two_models_that_share_the_noise_agree_as_often_as_they_should(share):
     assert 0 < np.mean(agreed) < 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.7, "top_k": 5}, {"temperature": 1.5, "top_p": 0.8}], ids=str)
 def test_two_tokens_under_a_draft_model_follow_the_targets_distribution(options):
     """The second is drafted, and kept or corrected: neither may bend the distribution of the pair."""

@@ -42,6 +42,7 @@ def questions(models: Models, number: int, seed: int) -> list[Asked]:
     return [Asked(each.prompt, each.config.updated(FIXED), each.max_new_tokens, each.answer) for each in asked]
 
 
+@pytest.mark.slow
 def test_answers_are_those_of_the_whole_target_alone_and_together(models, split, mode):
     asked = questions(models, 5, 1)
     plain = [models.served().one(question) for question in asked]
@@ -54,6 +55,7 @@ def test_answers_are_those_of_the_whole_target_alone_and_together(models, split,
     served.assert_nothing_leaked()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=str)
 def test_a_long_prompt_that_others_share_is_answered_the_same(models, split, mode, options):
     prompt = Asking(models.tokenizer, 2).prompt("code")
@@ -66,6 +68,7 @@ def test_a_long_prompt_that_others_share_is_answered_the_same(models, split, mod
     served.assert_nothing_leaked()
 
 
+@pytest.mark.slow
 def test_requests_that_are_cancelled_or_set_back_change_no_other(models, split, mode):
     asked = questions(models, 5, 3)
     plain = [models.served().one(question) for question in asked]

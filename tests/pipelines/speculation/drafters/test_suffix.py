@@ -121,9 +121,7 @@ def test_proposals_follow_from_the_text_however_it_came(prompt, answer, sizes):
         del rest[:size]
     at_once = new_request(prompt, 100)
     at_once.tokens += answer
-    assert list(itertools.islice(drafter.propose(request), 20)) == list(
-        itertools.islice(suffix().propose(at_once), 20)
-    )
+    assert list(itertools.islice(drafter.propose(request), 20)) == list(itertools.islice(suffix().propose(at_once), 20))
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=40), texts, st.lists(st.integers(0, 5), max_size=5))
