@@ -23,6 +23,7 @@ from ..store.history import History, Node, NoSuchChat, title_of
 from . import rendering
 from .buttons import toggled
 from .composer import Entry, Returned, composed, untouched
+from .drawing import Drawing
 from .error_toast import error_html, errors_as_toasts, require_idle
 from .message_buttons import to_clipboard
 from .redraw import Redraw
@@ -46,7 +47,7 @@ class ChatEvents:
         self._assistant = assistant
         self._history = history
         self._writing = Writing()
-        self._followed: dict[str, int] = {}  # by window, the id of the turn of another window that it shows growing
+        self._drawing = Drawing()
 
     def ask(
         self, request: gr.Request, prompt: str, entry: Entry, view: View, coloured: bool, *values: Any
@@ -86,6 +87,10 @@ class ChatEvents:
 
     def answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
         """Render the answer as it grows, and store what there is of it, however it ends."""
+        with self._drawing.by(str(request.session_hash)):
+            yield from self._answer(request, view, coloured)
+
+    def _answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
         yield (gr.skip(),) * 4  # Gradio clears outputs if nothing is yielded
         visitor = str(request.session_hash)
         if not view.is_answering or not self._writing.start(view.nodes[-1].id, visitor):
@@ -143,6 +148,8 @@ class ChatEvents:
         with errors_as_toasts(request):
             unsent = _stashed(unsent, view, text, entry)
             view = self._current(View(chat, self._history.resume(chat)))
+            if view.is_answering:  # before the window can turn away, which `follow` may begin behind
+                self._drawing.follow(str(request.session_hash), view.nodes[-1].id)
             return *_restored(unsent, view, request), view, *self.render_with_buttons(view, coloured, request), unsent
 
     def follow(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
@@ -151,17 +158,14 @@ class ChatEvents:
         visitor = str(request.session_hash)
         if not view.is_answering or self._writing.visitor(view.nodes[-1].id) == visitor:
             return
-        self._followed[visitor] = view.nodes[-1].id
-        while view.is_answering:
-            time.sleep(FOLLOW_S)
-            with errors_as_toasts(request):
-                latest = self._current(view.with_last(self._kept(view)))
-            rendered = self.render_with_buttons(latest, coloured, request)
-            if self._followed.get(visitor) != view.nodes[-1].id:  # last, as the window may turn away at any moment
-                return
-            if latest != view:
-                view = latest
-                yield view, *rendered
+        node = view.nodes[-1].id
+        with self._drawing.by(visitor):
+            while view.is_answering and self._drawing.goes_on(visitor, node, FOLLOW_S):
+                with errors_as_toasts(request):
+                    latest = self._current(view.with_last(self._kept(view)))
+                if latest != view:
+                    view = latest
+                    yield view, *self.render_with_buttons(view, coloured, request)
 
     def new_chat(
         self, request: gr.Request, text: str | None, entry: Entry, view: View, unsent: Unsent
@@ -237,10 +241,11 @@ class ChatEvents:
             return view, *self.render_with_buttons(view, coloured, request)
 
     def leave_chat(self, request: gr.Request) -> None:
-        """Stop the answer that this window is writing, and keep what there is of it."""
-        self._followed.pop(str(request.session_hash), None)
+        """Stop the answer that this window is writing, keep what there is of it, and let nothing more of it, or of
+        another window's answer, be drawn."""
         self._writing.withdraw_all(str(request.session_hash))
         self._assistant.drop(str(request.session_hash), patience_s=LEAVE_S)
+        self._drawing.leave(str(request.session_hash), LEAVE_S)
 
     def leave_deleted(self, view: View, pending: int | None, request: gr.Request) -> None:
         """Stop the answer that is being written if the shown conversation is about to be deleted."""
@@ -248,9 +253,9 @@ class ChatEvents:
             self.leave_chat(request)
 
     def close(self, request: gr.Request) -> None:
-        self._followed.pop(str(request.session_hash), None)
         self._writing.withdraw_all(str(request.session_hash))
         self._assistant.drop(str(request.session_hash))
+        self._drawing.leave(str(request.session_hash))
 
     def _begin(self, turn: Turn, view: View, coloured: bool, request: gr.Request) -> tuple[Any, ...]:
         view = self._idle(view, request)

@@ -162,6 +162,20 @@ def test_a_window_sees_the_end_of_an_answer_that_ended_before_it_could_follow(as
     history.close()
 
 
+def test_a_window_that_turns_away_before_it_could_follow_stays_where_it_went(assistant) -> None:
+    history = History(Path(":memory:"))
+    events = ChatEvents(assistant, history)
+    one, other = Window(events), Window(events)
+    begun = events.ask(one.request, "Write area.", Entry(), View(), True, *GOOD)
+    one.view = next(part for part in begun if isinstance(part, View))
+    other.open(one.view.chat)
+    left = other.view
+    events.leave_chat(other.request)
+    one.answer()
+    assert list(events.follow(other.request, left, True)) == [(gr.skip(),) * 4]
+    history.close()
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Page, str]]:
     from outrider.app.chat.launch import open_page

@@ -216,6 +216,7 @@ def test_what_was_taken_back_is_kept_and_opens_again(page) -> None:
     expect(page.get_by_text("The answer is kept").first).to_be_visible()
     expect(page.locator("#prompt textarea")).to_have_value("Write area.")
     page.locator("#new").click()
+    expect(page.locator("#listing input:checked")).to_have_count(0)
     listed(page).click()
     expect(page.locator("#chat .said")).to_have_text(["Write area."])
     expect(page.locator("#chat .figures")).to_have_count(1)
@@ -241,6 +242,7 @@ def test_settings_are_there_after_a_reload_and_in_presets_with_the_mode(page, pi
     page.locator("#preset input").fill("brief")
     page.get_by_role("button", name="Save preset").click()
     expect(page.get_by_text("Saved as “brief”")).to_be_visible()
+    page.wait_for_timeout(1000)  # what the browser may take to keep them on a slow machine
     page.reload()
     expect(page.locator("#status")).to_contain_text("ready")
     expect(page.locator("#mode input:checked")).to_have_value("lookup")
