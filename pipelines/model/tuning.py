@@ -33,6 +33,7 @@ REPEATS, MOST_REPEATS, REPEATED_S = 5, 40, 0.5  # of passes of each size; candid
 WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
 AS_FAST = 1.1  # the same for passes of one row, if only larger passes are to gain; as exact as such times are
 NUM_TOKENS = 128
+BESIDE_BYTES = 1 << 30  # weights of a model that may be in memory twice, so that both forms are timed in turns
 
 log = logging.getLogger(__name__)
 
@@ -296,7 +297,8 @@ class _Search:
 
 def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Compilation]:
     """The fastest model, exact or not: in the processor's native precision or in f32, with long products summed in
-    parts if that gains enough without slowing down passes of one row."""
+    parts if that gains enough without slowing down passes of one row. Unless the model is large, both forms are timed
+    twice, in turns: a machine that is busy for seconds would decide between them otherwise."""
     own, full = (Compilation(False, precision) for precision in _precisions(properties))
     model: PagedModel | None = None
     times: dict[Compilation, list[float]] = {}
@@ -315,16 +317,24 @@ def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Com
                 raise
             log.info("The properties do not go together with %s: %s", own.precision, error)
     chosen = own if own in times and _relative(times[full], times[own]) >= 1 else full
-    whole = chosen
+    whole, held = chosen, [*times][-1]  # `model` is the latter
     longest_inner = 0 if model is None else model.longest_inner
+    is_light = model is not None and model.weight_bytes <= BESIDE_BYTES
+    beside = model if is_light and held == whole else None
     for longest in (each for each in LONGEST if each < longest_inner):
-        parts = replace(whole, longest=longest)
+        held = replace(whole, longest=longest)
         model = None
-        model = timed(parts)
-        if _is_faster(times[parts], times[whole]):
-            chosen = parts
+        model = timed(held)
+        if beside is not None:
+            for form, loaded in ((whole, beside), (held, model)):
+                times[form] = list(map(min, times[form], _fastest_s(loaded)))
+        if _is_faster(times[held], times[whole]):
+            chosen = held
             break
-    if model is None or chosen != [*times][-1]:
+    if beside is not None and chosen == whole:
+        model, held = beside, whole
+    beside = None
+    if model is None or held != chosen:
         model = None
         model = load(chosen, NUM_TOKENS // BLOCK_SIZE)
     return model, replace(chosen, rows=_quickest(model, chosen.rows))

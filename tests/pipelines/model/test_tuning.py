@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,7 @@ class Clock:
         self.loaded: list[tuple[str, int | None]] = []
         self.check_s = 0.0  # that finding out about exactness takes
         self.noise = lambda: 1.0  # factor on the time of a pass
+        self.weight_bytes = tuning.BESIDE_BYTES + 1  # of each model
         clock = self
 
         class Model:
@@ -57,6 +60,7 @@ class Clock:
                 self.precision = properties[PRECISION]
                 self.exact = exact
                 self.rows = Rows()
+                self.weight_bytes = clock.weight_bytes
                 self.traits = [properties.get(GROUP_SIZE, 32), self.precision, longest]
                 clock.loaded.append((self.precision, longest))
 
@@ -223,6 +227,30 @@ def test_where_exactness_does_not_count_long_products_are_summed_in_parts_if_tha
     model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, False)
     assert compilation == tuning.Compilation(False, "f32", longest)
     assert (model.precision, model.num_blocks, model.traits[-1]) == ("f32", 4, longest)
+
+
+@pytest.mark.parametrize(("alone", "longest"), [(1.0, 2048), (1.2, None)])
+@pytest.mark.parametrize("is_light", [True, False])
+def test_a_machine_that_is_busy_for_seconds_does_not_decide_about_a_model_that_fits_twice(
+    monkeypatch: pytest.MonkeyPatch, alone: float, longest: int | None, is_light: bool
+) -> None:
+    """It is busy while each form in parts is timed first."""
+    clock = Clock(monkeypatch, {"f32": 1.0})
+    clock.relative = {2048: (alone, 0.8), 4096: (alone, 0.8)}
+    clock.weight_bytes = tuning.BESIDE_BYTES + (not is_light)
+    num_timed: Counter[int] = Counter()
+    fastest_s = tuning._fastest_s
+
+    def timed(model: Any) -> list[float]:
+        num_timed[model.traits[-1]] += 1
+        is_busy = model.traits[-1] is not None and num_timed[model.traits[-1]] == 1
+        clock.noise = lambda: 1.5 if is_busy else 1.0
+        return fastest_s(model)
+
+    monkeypatch.setattr(tuning, "_fastest_s", timed)
+    model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, False)
+    assert compilation.longest == (longest if is_light else None)
+    assert (model.traits[-1], model.num_blocks) == (compilation.longest, 4)
 
 
 @pytest.mark.parametrize(
