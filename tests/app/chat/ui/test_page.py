@@ -290,6 +290,7 @@ def test_a_long_prompt_shows_how_much_of_it_is_read_and_can_be_stopped(page, pip
 
 def test_an_empty_prompt_asks_nothing(page, pipeline) -> None:
     ask(page, "  \n ")
+    page.wait_for_timeout(2000)  # while it is being refused, Gradio ignores the button
     ask(page, "Write area.")
     finish(page, pipeline, 1)
     assert len(pipeline.requests) == 1
