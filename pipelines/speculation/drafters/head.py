@@ -83,9 +83,9 @@ class Head:
     It samples with the target's settings and noise, as a draft model does (see `DraftModel`). Of a long text it reads
     the last `model.reach` tokens, and begins anew with them when it has read twice as many. The target computes no
     states of a beginning that it has in its cache: those are taken over from a request with the same beginning that is
-    running or has ended lately, as the turn before it in a conversation has. It proposes nothing where
-    the states of the last tokens are missing, where its cache is full, behind `depth` drafted tokens, and where the
-    answer's structure allows none of the tokens that it knows.
+    running or has ended lately, as the turn before it in a conversation has. It proposes nothing where the states of
+    the last tokens are missing, where its cache is full, behind `depth` drafted tokens, and where the answer's
+    structure allows none of the tokens that it knows.
     """
 
     name = "head"

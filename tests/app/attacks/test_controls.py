@@ -147,7 +147,9 @@ def test_an_answer_that_never_began_can_be_stopped_and_is_ended_when_opened(assi
     history.close()
 
 
-def test_a_window_sees_the_end_of_an_answer_that_ended_before_it_could_follow(assistant) -> None:
+@pytest.fixture
+def both(assistant) -> Iterator[tuple[Window, Window]]:
+    """A window that has asked for an answer, and one that has opened its conversation; nothing is written yet."""
     history = History(Path(":memory:"))
     events = ChatEvents(assistant, history)
     one, other = Window(events), Window(events)
@@ -155,25 +157,24 @@ def test_a_window_sees_the_end_of_an_answer_that_ended_before_it_could_follow(as
     one.view = next(part for part in begun if isinstance(part, View))
     other.open(one.view.chat)
     assert other.view.is_answering
+    yield one, other
+    history.close()
+
+
+def test_a_window_sees_the_end_of_an_answer_that_ended_before_it_could_follow(both) -> None:
+    one, other = both
     one.answer()
-    *_, (view, *_) = events.follow(other.request, other.view, True)
+    *_, (view, *_) = other.events.follow(other.request, other.view, True)
     assert view.nodes[-1].turn.text == one.view.nodes[-1].turn.text
     assert not view.is_answering
-    history.close()
 
 
-def test_a_window_that_turns_away_before_it_could_follow_stays_where_it_went(assistant) -> None:
-    history = History(Path(":memory:"))
-    events = ChatEvents(assistant, history)
-    one, other = Window(events), Window(events)
-    begun = events.ask(one.request, "Write area.", Entry(), View(), True, *GOOD)
-    one.view = next(part for part in begun if isinstance(part, View))
-    other.open(one.view.chat)
+def test_a_window_that_turns_away_before_it_could_follow_stays_where_it_went(both) -> None:
+    one, other = both
     left = other.view
-    events.leave_chat(other.request)
+    other.events.leave_chat(other.request)
     one.answer()
-    assert list(events.follow(other.request, left, True)) == [(gr.skip(),) * 4]
-    history.close()
+    assert list(other.events.follow(other.request, left, True)) == [(gr.skip(),) * 4]
 
 
 @pytest.fixture
