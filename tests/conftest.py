@@ -63,7 +63,7 @@ def quick_measuring() -> Iterator[int]:
 
     most_repeats = timing.MOST_REPEATS
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(tuning, "REPEATED_S", 0.0)
+        monkeypatch.setattr(tuning, "TURNS_S", 0.0)
         monkeypatch.setattr(price, "PRICED_S", 0.0)
         monkeypatch.setattr(timing, "MOST_REPEATS", timing.FEWEST_REPEATS)
         monkeypatch.setattr(genai_loading, "TRIED_S", 0.0)

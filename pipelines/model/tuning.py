@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any, TypeAlias
 
 from ..errors import InvalidOption
@@ -29,7 +30,8 @@ FAIR = 1.1  # highest price of exactness that is paid by default, in plain passe
 SEARCH_S = 60.0  # longest search for exactness by default
 EARLY = 1.15  # tolerance of the first estimate of that price
 ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
-REPEATS, MOST_REPEATS, REPEATED_S = 5, 40, 0.5  # of passes of each size; candidates are timed one after the other
+TURN = 3  # passes of one size, of which the first are slower, as another model has used the caches
+FEWEST_TURNS, MOST_TURNS, TURNS_S = 2, 13, 0.5  # of each size, and seconds for all
 WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
 AS_FAST = 1.1  # the same for passes of one row, if only larger passes are to gain; as exact as such times are
 NUM_TOKENS = 128
@@ -87,16 +89,16 @@ def fastest_properties(folder: Path) -> dict[str, int]:
     first. Raises what PagedModel raises.
     """
     chosen, least = CANDIDATES[0], WORTH_IT
-    own_s: list[float] = []
+    own_s: Sequence[float] = ()
     compilation: Compilation | None = None
     for properties in CANDIDATES:
         if compilation is None:
             candidate, compilation = load_target(folder, NUM_TOKENS // BLOCK_SIZE, properties, exact=True)
         else:
             candidate = compilation.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
-        took_s = _fastest_s(candidate)
+        took_s = _shortest_s(candidate)
         own_s = own_s or took_s
-        relative = _relative(took_s, own_s)
+        relative = fmean(_ratios(took_s, own_s))
         if relative < least and (not compilation.exact or is_exact(candidate)):
             chosen, least = properties, relative
         del candidate  # else two are in memory
@@ -202,11 +204,9 @@ class _Search:
                 model, found = self._tried(candidate, few)
                 if model is not None and found is not None:
                     longer = [] if found.longest is None else self._cutting(candidates[i + 1 :], few)
-                    if not longer:
-                        return model, found
-                    own_s = _fastest_s(model)
-                    model = None  # else two are in memory
-                    return self._faster(found, own_s, longer)
+                    contest = _Contest(self._load, found, model)
+                    model = None  # which only the contest holds now
+                    return self._faster(contest, longer)
                 model = None
             candidates = [each for each in candidates if each in self._refused]
         return None, Compilation(False, PROPERTIES[PRECISION])
@@ -226,21 +226,17 @@ class _Search:
             if each.longest is not None and each.longest < self._longest_inner and self._refused.get(each, 0) <= few
         ]
 
-    def _faster(
-        self, found: Compilation, own_s: Sequence[float], others: Sequence[Compilation]
-    ) -> tuple[PagedModel, Compilation]:
-        """The first of `others` that is exact with no more rows than `found` and faster by enough, or else `found`.
-
-        own_s: the times of its passes, by `_fastest_s`.
-        """
-        price = self.price
+    def _faster(self, contest: _Contest, others: Sequence[Compilation]) -> tuple[PagedModel, Compilation]:
+        """The first of `others` that is exact with no more rows than the form that was found and faster by enough, or
+        else that form."""
+        rows, price = contest.form.rows, self.price
         for other in others:
-            model = self._loaded(replace(other, rows=found.rows))
-            if _is_faster(_fastest_s(model), own_s) and (checked := self._checked(other, model, found.rows.fewest)):
-                return model, checked
-            del model  # else two are in memory
+            if contest.challenge(
+                replace(other, rows=rows), _is_faster, lambda form, model: self._checked(form, model, rows.fewest)
+            ):
+                return contest.winner()
         self.price = price
-        return self._loaded(found), found
+        return contest.winner()
 
     def _tried(self, candidate: Compilation, few: int) -> tuple[PagedModel | None, Compilation | None]:
         """The model, if it is exact with passes of `few` rows at the least, within the limit."""
@@ -281,9 +277,6 @@ class _Search:
         self.price, least = self._costs(candidate, model, rows)
         return None if least > self._limit else replace(candidate, rows=rows)  # the promise counts more than a doubt
 
-    def _loaded(self, candidate: Compilation) -> PagedModel:
-        return self._load(candidate, NUM_TOKENS // BLOCK_SIZE)
-
     def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> tuple[float, float]:
         """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
         another candidate if that was faster: the machine's speed changes from minute to minute. Then the least that it
@@ -295,49 +288,76 @@ class _Search:
         return max(1.0, price.ratio * detour), price.least * detour
 
 
+class _Contest:
+    """A form of a model that others challenge. Where the model is light enough to be in memory twice, both are timed in
+    turns: a machine that is busy for seconds would decide between them otherwise.
+
+    form: how the fastest one so far is compiled.
+    """
+
+    def __init__(self, load: Load, form: Compilation, model: PagedModel | None = None) -> None:
+        """Raises what PagedModel raises."""
+        self.form = form
+        self._load = load
+        if model is None:
+            model = load(form, NUM_TOKENS // BLOCK_SIZE)
+        else:
+            model.resize(NUM_TOKENS // BLOCK_SIZE)
+        self._model: PagedModel | None = model
+        self._own_s: Sequence[float] = ()  # its times, where it had to make room
+        self.longest_inner = model.longest_inner
+        self._is_light = model.weight_bytes <= BESIDE_BYTES
+
+    def challenge(
+        self,
+        form: Compilation,
+        is_faster: Callable[[Sequence[float]], bool],
+        accepted: Callable[[Compilation, PagedModel], Compilation | None] = lambda form, model: form,
+    ) -> bool:
+        """Whether another form takes the place of this one.
+
+        is_faster: decides by its times in times of this one's, for each of ROWS.
+        accepted: gives the form that it is, None if it is refused.
+        """
+        if self._is_light and self._model is not None:
+            model = self._load(form, NUM_TOKENS // BLOCK_SIZE)
+            ratios = [median(other / own for own, other in turns) for turns in _turns(self._model, model)]
+        else:
+            if self._model is not None:
+                self._own_s = _shortest_s(self._model)
+            self._model = None  # else two are in memory
+            model = self._load(form, NUM_TOKENS // BLOCK_SIZE)
+            ratios = _ratios(_shortest_s(model), self._own_s)
+        taken = accepted(form, model) if is_faster(ratios) else None
+        if taken is not None:
+            self.form, self._model = taken, model
+        return taken is not None
+
+    def winner(self) -> tuple[PagedModel, Compilation]:
+        """The fastest one, and how it is compiled."""
+        if self._model is None:
+            self._model = self._load(self.form, NUM_TOKENS // BLOCK_SIZE)
+        return self._model, self.form
+
+
 def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Compilation]:
     """The fastest model, exact or not: in the processor's native precision or in f32, with long products summed in
-    parts if that gains enough without slowing down passes of one row. Unless the model is large, both forms are timed
-    twice, in turns: a machine that is busy for seconds would decide between them otherwise."""
+    parts if that gains enough without slowing down passes of one row."""
     own, full = (Compilation(False, precision) for precision in _precisions(properties))
-    model: PagedModel | None = None
-    times: dict[Compilation, list[float]] = {}
-
-    def timed(candidate: Compilation) -> PagedModel:
-        loaded = load(candidate, NUM_TOKENS // BLOCK_SIZE)
-        times[candidate] = _fastest_s(loaded)
-        return loaded
-
-    for candidate in dict.fromkeys((own, full)):
-        model = None  # else two are in memory
-        try:
-            model = timed(candidate)
-        except InvalidOption as error:
-            if candidate == full:
-                raise
-            log.info("The properties do not go together with %s: %s", own.precision, error)
-    chosen = own if own in times and _relative(times[full], times[own]) >= 1 else full
-    whole, held = chosen, [*times][-1]  # `model` is the latter
-    longest_inner = 0 if model is None else model.longest_inner
-    is_light = model is not None and model.weight_bytes <= BESIDE_BYTES
-    beside = model if is_light and held == whole else None
-    for longest in (each for each in LONGEST if each < longest_inner):
-        held = replace(whole, longest=longest)
-        model = None
-        model = timed(held)
-        if beside is not None:
-            for form, loaded in ((whole, beside), (held, model)):
-                times[form] = list(map(min, times[form], _fastest_s(loaded)))
-        if _is_faster(times[held], times[whole]):
-            chosen = held
+    try:
+        contest = _Contest(load, own)
+    except InvalidOption as error:
+        if own == full:
+            raise
+        log.info("The properties do not go together with %s: %s", own.precision, error)
+        contest = _Contest(load, full)
+    if contest.form != full:
+        contest.challenge(full, lambda ratios: fmean(ratios) < 1)
+    for longest in LONGEST:
+        if longest < contest.longest_inner and contest.challenge(replace(contest.form, longest=longest), _is_faster):
             break
-    if beside is not None and chosen == whole:
-        model, held = beside, whole
-    beside = None
-    if model is None or held != chosen:
-        model = None
-        model = load(chosen, NUM_TOKENS // BLOCK_SIZE)
-    return model, replace(chosen, rows=_quickest(model, chosen.rows))
+    model, found = contest.winner()
+    return model, replace(found, rows=_quickest(model, found.rows))
 
 
 def _quickest(model: PagedModel, rows: Rows) -> Rows:
@@ -355,22 +375,30 @@ def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:
     return properties.get(PRECISION, fastest_precision()), properties.get(PRECISION, PROPERTIES[PRECISION])
 
 
-def _is_faster(took_s: Sequence[float], own_s: Sequence[float]) -> bool:
+def _is_faster(ratios: Sequence[float]) -> bool:
     """By enough, and without slowing down passes of one row."""
-    return took_s[0] <= AS_FAST * own_s[0] and _relative(took_s, own_s) < WORTH_IT
+    return ratios[0] <= AS_FAST and fmean(ratios) < WORTH_IT
 
 
-def _relative(took_s: Sequence[float], own_s: Sequence[float]) -> float:
-    return sum(took / own for took, own in zip(took_s, own_s, strict=True)) / len(ROWS)
-
-
-def _fastest_s(model: PagedModel) -> list[float]:
-    """For each of ROWS the shortest time of a pass, in seconds. The first passes pack weights and compile kernels, so
-    they are never the shortest."""
-    blocks, shortest = range(min(model.num_blocks, NUM_TOKENS // BLOCK_SIZE)), []
+def _turns(*models: PagedModel) -> Iterator[list[list[float]]]:
+    """For each of ROWS the shortest times of a pass of each model, in seconds, turn by turn. The first passes pack
+    weights and compile kernels, so they are never the shortest."""
     for rows in ROWS:
-        until, times = time.perf_counter() + REPEATED_S, [pass_s(model, blocks, rows)]
-        while len(times) <= REPEATS or (len(times) < MOST_REPEATS and time.perf_counter() < until):
-            times.append(pass_s(model, blocks, rows))
-        shortest.append(min(times))
-    return shortest
+        until = time.perf_counter() + TURNS_S * len(models)
+        turns: list[list[float]] = []
+        while len(turns) < FEWEST_TURNS or (len(turns) < MOST_TURNS and time.perf_counter() < until):
+            turns.append([min(_pass_s(model, rows) for _ in range(TURN)) for model in models])
+        yield turns
+
+
+def _pass_s(model: PagedModel, rows: int) -> float:
+    return pass_s(model, range(min(model.num_blocks, NUM_TOKENS // BLOCK_SIZE)), rows)
+
+
+def _shortest_s(model: PagedModel) -> list[float]:
+    """For each of ROWS the shortest time of a pass, in seconds."""
+    return [min(turn[0] for turn in turns) for turns in _turns(model)]
+
+
+def _ratios(took_s: Sequence[float], own_s: Sequence[float]) -> list[float]:
+    return [took / own for took, own in zip(took_s, own_s, strict=True)]

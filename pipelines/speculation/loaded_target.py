@@ -22,7 +22,7 @@ from ..model.target import Target
 from ..model.tuning import FAIR, Compilation, load_target
 
 CACHE_TOKENS = 16384  # by default
-COMPILATION = ".compilation-6.json"  # numbered, so that a better search is made where an earlier one was remembered
+COMPILATION = ".compilation-7.json"  # numbered, so that a better search is made where an earlier one was remembered
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import random
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -229,28 +227,25 @@ def test_where_exactness_does_not_count_long_products_are_summed_in_parts_if_tha
     assert (model.precision, model.num_blocks, model.traits[-1]) == ("f32", 4, longest)
 
 
-@pytest.mark.parametrize(("alone", "longest"), [(1.0, 2048), (1.2, None)])
-@pytest.mark.parametrize("is_light", [True, False])
+@pytest.mark.parametrize(("alone", "together", "longest"), [(1.0, 0.85, 2048), (1.2, 0.8, None), (1.0, 1.0, None)])
+@pytest.mark.parametrize("exact", [True, False])
 def test_a_machine_that_is_busy_for_seconds_does_not_decide_about_a_model_that_fits_twice(
-    monkeypatch: pytest.MonkeyPatch, alone: float, longest: int | None, is_light: bool
+    monkeypatch: pytest.MonkeyPatch, alone: float, together: float, longest: int | None, exact: bool
 ) -> None:
-    """It is busy while each form in parts is timed first."""
-    clock = Clock(monkeypatch, {"f32": 1.0})
-    clock.relative = {2048: (alone, 0.8), 4096: (alone, 0.8)}
-    clock.weight_bytes = tuning.BESIDE_BYTES + (not is_light)
-    num_timed: Counter[int] = Counter()
-    fastest_s = tuning._fastest_s
-
-    def timed(model: Any) -> list[float]:
-        num_timed[model.traits[-1]] += 1
-        is_busy = model.traits[-1] is not None and num_timed[model.traits[-1]] == 1
-        clock.noise = lambda: 1.5 if is_busy else 1.0
-        return fastest_s(model)
-
-    monkeypatch.setattr(tuning, "_fastest_s", timed)
-    model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, False)
-    assert compilation.longest == (longest if is_light else None)
-    assert (model.traits[-1], model.num_blocks) == (compilation.longest, 4)
+    """It gets twice as slow, and twice as fast again, at random moments of the comparison."""
+    monkeypatch.setattr(tuning, "TURNS_S", 0.3)
+    expected = longest if not exact or longest is None else 4096
+    for seed in range(12):
+        clock, rng = Clock(monkeypatch, {"f32": 0.01}, fewest={None: 9, 2048: 2, 4096: 2}), random.Random(seed)
+        clock.relative = {4096: (alone, together)} if exact else dict.fromkeys((2048, 4096), (alone, together))
+        clock.weight_bytes = tuning.BESIDE_BYTES
+        changes = sorted(rng.uniform(0, 10) for _ in range(6))
+        clock.noise = lambda clock=clock, changes=changes, rng=rng: (
+            rng.lognormvariate(0, 0.05) * (2 if sum(clock.now > change for change in changes) % 2 else 1)
+        )
+        model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, exact)
+        assert compilation.longest == (expected or (2048 if exact else None)), seed
+        assert (model.traits[-1], model.num_blocks) == (compilation.longest, 4)
 
 
 @pytest.mark.parametrize(
