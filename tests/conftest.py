@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,6 +107,28 @@ def npu_models_compiled_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(npu_model, "read_model", read)
         monkeypatch.setattr(ov.Core, "compile_model", compile_once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tokenizers_loaded_once() -> Iterator[None]:
+    """OpenVINO GenAI loads a tokenizer once, which takes it as long as compiling a small model. Nothing changes it."""
+    import openvino_genai
+
+    from outrider.models.digest import sha256
+    from outrider.pipelines.text import tokenizer
+
+    loaded: dict[tuple[tuple[str, str], ...], openvino_genai.Tokenizer] = {}
+
+    def load_once(folder: Path) -> openvino_genai.Tokenizer:
+        files = (file for file in sorted(folder.iterdir()) if file.is_file() and file.stem != "openvino_model")
+        contents = tuple((file.name, sha256(file)) for file in files)
+        if contents not in loaded:
+            loaded[contents] = openvino_genai.Tokenizer(folder)
+        return loaded[contents]
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(tokenizer, "openvino_genai", SimpleNamespace(Tokenizer=load_once))
         yield
 
 

@@ -33,7 +33,7 @@ from ..model.profile import cache_folder, measured_cost, profile_path
 from ..model.split_model import ShortModel, SplitModel
 from ..model.target import Window
 from ..model.timing import Run
-from ..model.vocabulary import check_same_vocabulary
+from ..model.vocabulary import check_same_vocabulary, have_same_constants
 from ..text.tokenizer import Tokenizer
 from . import draft_model_policy
 from .acceptance import AcceptanceModel
@@ -360,7 +360,8 @@ def _draft_model(
     pair: Pair, folder: Path, tokenizer: Tokenizer, num_blocks: int, device: str, properties: Mapping[str, Any]
 ) -> DraftingModel:
     """The draft model on its device. On an NPU its cache is a single block, which one request has at a time."""
-    check_same_vocabulary(tokenizer.vocabulary, Tokenizer(folder).vocabulary, f"{pair.target} and {folder}")
+    if not have_same_constants(pair.target, folder):
+        check_same_vocabulary(tokenizer.vocabulary, Tokenizer(folder).vocabulary, f"{pair.target} and {folder}")
     max_context, pool = context_length(folder), BlockPool(num_blocks, BLOCK_SIZE)
     model: PagedModel | NpuModel | GpuPagedModel
     if device == CPU:

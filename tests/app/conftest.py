@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+import ssl
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,14 @@ from outrider.app.chat.ui import Page as ChatPage
 
 from .browser import KeptPage, Port, Profiles, started_browser
 from .chat.scripted import ScriptedPipeline
+
+
+@pytest.fixture(scope="session", autouse=True)
+def certificates_read_once() -> Iterator[None]:
+    """Clients share the certificates of authorities, which each would read anew for every request."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
+        yield
 
 
 def free_port() -> int:

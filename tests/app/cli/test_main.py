@@ -15,6 +15,7 @@ import pytest
 
 from outrider.app.load_options import LoadOptions
 from outrider.pipelines import InvalidOption, LLMPipeline
+from outrider.pipelines.devices.fallback import Fallback
 from tests.on_gpu import gpu_present
 from tests.on_npu import STAND_IN
 
@@ -105,13 +106,17 @@ def test_the_prompt_can_come_from_standard_input(plain: str) -> None:
     assert run("generate", "-", "--mode", "off", *BRIEF, typed=PROMPT).stdout == plain
 
 
-def test_devices_properties_and_a_fallback_are_taken_from_the_command_line(npu_pair: Path) -> None:
+def test_devices_properties_and_a_fallback_are_taken_from_the_command_line(npu_pair: Path, monkeypatch) -> None:
+    loaded: list[LLMPipeline] = []
+    load = LoadOptions.load
+    monkeypatch.setattr(LoadOptions, "load", lambda *given: loaded.append(load(*given)) or loaded[-1])
     properties = [f"--property={name}={value}" for name, value in {**STAND_IN, "MAX_PROMPT_LEN": 256}.items()]
     options = ("--device", "NPU", "--draft-device", "GPU.1", "--fallback", "cpu", *properties)
     with gpu_present():
         done = run("generate", PROMPT, "--pair", npu_pair, *options, "--mode", "draft", *BRIEF[1:], "--json")
         assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["stats"]["drafted_by"]["draft_model"] > 0
+        assert [(each.device, each.draft_device) for each in loaded] == [("NPU", "GPU.1")]
+        assert isinstance(loaded[0].backend, Fallback)
         refused = run("generate", PROMPT * 20, "--pair", npu_pair, *options)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "prepared for 256" in refused.stderr

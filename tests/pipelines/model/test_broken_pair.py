@@ -54,8 +54,7 @@ def test_a_missing_file_is_named(pair: Path, model, name):
     [
         "target/config.json", "target/generation_config.json", "target/openvino_model.xml", "target/openvino_model.bin",
         "target/openvino_tokenizer.xml", "target/openvino_tokenizer.bin", "target/openvino_detokenizer.xml",
-        "draft/config.json", "draft/openvino_model.xml", "draft/openvino_model.bin", "draft/openvino_tokenizer.xml",
-        "pair.json",
+        "draft/config.json", "draft/openvino_model.xml", "draft/openvino_model.bin", "pair.json",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("content", [b"", b"neither XML nor JSON \xff"], ids=["empty", "garbage"])
@@ -155,6 +154,16 @@ def test_a_draft_of_another_vocabulary_is_refused_with_the_first_differing_token
         for path, content in zip(tokenizers, before, strict=True):
             path.write_bytes(content)
     LLMPipeline(pair, cache_tokens=64)
+
+
+def test_the_tokenizer_of_a_draft_model_is_not_loaded_where_it_has_the_tokens_of_the_target(pair: Path):
+    with damaged(pair / "draft" / "openvino_tokenizer.xml", b""):
+        LLMPipeline(pair, cache_tokens=64)
+    with (
+        damaged(pair / "draft" / "openvino_tokenizer.bin", b""),
+        pytest.raises(BrokenPair, match=r"tokenizer in .*draft cannot be loaded"),
+    ):
+        LLMPipeline(pair, cache_tokens=64)
 
 
 def test_vocabularies_must_be_the_same_id_for_id():
