@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import signal
 import tempfile
@@ -11,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from filelock import FileLock
 from hypothesis import settings
@@ -81,33 +83,41 @@ def thorough_measuring(quick_measuring: int, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture(scope="session", autouse=True)
-def npu_models_compiled_once() -> Iterator[None]:
-    """Pipelines whose models on an NPU are compiled from the same folder with the same properties share what OpenVINO
-    made of it, which takes it more than a second each time. Their requests, and so their caches, stay their own."""
+def models_compiled_once() -> Iterator[None]:
+    """Pipelines whose models are the same share what OpenVINO made of them, and the kernels that passes added to it,
+    which takes longer than most tests otherwise. Their requests, and so their caches, stay their own."""
     import openvino as ov
 
-    from outrider.pipelines.devices import npu_model
-
-    read_model, compile_model = npu_model.read_model, ov.Core.compile_model
+    compile_model = ov.Core.compile_model
     compiled: dict[tuple[str, ...], ov.CompiledModel] = {}
 
-    def read(core: ov.Core, folder: Path) -> ov.Model:
-        model = read_model(core, folder)
-        model.set_friendly_name(str(folder))
-        return model
-
-    def compile_once(core: ov.Core, model: Any, *given: Any) -> ov.CompiledModel:
-        if not given or given[0] != "NPU":
-            return compile_model(core, model, *given)
-        key = (model.get_friendly_name(), *(f"{name}={value}" for name, value in sorted(given[1].items())))
+    def compile_once(core: ov.Core, model: Any, device: str, *given: Any) -> ov.CompiledModel:
+        if not isinstance(model, ov.Model):
+            return compile_model(core, model, device, *given)
+        properties = (f"{name}={value}" for each in given for name, value in sorted(each.items()))
+        key = (digest(model), device, *properties)
         if key not in compiled:
-            compiled[key] = compile_model(core, model, *given)
+            compiled[key] = compile_model(core, model, device, *given)
         return compiled[key]
 
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(npu_model, "read_model", read)
         monkeypatch.setattr(ov.Core, "compile_model", compile_once)
         yield
+
+
+def digest(model: Any) -> str:
+    """Tells a model from all that compute anything else."""
+    found = hashlib.sha256()
+    for node in model.get_ordered_ops():
+        kind = node.get_type_name()
+        found.update(kind.encode())
+        if kind == "Constant":
+            found.update(np.ascontiguousarray(node.data).view(np.uint8).data)
+        else:
+            found.update(f"{node.get_attributes()}{node.get_friendly_name() if kind == 'Parameter' else ''}".encode())
+        for output in node.outputs():
+            found.update(f"{output.get_element_type()}{output.partial_shape}{sorted(output.get_names())}".encode())
+    return found.hexdigest()
 
 
 @pytest.fixture(scope="session", autouse=True)
