@@ -27,6 +27,8 @@ OWN_FOLDER = tempfile.TemporaryDirectory(prefix="outrider-tests-", ignore_cleanu
 for variable in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
     os.environ[variable] = str(Path(OWN_FOLDER.name, variable))
 
+MOST_COMPILED = 24  # models that each process of tests keeps: 20 MB each, and the kernels of passes
+
 # A shell that starts the tests in the background ignores the interrupt, and so would every process they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -89,15 +91,16 @@ def models_compiled_once() -> Iterator[None]:
     import openvino as ov
 
     compile_model = ov.Core.compile_model
-    compiled: dict[tuple[str, ...], ov.CompiledModel] = {}
+    compiled: dict[tuple[str, ...], ov.CompiledModel] = {}  # the latest last
 
     def compile_once(core: ov.Core, model: Any, device: str, *given: Any) -> ov.CompiledModel:
         if not isinstance(model, ov.Model):
             return compile_model(core, model, device, *given)
         properties = (f"{name}={value}" for each in given for name, value in sorted(each.items()))
         key = (digest(model), device, *properties)
-        if key not in compiled:
-            compiled[key] = compile_model(core, model, device, *given)
+        compiled[key] = compiled.pop(key, None) or compile_model(core, model, device, *given)
+        if len(compiled) > MOST_COMPILED:
+            del compiled[next(iter(compiled))]
         return compiled[key]
 
     with pytest.MonkeyPatch.context() as monkeypatch:
