@@ -1,7 +1,9 @@
-"""Gradio's blocks, whose events take files only from the folder of uploads."""
+"""Gradio's blocks, whose events take files only from the folder of uploads, and are not counted."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import gradio as gr
@@ -10,7 +12,13 @@ ADDRESSES = ("http:", "https:")
 
 
 class LocalBlocks(gr.Blocks):
-    """Gradio downloads every address that a request gives as a file, whatever component it is for."""
+    """Gradio downloads every address that a request gives as a file, whatever component it is for. And behind every
+    event it computes statistics of all, which takes 10 ms while a model may be running, and nobody reads."""
+
+    def queue(self, *given: Any, **options: Any) -> LocalBlocks:
+        os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # events; read on the way
+        super().queue(*given, **options)
+        return self
 
     async def preprocess_data(self, block_fn: Any, inputs: Any, state: Any, explicit_call: bool = False) -> Any:
         """Raises gr.Error for a file that is an address."""

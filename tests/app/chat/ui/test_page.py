@@ -296,6 +296,15 @@ def test_an_empty_prompt_asks_nothing(page, pipeline) -> None:
     assert len(pipeline.requests) == 1
 
 
+def test_nothing_is_computed_behind_an_event_that_nobody_reads(page, pipeline, stages) -> None:
+    """Gradio's statistics, which take the time of a pass of a small model and more."""
+    ask(page, "Write area.")
+    finish(page, pipeline, 1)
+    (queue,) = (stage.page.blocks._queue for stage in stages if stage.is_taken)
+    assert queue.events_recorded > 0
+    assert queue.cached_event_analytics_summary == {"functions": {}}
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 def test_an_example_is_sent_as_it_stands(page, pipeline, example) -> None:
     page.locator("#chat .example").get_by_text(example.title, exact=True).click()
