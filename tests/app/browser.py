@@ -130,7 +130,7 @@ class Profile:
 
     @classmethod
     def of(cls, browser: Browser, options: dict[str, Any]) -> Profile:
-        context = browser.new_context(**options)
+        context = browser.new_context(**{"reduced_motion": "reduce", **options})  # what moves is drawn again and again
         context.set_default_timeout(PATIENCE_MS)
         first = context.new_page()
         first.route("**", lambda route: route.fulfill(body="", content_type="text/html"))

@@ -26,6 +26,10 @@ def page(open_kept: Callable[..., Page], pipeline: ScriptedPipeline) -> Page:
 
 def test_the_page_shows_that_the_model_warms_up_and_when_it_is_ready(serve, pipeline, open_context) -> None:
     page = opened(serve(pipeline, "my-pair"), open_context(), said="my-pair warming up")
+    moves = "() => document.querySelector('#status .warming i').getAnimations().length"
+    assert page.evaluate(moves) == 0, "for who asked for less motion"
+    page.emulate_media(reduced_motion="no-preference")
+    assert page.evaluate(moves) == 1
     pipeline.warm.set()
     expect(page.locator("#status")).to_contain_text("my-pair ready")
 
