@@ -70,6 +70,7 @@ def quick_measuring() -> Iterator[int]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(tuning, "TURNS_S", 0.0)
         monkeypatch.setattr(price, "PRICED_S", 0.0)
+        monkeypatch.setattr(price, "TURN_S", 0.0)
         monkeypatch.setattr(timing, "MOST_REPEATS", timing.FEWEST_REPEATS)
         monkeypatch.setattr(genai_loading, "TRIED_S", 0.0)
         monkeypatch.setattr(runtime, "MEASURE_S", 0.2)

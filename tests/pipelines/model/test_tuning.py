@@ -161,6 +161,7 @@ def test_exactness_is_kept_where_it_costs_little_unless_told_otherwise(
 def test_noise_does_not_decide_about_exactness(monkeypatch, filled: float, expected: bool) -> None:
     """Times that scatter by 15%, are now and then half as long, and in bursts three times as long."""
     monkeypatch.setattr(price, "PRICED_S", 1.0)
+    monkeypatch.setattr(price, "TURN_S", 0.01)
     for seed in range(40):
         clock, rng = Clock(monkeypatch, {"f32": 0.002}, fewest={"f32": 2}, filled=filled), random.Random(seed)
         clock.noise = lambda clock=clock, rng=rng: (
