@@ -63,12 +63,12 @@ def quick_measuring() -> Iterator[int]:
     be, also on a busy machine: how fast a pair is matters to no test but those of measuring. Gives the number of passes
     that programs take at most."""
     from outrider.pipelines.devices import genai_loading
-    from outrider.pipelines.model import price, timing, tuning
+    from outrider.pipelines.model import contest, price, timing
     from outrider.pipelines.speculation import runtime
 
     most_repeats = timing.MOST_REPEATS
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(tuning, "TURNS_S", 0.0)
+        monkeypatch.setattr(contest, "TURNS_S", 0.0)
         monkeypatch.setattr(price, "PRICED_S", 0.0)
         monkeypatch.setattr(price, "TURN_S", 0.0)
         monkeypatch.setattr(timing, "MOST_REPEATS", timing.FEWEST_REPEATS)

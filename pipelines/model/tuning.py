@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from ..errors import InvalidOption
+from .contest import NUM_BLOCKS, Contest, ratios, shortest_s
 from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
 from .paged_model import PROPERTIES, PagedModel
-from .paged_request import BLOCK_SIZE
 from .pair import Skipping
-from .price import Price, pass_s
+from .price import Price
 from .processor import GROUP_SIZE, PRECISION, fastest_precision
 from .profile import keep, kept
 from .split_model import SplitModel
@@ -29,13 +29,8 @@ LONGEST = (2048, 4096)  # values of `Compilation.longest` to try, the one that w
 FAIR = 1.1  # highest price of exactness that is paid by default, in plain passes of one row
 SEARCH_S = 60.0  # longest search for exactness by default
 EARLY = 1.15  # tolerance of the first estimate of that price
-ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
-TURN = 3  # passes of one size, of which the first are slower, as another model has used the caches
-FEWEST_TURNS, MOST_TURNS, TURNS_S = 2, 13, 0.5  # of each size, and seconds for all
 WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
 AS_FAST = 1.1  # the same for passes of one row, if only larger passes are to gain; as exact as such times are
-NUM_TOKENS = 128
-BESIDE_BYTES = 1 << 30  # weights of a model that may be in memory twice, so that both forms are timed in turns
 
 log = logging.getLogger(__name__)
 
@@ -93,12 +88,12 @@ def fastest_properties(folder: Path) -> dict[str, int]:
     compilation: Compilation | None = None
     for properties in CANDIDATES:
         if compilation is None:
-            candidate, compilation = load_target(folder, NUM_TOKENS // BLOCK_SIZE, properties, exact=True)
+            candidate, compilation = load_target(folder, NUM_BLOCKS, properties, exact=True)
         else:
-            candidate = compilation.load(folder, NUM_TOKENS // BLOCK_SIZE, properties)
-        took_s = _shortest_s(candidate)
+            candidate = compilation.load(folder, NUM_BLOCKS, properties)
+        took_s = shortest_s(candidate)
         own_s = own_s or took_s
-        relative = fmean(_ratios(took_s, own_s))
+        relative = fmean(ratios(took_s, own_s))
         if relative < least and (not compilation.exact or is_exact(candidate)):
             chosen, least = properties, relative
         del candidate  # else two are in memory
@@ -204,7 +199,7 @@ class _Search:
                 model, found = self._tried(candidate, few)
                 if model is not None and found is not None:
                     longer = [] if found.longest is None else self._cutting(candidates[i + 1 :], few)
-                    contest = _Contest(self._load, found, model)
+                    contest = Contest(self._load, found, model)
                     model = None  # which only the contest holds now
                     return self._faster(contest, longer)
                 model = None
@@ -226,7 +221,7 @@ class _Search:
             if each.longest is not None and each.longest < self._longest_inner and self._refused.get(each, 0) <= few
         ]
 
-    def _faster(self, contest: _Contest, others: Sequence[Compilation]) -> tuple[PagedModel, Compilation]:
+    def _faster(self, contest: Contest[Compilation], others: Sequence[Compilation]) -> tuple[PagedModel, Compilation]:
         """The first of `others` that is exact with no more rows than the form that was found and faster by enough, or
         else that form."""
         rows, price = contest.form.rows, self.price
@@ -288,71 +283,19 @@ class _Search:
         return max(1.0, price.ratio * detour), price.least * detour
 
 
-class _Contest:
-    """A form of a model that others challenge. Where the model is light enough to be in memory twice, both are timed in
-    turns: a machine that is busy for seconds would decide between them otherwise.
-
-    form: how the fastest one so far is compiled.
-    """
-
-    def __init__(self, load: Load, form: Compilation, model: PagedModel | None = None) -> None:
-        """Raises what PagedModel raises."""
-        self.form = form
-        self._load = load
-        if model is None:
-            model = load(form, NUM_TOKENS // BLOCK_SIZE)
-        else:
-            model.resize(NUM_TOKENS // BLOCK_SIZE)
-        self._model: PagedModel | None = model
-        self._own_s: Sequence[float] = ()  # its times, where it had to make room
-        self.longest_inner = model.longest_inner
-        self._is_light = model.weight_bytes <= BESIDE_BYTES
-
-    def challenge(
-        self,
-        form: Compilation,
-        is_faster: Callable[[Sequence[float]], bool],
-        accepted: Callable[[Compilation, PagedModel], Compilation | None] = lambda form, model: form,
-    ) -> bool:
-        """Whether another form takes the place of this one.
-
-        is_faster: decides by its times in times of this one's, for each of ROWS.
-        accepted: gives the form that it is, None if it is refused.
-        """
-        if self._is_light and self._model is not None:
-            model = self._load(form, NUM_TOKENS // BLOCK_SIZE)
-            ratios = [median(other / own for own, other in turns) for turns in _turns(self._model, model)]
-        else:
-            if self._model is not None:
-                self._own_s = _shortest_s(self._model)
-            self._model = None  # else two are in memory
-            model = self._load(form, NUM_TOKENS // BLOCK_SIZE)
-            ratios = _ratios(_shortest_s(model), self._own_s)
-        taken = accepted(form, model) if is_faster(ratios) else None
-        if taken is not None:
-            self.form, self._model = taken, model
-        return taken is not None
-
-    def winner(self) -> tuple[PagedModel, Compilation]:
-        """The fastest one, and how it is compiled."""
-        if self._model is None:
-            self._model = self._load(self.form, NUM_TOKENS // BLOCK_SIZE)
-        return self._model, self.form
-
-
 def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Compilation]:
     """The fastest model, exact or not: in the processor's native precision or in f32, with long products summed in
     parts if that gains enough without slowing down passes of one row."""
     own, full = (Compilation(False, precision) for precision in _precisions(properties))
     try:
-        contest = _Contest(load, own)
+        contest = Contest(load, own)
     except InvalidOption as error:
         if own == full:
             raise
         log.info("The properties do not go together with %s: %s", own.precision, error)
-        contest = _Contest(load, full)
+        contest = Contest(load, full)
     if contest.form != full:
-        contest.challenge(full, lambda ratios: fmean(ratios) < 1)
+        contest.challenge(full, lambda relative: fmean(relative) < 1)
     for longest in LONGEST:
         if longest < contest.longest_inner and contest.challenge(replace(contest.form, longest=longest), _is_faster):
             break
@@ -375,30 +318,6 @@ def _precisions(properties: Mapping[str, Any]) -> tuple[str, str]:
     return properties.get(PRECISION, fastest_precision()), properties.get(PRECISION, PROPERTIES[PRECISION])
 
 
-def _is_faster(ratios: Sequence[float]) -> bool:
+def _is_faster(relative: Sequence[float]) -> bool:
     """By enough, and without slowing down passes of one row."""
-    return ratios[0] <= AS_FAST and fmean(ratios) < WORTH_IT
-
-
-def _turns(*models: PagedModel) -> Iterator[list[list[float]]]:
-    """For each of ROWS the shortest times of a pass of each model, in seconds, turn by turn. The first passes pack
-    weights and compile kernels, so they are never the shortest."""
-    for rows in ROWS:
-        until = time.perf_counter() + TURNS_S * len(models)
-        turns: list[list[float]] = []
-        while len(turns) < FEWEST_TURNS or (len(turns) < MOST_TURNS and time.perf_counter() < until):
-            turns.append([min(_pass_s(model, rows) for _ in range(TURN)) for model in models])
-        yield turns
-
-
-def _pass_s(model: PagedModel, rows: int) -> float:
-    return pass_s(model, range(min(model.num_blocks, NUM_TOKENS // BLOCK_SIZE)), rows)
-
-
-def _shortest_s(model: PagedModel) -> list[float]:
-    """For each of ROWS the shortest time of a pass, in seconds."""
-    return [min(turn[0] for turn in turns) for turns in _turns(model)]
-
-
-def _ratios(took_s: Sequence[float], own_s: Sequence[float]) -> list[float]:
-    return [took / own for took, own in zip(took_s, own_s, strict=True)]
+    return relative[0] <= AS_FAST and fmean(relative) < WORTH_IT

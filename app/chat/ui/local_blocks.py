@@ -16,7 +16,7 @@ class LocalBlocks(gr.Blocks):
     event it computes statistics of all, which takes 10 ms while a model may be running, and nobody reads."""
 
     def queue(self, *given: Any, **options: Any) -> LocalBlocks:
-        os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # events; read on the way
+        os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # in events; Gradio reads it here
         super().queue(*given, **options)
         return self
 

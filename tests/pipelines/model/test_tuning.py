@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from outrider.pipelines import BrokenPair, LLMPipeline, Pair
-from outrider.pipelines.model import price, tuning
+from outrider.pipelines.model import contest, price, tuning
 from outrider.pipelines.model.processor import PRECISION
 from outrider.pipelines.model.target import Rows, Window
 
@@ -39,7 +39,7 @@ class Clock:
         self.loaded: list[tuple[str, int | None]] = []
         self.check_s = 0.0  # that finding out about exactness takes
         self.noise = lambda: 1.0  # factor on the time of a pass
-        self.weight_bytes = tuning.BESIDE_BYTES + 1  # of each model
+        self.weight_bytes = contest.BESIDE_BYTES + 1  # of each model
         clock = self
 
         class Model:
@@ -234,12 +234,12 @@ def test_a_machine_that_is_busy_for_seconds_does_not_decide_about_a_model_that_f
     monkeypatch: pytest.MonkeyPatch, alone: float, together: float, longest: int | None, exact: bool
 ) -> None:
     """It gets twice as slow, and twice as fast again, at random moments of the comparison."""
-    monkeypatch.setattr(tuning, "TURNS_S", 0.3)
+    monkeypatch.setattr(contest, "TURNS_S", 0.3)
     expected = longest if not exact or longest is None else 4096
     for seed in range(12):
         clock, rng = Clock(monkeypatch, {"f32": 0.01}, fewest={None: 9, 2048: 2, 4096: 2}), random.Random(seed)
         clock.relative = {4096: (alone, together)} if exact else dict.fromkeys((2048, 4096), (alone, together))
-        clock.weight_bytes = tuning.BESIDE_BYTES
+        clock.weight_bytes = contest.BESIDE_BYTES
         changes = sorted(rng.uniform(0, 10) for _ in range(6))
         clock.noise = lambda clock=clock, changes=changes, rng=rng: (
             rng.lognormvariate(0, 0.05) * (2 if sum(clock.now > change for change in changes) % 2 else 1)
