@@ -44,7 +44,7 @@ class GenAI:
 
     def __init__(self, setup: Setup) -> None:
         target = setup.pair / "target"
-        properties = {**setup.properties, **Pair.open(setup.pair).properties}  # that make it fastest, as for us
+        properties = {**Pair.open(setup.pair).properties, **setup.properties}  # the pair's make it fastest, as for us
         special: dict[str, dict[str, Any]] = {
             "plain": {},
             "prompt lookup": {"prompt_lookup": True},

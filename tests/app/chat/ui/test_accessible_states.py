@@ -58,6 +58,7 @@ def test_axe_finds_nothing_serious_where_something_is_asked_told_or_attached(ope
     ask(page, "Too long.")
     expect(page.locator(".toast-body")).to_be_visible()
     found["toast"] = serious(page)
+    expect(page.locator(".toast-body")).to_be_visible()
     assert {state: those for state, those in found.items() if those} == {}
 
 
