@@ -72,7 +72,7 @@ RESTS = """
   const moves = document.getAnimations().some(
     (each) => each.playState === "running" && Number.isFinite(each.effect.getComputedTiming().endTime)
       && !each.effect.target.matches(".toast-body .timer"));
-  const places = [...document.body.querySelectorAll("*")].map((each) => {
+  const places = [...document.body.querySelectorAll(":not(.toast-body .timer)")].map((each) => {
     const box = each.getBoundingClientRect();
     return [box.x, box.y, box.width, box.height];
   }).join();

@@ -47,6 +47,10 @@ const name = () => {
     set(panel, "tabindex", panel.id === "insight-tab" ? 0 : -1);
   }
   for (const block of all("#chat pre, #lanes pre")) set(block, "tabindex", block.scrollWidth > block.clientWidth ? 0 : -1);
+  for (const header of all(".toast-header")) {  // a button that holds another
+    header.removeAttribute("role");
+    header.removeAttribute("tabindex");
+  }
   for (const icon of all("#chat .message-buttons button, #chat .icon-button")) set(icon, "title", icon.ariaLabel ?? undefined);
 };
 
