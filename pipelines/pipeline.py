@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import openvino_genai
 
+from .capabilities import Capabilities
 from .config import AUTO, GenerationConfig
 from .devices.devices import CPU, OUTRIDER, check_device, engine_of
 from .devices.fallback import Fallback
@@ -19,7 +20,6 @@ from .devices.spare import Spare
 from .engine.backend import Backend
 from .engine.request import Request
 from .errors import DeviceFailed, InvalidOption, UnsupportedDevice
-from .limits import Limits
 from .model.pair import Pair
 from .results import DecodedResults, DecodedText
 from .speculation.loaded_target import CACHE_TOKENS
@@ -129,7 +129,7 @@ class LLMPipeline:
             self._spare = Spare(self.pair, self.tokenizer, cache_tokens, exact, folder)
             self._engine = Fallback(self._engine, self._spare)
             cache_size = min(cache_size, cache_tokens or CACHE_TOKENS)  # what the CPU has room for
-        self._limits = Limits(
+        self._capabilities = Capabilities(
             self.pair.path,
             self.tokenizer,
             device,
@@ -206,7 +206,7 @@ class LLMPipeline:
             with self._failing_over():
                 self._speculation.prepare()
         self._measure()
-        length = min(40, min(self.max_context, self._limits.cache_tokens) // 8)
+        length = min(40, min(self.max_context, self._capabilities.cache_tokens) // 8)
         for mode in self.modes:
             drafted = None if mode == "off" else WARM_UP_DRAFT
             config = GenerationConfig(**WARM_UP, mode=mode, num_assistant_tokens=drafted)
@@ -295,7 +295,7 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
-        return self._limits.checked(chosen)
+        return self._capabilities.checked(chosen)
 
     def _measure(self) -> None:
         """Learn what passes cost, if that is not known; the CPU that takes over from a device has done so."""
@@ -325,7 +325,7 @@ class LLMPipeline:
         constraint, num_earlier = self._grammars.constraint(config), 0
         if config.mode != "off":
             num_earlier = num_earlier_tokens(prompt, history, self.tokenizer, config.apply_chat_template, tokens)
-        room = self._limits.room(len(tokens), config)
+        room = self._capabilities.room(len(tokens), config)
         if config.num_assistant_tokens is None and config.mode != "off":
             self._measure()
 

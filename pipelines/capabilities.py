@@ -1,4 +1,4 @@
-"""Limits: what can be asked of a loaded pair."""
+"""Capabilities: what can be asked of a loaded pair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GIVEN = {"head": "--head", "skip": "--skip-layers", "exit": "--exit-layer"}  # t
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Capabilities:
     """What can be asked of a pair on its device.
 
     path: the pair's folder, which may be gone by now: what is loaded goes on without it.
