@@ -51,6 +51,7 @@ const name = () => {
     header.removeAttribute("role");
     header.removeAttribute("tabindex");
   }
+  for (const button of all(".toast-close")) set(button, "aria-label", said.close);
   for (const icon of all("#chat .message-buttons button, #chat .icon-button")) set(icon, "title", icon.ariaLabel ?? undefined);
 };
 

@@ -249,8 +249,8 @@ def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str
 
 def words_html(words: Words) -> str:
     """For page.js: the language, and labels for screen readers."""
-    names = {"chats": "chats", "settings": "settings", "examples": "examples", "log": "tab_chat", "copied": "copied"}
-    names |= {"user": "prompt", "bot": "answer"}
+    names = {name: name for name in ("chats", "settings", "examples", "copied", "close")}
+    names |= {"log": "tab_chat", "user": "prompt", "bot": "answer"}
     said = "".join(f' data-{name}="{escape(words(key))}"' for name, key in names.items())
     return f'<p hidden data-lang="{words.language}"{said}></p>'
 

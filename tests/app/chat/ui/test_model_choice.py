@@ -120,7 +120,7 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
     page.locator("#preset-buttons button").first.dispatch_event("click")  # the panel is closed
     expect(page.locator("[data-testid=toast-text]")).to_have_text(CATALOGUES["zh"]["no_preset_name"])
     expect(page.locator(".toast-title")).to_have_css("font-size", "0px")
-    page.locator(".toast-close").click()
+    page.get_by_role("button", name="关闭", exact=True).click()
     pipeline.refusal = PromptTooLong("The prompt has 9,999 tokens & <more>.")
     ask(page, "Far too long.")
     expect(page.locator("[data-testid=toast-text]")).to_have_text(
