@@ -18,7 +18,9 @@ app = plain_app()
 ONLY_FOR = {  # kinds that an option is for
     "--taps": ("eagle3",),
     "--draft-vocabulary": ("eagle3",),
+    "--feed-forward": ("eagle3",),
     "--unrolled-steps": ("eagle3", "mtp"),
+    "--places": ("eagle3", "medusa", "hydra", "mtp", "exit"),
     "--heads": ("medusa", "hydra"),
     "--exit-layer": ("exit",),
 }
@@ -50,9 +52,19 @@ def distill_command(
         int | None,
         typer.Option(help="Let an EAGLE-3 head propose only this many of the commonest tokens.", show_default="all"),
     ] = None,
+    feed_forward: Annotated[
+        int | None,
+        typer.Option(help="Units of an EAGLE-3 head's feed-forward layer.", show_default="as many as the target's"),
+    ] = None,
     unrolled_steps: Annotated[
         int | None,
         typer.Option(help="Drafts in a row that an EAGLE-3 or MTP head learns from each place.", show_default="4"),
+    ] = None,
+    places: Annotated[
+        int | None,
+        typer.Option(
+            help="A head learns from at most this many places of an answer each time, drawn anew.", show_default="all"
+        ),
     ] = None,
     heads: Annotated[
         int | None, typer.Option(help="How many Medusa or Hydra heads, each for one draft more.", show_default="3")
@@ -72,6 +84,14 @@ def distill_command(
     variation: Annotated[
         float, typer.Option(help="Weight of total variation in the loss, 0..1; the rest is KL divergence.")
     ] = 0.5,
+    int4_group_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Round weights to int4 in groups of so many while they are trained, as export --draft-weights int4 "
+            "does.",
+            show_default="not rounded",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the answers and the training.")] = 0,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run Python code of the checkpoints. Read it first.")
@@ -84,8 +104,8 @@ def distill_command(
     keep_private(network=True)
     stop_cleanly()
     given = {
-        "--taps": taps, "--draft-vocabulary": draft_vocabulary, "--unrolled-steps": unrolled_steps, "--heads": heads,
-        "--exit-layer": exit_layer,
+        "--taps": taps, "--draft-vocabulary": draft_vocabulary, "--feed-forward": feed_forward,
+        "--unrolled-steps": unrolled_steps, "--places": places, "--heads": heads, "--exit-layer": exit_layer,
     }  # fmt: skip
     for name, value in given.items():
         if value is not None and kind not in ONLY_FOR[name]:
@@ -96,10 +116,9 @@ def distill_command(
         raise InvalidOption("--kind draft requires --draft, the checkpoint of the draft model to begin with.")
     if kind != "draft" and draft is not None:
         raise InvalidOption(f"--draft {draft} is for --kind draft: leave it out.")
-    if draft_vocabulary is not None and draft_vocabulary < 1:
-        raise InvalidOption(f"--draft-vocabulary must be at least 1, not {draft_vocabulary}.")
-    if heads is not None and heads < 1:
-        raise InvalidOption(f"--heads must be at least 1, not {heads}.")
+    for name, count in (("--draft-vocabulary", draft_vocabulary), ("--feed-forward", feed_forward), ("--heads", heads)):
+        if count is not None and count < 1:
+            raise InvalidOption(f"{name} must be at least 1, not {count}.")
     layers = None if taps is None else _layers(taps)
     require_extra()
     from .distill.run import Plan, run
@@ -112,17 +131,19 @@ def distill_command(
         "max_new_tokens": max_new_tokens,
         "learning_rate": learning_rate,
         "seed": seed,
+        "group_size": int4_group_size,
     }
     if temperature:
         settings["temperatures"] = tuple(temperature)
     try:
         how = Distillation(**settings)
-        unrolling = FOUR_STEPS if unrolled_steps is None else Unrolling(unrolled_steps)
+        unrolling = Unrolling(FOUR_STEPS.steps if unrolled_steps is None else unrolled_steps, places=places)
     except ValueError as error:
         raise InvalidOption(f"{error}.") from error
     plan = Plan(
-        target, kind, prompts, how, draft, layers, draft_vocabulary, heads, exit_layer, unrolling, trust_remote_code
-    )
+        target, kind, prompts, how, draft, layers, draft_vocabulary, feed_forward, heads, exit_layer, unrolling,
+        trust_remote_code,
+    )  # fmt: skip
     folder = run(plan, out, clocked())
     typer.echo(f"Made {folder}. Make a pair of it: outrider export --target {target} --draft {folder} --out PAIR")
 

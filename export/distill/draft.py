@@ -33,7 +33,7 @@ def distil(
         raise ValueError("target and draft have vocabularies of different sizes")
     target.eval()
     return train(
-        draft, samples, lambda batch: batch_divergence(target, draft, batch, how.variation), how, on_step, state
+        draft, samples, lambda batch, _: batch_divergence(target, draft, batch, how.variation), how, on_step, state
     )
 
 

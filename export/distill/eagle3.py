@@ -73,9 +73,11 @@ def new_head(
     vocabulary: Sequence[int] | None = None,
     from_target: bool = True,
     seed: int = 0,
+    feed_forward: int | None = None,
 ) -> Eagle3:
     """A head with the widths of `target`, float32, on its device.
 
+    feed_forward: units of its feed-forward layer, where half of its weights are; without them, as many as the target's.
     taps: the layers whose outputs it reads, counted from 0; `default_taps` without them.
     vocabulary: the ascending target ids that it can propose; without them, all.
     from_target: begin with the target's final norm and vocabulary projection; the rest is random.
@@ -89,7 +91,7 @@ def new_head(
     if not len(ids) or ids[0] < 0 or ids[-1] >= of.vocab_size or (ids.diff() <= 0).any():
         raise ValueError(f"the draft vocabulary must be ascending ids of 0..{of.vocab_size - 1}")
     torch.manual_seed(seed)
-    head = Eagle3(_config(target, taps, len(ids))).to(target.device)
+    head = Eagle3(_config(target, taps, len(ids), feed_forward)).to(target.device)
     model = head.model
     model.d2t.copy_(ids - torch.arange(len(ids)))
     model.t2d[ids] = True
@@ -144,17 +146,21 @@ def load_head(folder: Path, target: PreTrainedModel) -> Eagle3:
             f"{of.vocab_size} and {of.hidden_size}"
         )
     weights = load_file(folder / "model.safetensors")
-    head = new_head(target, config.eagle_taps, (weights["d2t"] + torch.arange(len(weights["d2t"]))).tolist())
+    vocabulary = (weights["d2t"] + torch.arange(len(weights["d2t"]))).tolist()
+    head = new_head(target, config.eagle_taps, vocabulary, feed_forward=config.intermediate_size)
     missing, unexpected = head.model.load_state_dict(weights, strict=False)
     if missing != [EMBEDDING] or unexpected:
         raise ValueError(f"{folder} lacks {missing} or has {unexpected} beside the weights of a head")
     return head.eval()
 
 
-def _config(target: PreTrainedModel, taps: Sequence[int], draft_vocabulary: int) -> LlamaConfig:
+def _config(
+    target: PreTrainedModel, taps: Sequence[int], draft_vocabulary: int, feed_forward: int | None
+) -> LlamaConfig:
     config = shape_of(target)
     config.update(
         {
+            "intermediate_size": feed_forward or config.intermediate_size,
             "architectures": [ARCHITECTURE],
             "draft_vocab_size": draft_vocabulary,
             "target_hidden_size": config.hidden_size,

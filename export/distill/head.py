@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,8 +33,8 @@ def distil_head(
     target.eval()
     usable = [sample for sample in samples if len(sample.ids) - sample.start >= 2]
 
-    def loss_of(batch: Sequence[Sample]) -> torch.Tensor:
-        return unrolled_divergence(target, head, batch, how.variation, unrolling)
+    def loss_of(batch: Sequence[Sample], rng: random.Random) -> torch.Tensor:
+        return unrolled_divergence(target, head, batch, how.variation, unrolling, rng)
 
     return train(head, usable, loss_of, how, on_step, state)
 
@@ -44,6 +45,7 @@ def unrolled_divergence(
     batch: Sequence[Sample],
     variation: float,
     unrolling: Unrolling = FOUR_STEPS,
+    rng: random.Random | None = None,
 ) -> torch.Tensor:
     """The weighted mean over steps of the divergence from the target, with a gradient for the head only.
 
@@ -53,7 +55,7 @@ def unrolled_divergence(
     ids, mask = (tensor.to(target.device) for tensor in collate(batch))
     first = min(sample.start for sample in batch)  # the target's row `first` is what the first draft is compared with
     features, logits = read_target(target, head.taps, ids, mask, ids.shape[1] - first)
-    rows, lengths = starts(batch)
+    rows, lengths = starts(batch, unrolling.places, rng)
     rows, lengths = rows.to(ids.device), lengths.to(ids.device)
     allowed = head.vocabulary
     steps = min(unrolling.steps, head.most_steps or unrolling.steps)
@@ -89,14 +91,19 @@ def read_target(
         return torch.cat(outputs, -1).float(), logits
 
 
-def starts(batch: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+def starts(
+    batch: Sequence[Sample], places: int | None = None, rng: random.Random | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows where drafts of the answers begin, int64, (samples, most rows), and the lengths of the samples.
 
-    The first row reads the answer's first token, the last one proposes its last. Shorter answers are filled up with
-    their last row.
+    The first row reads the answer's first token, the last one proposes its last. With `rng`, at most `places` of them
+    are drawn. Shorter answers are filled up with a row that proposes nothing.
     """
-    most = max(len(sample.ids) - sample.start for sample in batch) - 1
-    rows = torch.tensor(
-        [[min(sample.start - 1 + n, len(sample.ids) - 2) for n in range(most)] for sample in batch], dtype=torch.int64
-    )
-    return rows, torch.tensor([len(sample.ids) for sample in batch])
+    rows: list[Sequence[int]] = [range(sample.start - 1, len(sample.ids) - 2) for sample in batch]
+    if places is not None and rng is not None:
+        rows = [sorted(rng.sample(each, min(places, len(each)))) for each in rows]
+    most = max(map(len, rows))
+    filled = [
+        [*each, *[len(sample.ids) - 2] * (most - len(each))] for sample, each in zip(batch, rows, strict=True)
+    ]
+    return torch.tensor(filled, dtype=torch.int64), torch.tensor([len(sample.ids) for sample in batch])

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +45,7 @@ class Plan:
     draft: the checkpoint that a draft model begins with; None for a head.
     taps: the layers that an EAGLE-3 head reads; None for the usual ones.
     draft_vocabulary: how many ids an EAGLE-3 head can propose; None for all.
+    feed_forward: units of an EAGLE-3 head's feed-forward layer; None for as many as the target's.
     heads: how many Medusa or Hydra heads; None for three.
     exit_layer: how many layers of the target run below an exit; None for a third of them.
     """
@@ -56,6 +57,7 @@ class Plan:
     draft: str | None = None
     taps: tuple[int, ...] | None = None
     draft_vocabulary: int | None = None
+    feed_forward: int | None = None
     heads: int | None = None
     exit_layer: int | None = None
     unrolling: Unrolling = FOUR_STEPS
@@ -102,7 +104,9 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
         else:
             assert head is not None
             head = _cut(plan, target, head, samples)
-            unrolling = plan.unrolling if plan.kind in UNROLLED else Unrolling(head.most_steps or 1)
+            unrolling = plan.unrolling
+            if plan.kind not in UNROLLED:
+                unrolling = replace(unrolling, steps=head.most_steps or 1)
             outcome = distil_head(target, head, samples, plan.how, unrolling, state=work / "state.pt")
             head.save(staging.path)
         record |= {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
@@ -134,7 +138,7 @@ def _head(plan: Plan, target: PreTrainedModel) -> TrainableHead:
     try:
         if plan.kind in ("medusa", "hydra", "mtp", "exit"):
             return make_head(plan.kind, target, plan.target, plan.how.seed, plan.heads, plan.exit_layer)
-        return new_head(target, plan.taps, seed=plan.how.seed)
+        return new_head(target, plan.taps, seed=plan.how.seed, feed_forward=plan.feed_forward)
     except ValueError as error:
         raise InvalidOption(f"No head can be made for {plan.target}: {error}.") from error
 
@@ -143,7 +147,8 @@ def _cut(plan: Plan, target: PreTrainedModel, head: TrainableHead, samples: Sequ
     """The head with the vocabulary that the plan asks for."""
     if plan.draft_vocabulary is None:
         return head
-    return new_head(target, plan.taps, commonest_ids(samples, plan.draft_vocabulary), seed=plan.how.seed)
+    vocabulary = commonest_ids(samples, plan.draft_vocabulary)
+    return new_head(target, plan.taps, vocabulary, seed=plan.how.seed, feed_forward=plan.feed_forward)
 
 
 def _room(plan: Plan, target: PreTrainedModel) -> int:
@@ -197,9 +202,10 @@ def _record(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[st
         "prompts_sha256": sha256(plan.prompts),
         "taps": plan.taps,
         "draft_vocabulary": plan.draft_vocabulary,
+        "feed_forward": plan.feed_forward,
         "heads": plan.heads,
         "exit_layer": plan.exit_layer,
         **asdict(plan.how),
-        "unrolling": asdict(plan.unrolling) if plan.kind in UNROLLED else None,
+        "unrolling": None if plan.kind == "draft" else asdict(plan.unrolling),
     }
     return dict(json.loads(json.dumps(record)))  # with lists in place of tuples, as it is read again

@@ -12,6 +12,8 @@ class Distillation:
     variation: weight of total variation in the loss; the rest is forward KL.
     temperatures: sampling temperatures of the target, one batch each in turn; 0 is greedy.
     epochs: how often each generated text is used.
+    group_size: weights are rounded to int4 in groups of so many while they are trained (see `rounding`); -1: one group
+        a row; None: they are not.
     """
 
     variation: float = 0.5
@@ -22,6 +24,7 @@ class Distillation:
     learning_rate: float = 1e-3
     warm_up: float = 0.02
     seed: int = 0
+    group_size: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.variation <= 1:
@@ -33,18 +36,27 @@ class Distillation:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.group_size is not None and self.group_size < 1 and self.group_size != -1:
+            raise ValueError(f"group_size must be positive, or -1 for one scale per row, not {self.group_size}")
 
 
 @dataclass(frozen=True, slots=True)
 class Unrolling:
-    """How many drafts in a row a head learns from each row; draft k weighs `decay**k`. Raises ValueError."""
+    """How many drafts in a row a head learns from each row; draft k weighs `decay**k`. Raises ValueError.
+
+    places: at most so many rows of an answer, drawn anew each time, since rows of one answer tell much the same; None:
+        all.
+    """
 
     steps: int = 4
     decay: float = 0.8
+    places: int | None = None
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise ValueError(f"steps must be at least 1, not {self.steps}")
+        for name in ("steps", "places"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
         if not 0 < self.decay <= 1:
             raise ValueError(f"decay must be above 0 and at most 1, not {self.decay}")
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from .rounding import rounding
 from .samples import Sample, shuffled_batches
 from .settings import Distillation
 
@@ -32,20 +33,32 @@ class Outcome:
 def train(
     model: nn.Module,
     samples: Sequence[Sample],
-    loss_of: Callable[[Sequence[Sample]], torch.Tensor],
+    loss_of: Callable[[Sequence[Sample], random.Random], torch.Tensor],
     how: Distillation,
     on_step: OnStep | None = None,
     state: Path | None = None,
 ) -> Outcome:
     """Train the weights of `model` that require a gradient, in place. `on_step(step, loss)` is called after each step.
 
-    loss_of: the loss of a batch, a scalar.
+    loss_of: the loss of a batch, a scalar; what it draws comes from the generator, which is new in each step.
     state: a file that is written every few minutes and at the end. Where it is there already, the same call goes on
         from it, and ends with the weights that an uninterrupted one ends with.
     Raises ValueError if there is no sample.
     """
     if not samples:
         raise ValueError("there are no samples to train on")
+    with rounding(model, how.group_size):
+        return _train(model, samples, loss_of, how, on_step, state)
+
+
+def _train(
+    model: nn.Module,
+    samples: Sequence[Sample],
+    loss_of: Callable[[Sequence[Sample], random.Random], torch.Tensor],
+    how: Distillation,
+    on_step: OnStep | None,
+    state: Path | None,
+) -> Outcome:
     model.train()
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     optimizer = torch.optim.AdamW(trained.values(), lr=how.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
@@ -67,7 +80,7 @@ def train(
                     continue
                 for group in optimizer.param_groups:
                     group["lr"] = how.learning_rate * schedule(len(losses) / steps, 1 / steps, how.warm_up)
-                loss = loss_of(batch)
+                loss = loss_of(batch, random.Random(f"{how.seed} {len(losses)}"))
                 loss.backward()
                 nn.utils.clip_grad_norm_(trained.values(), 1.0)
                 optimizer.step()

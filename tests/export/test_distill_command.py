@@ -64,6 +64,16 @@ def test_a_head_is_made_for_a_target(
     assert len(draft_ids(head)) <= 30
 
 
+def test_a_head_for_int4_may_be_narrower_and_learn_from_fewer_places(deep: Path, prompts: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    options = ["--feed-forward", 48, "--draft-vocabulary", 30, "--int4-group-size", 32, "--places", 2]
+    distill("--target", deep, "--kind", "eagle3", "--prompts", prompts, "--out", out, *options)
+    record = json.loads((out / "distillation.json").read_text())
+    assert (record["feed_forward"], record["group_size"], record["unrolling"]["places"]) == (48, 32, 2)
+    head = load_head(out, AutoModelForCausalLM.from_pretrained(deep, dtype=torch.float32))
+    assert head.model.midlayer.mlp.up_proj.weight.shape == (48, 64)
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "file", "facts"),
     [
@@ -154,6 +164,11 @@ def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
         (["--kind", "medusa", "--unrolled-steps", "2"], "--unrolled-steps is for --kind eagle3 and mtp"),
         (["--kind", "mtp", "--heads", "2"], "--heads is for --kind medusa and hydra"),
         (["--kind", "hydra", "--heads", "0"], "--heads must be at least 1"),
+        (["--kind", "mtp", "--feed-forward", "8"], "--feed-forward is for --kind eagle3"),
+        (["--kind", "eagle3", "--feed-forward", "0"], "--feed-forward must be at least 1"),
+        (["--kind", "draft", "--draft", "x", "--places", "2"], "--places is for --kind eagle3 and medusa and hydra"),
+        (["--kind", "exit", "--places", "0"], "places must be at least 1, not 0"),
+        (["--kind", "exit", "--int4-group-size", "0"], "group_size must be positive, or -1"),
         (["--kind", "medusa", "--exit-layer", "2"], "--exit-layer is for --kind exit"),
         (["--kind", "exit", "--exit-layer", "3"], "an exit is behind 1 to 2 of 3 layers, not 3"),
         (["--kind", "eagle3", "--unrolled-steps", "0"], "steps must be at least 1, not 0"),
