@@ -15,7 +15,7 @@ import typer
 from outrider.pipelines.errors import InvalidOption
 from outrider.pipelines.privacy import keep_private
 
-from .compression import WeightFormat, compressions
+from .compression import Compression, WeightFormat, compressions
 from .device import Device, default_weights
 from .device_check import NPU_ON_CPU, is_here
 from .pair_export import export_pair
@@ -65,6 +65,9 @@ def export_command(
     draft_weights: Annotated[
         WeightFormat | None, typer.Option(help="Weight format of draft model and head.", show_default="int8")
     ] = None,
+    head_weights: Annotated[
+        WeightFormat | None, typer.Option(help="Weight format of the head.", show_default="the draft model's")
+    ] = None,
     group_size: Annotated[
         int | None,
         typer.Option(
@@ -93,16 +96,20 @@ def export_command(
     stop_cleanly()
     if draft is None and head is None and draft_weights is not None:
         raise InvalidOption(f"--draft-weights {draft_weights} requires --draft or --head: leave it out.")
+    if draft is None and head is None and head_weights is not None:
+        raise InvalidOption(f"--head-weights {head_weights} requires --head, or --draft with a head: leave it out.")
     formats = [target_weights or default_weights(device)]
     if draft is not None or head is not None:
-        formats.append(draft_weights or "int8")
-    both = compressions(formats, symmetric=symmetric, group_size=group_size, ratio=ratio)
+        formats += [draft_weights or "int8", head_weights or draft_weights or "int8"]
+    of_target, *of_drafters = compressions(formats, symmetric=symmetric, group_size=group_size, ratio=ratio)
+    of_draft, of_head = of_drafters or (Compression(), None)
     folder = export_pair(
         target,
         draft,
         out,
-        target_compression=both[0],
-        draft_compression=both[-1],
+        target_compression=of_target,
+        draft_compression=of_draft,
+        head_compression=of_head,
         device=device,
         head=head,
         skip_layers=_layers(skip_layers),

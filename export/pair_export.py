@@ -46,6 +46,7 @@ def export_pair(
     *,
     target_compression: Compression | None = None,
     draft_compression: Compression = INT8,
+    head_compression: Compression | None = None,
     device: Device = "CPU",
     head: str | Path | None = None,
     skip_layers: Sequence[int] | Literal["auto"] = (),
@@ -60,6 +61,7 @@ def export_pair(
         the target's hidden states. The head can be the target's checkpoint, if that holds one. Without either, the pair
         drafts from texts only.
     target_compression: None takes the weights that suit `device`.
+    head_compression: None takes that of the draft model.
     skip_layers: layers that the target leaves out when it drafts by itself, counted from 0; "auto" tries which.
     exit_layer: the first layer behind an early exit, from which the target drafts without a head.
     device: where the target is to run. It is checked there as well as on the CPU.
@@ -75,7 +77,8 @@ def export_pair(
     require_extra()
     given = {"target": target, "draft": draft, "head": head}
     sources = {role: source for role, source in given.items() if source is not None}
-    compressions = {"target": target_compression, **dict.fromkeys(("draft", *HEADS), draft_compression)}
+    compressions = {"target": target_compression, "draft": draft_compression}
+    compressions |= dict.fromkeys(HEADS, head_compression or draft_compression)
     with Staging(Path(out), force) as staging, blaming_full_disk(staging.path):
         announce("Reading the checkpoints")
         checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
@@ -91,7 +94,7 @@ def export_pair(
             announce("Comparing the vocabularies")
             check_same_vocabulary(words["target"], words["draft"], f"{target} and {draft}")
         heads = {  # first, since converting a large target takes long and they may not go together
-            role: _make_head(checkpoints, role, draft_compression, staging.path, announce)
+            role: _make_head(checkpoints, role, compressions[role], staging.path, announce)
             for role in HEADS
             if role in checkpoints
         }

@@ -11,6 +11,8 @@ and disk.
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -29,7 +31,8 @@ SHAPES = {
     "target": Shape(hidden_size=2048, num_layers=16, num_heads=32, num_kv_heads=8, intermediate_size=8192),
     "draft": Shape(hidden_size=512, num_layers=8, num_heads=8, num_kv_heads=2, intermediate_size=2048),
 }
-WEIGHTS = {"target": Compression("int4", group_size=128), "draft": Compression("int8")}
+GROUP = 128  # weights of int4 that share a scale
+WEIGHTS = {"target": Compression("int4", group_size=GROUP), "draft": Compression("int8"), "head": Compression("int8")}
 CONTEXT = 8192  # tokens; the rotary embedding has no table that would end, and long contexts are timed, not read
 
 
@@ -49,6 +52,7 @@ def make(folder: Path) -> Path:
         folder / "pair",
         target_compression=WEIGHTS["target"],
         draft_compression=WEIGHTS["draft"],
+        head_compression=WEIGHTS["head"],
         head=folder / "head",
         announce=announce,
     )
@@ -59,12 +63,14 @@ def widen_head(source: Path, out: Path) -> None:
     config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     of_target = json.loads((CHECKPOINTS / "target" / "config.json").read_text(encoding="utf-8"))
     (weights,) = source.glob("*.safetensors")
-    wide = widened_head(load_file(weights), LlamaConfig(**{**of_target, **config}), SHAPES["target"])
+    sizes = LlamaConfig(**{**of_target, **config})
+    share = sizes.intermediate_size / of_target["intermediate_size"]
+    units = math.ceil(share * SHAPES["target"].intermediate_size / GROUP) * GROUP
+    shape = replace(SHAPES["target"], intermediate_size=units)
+    wide = widened_head(load_file(weights), sizes, shape)
     out.mkdir()
     save_file(wide, out / weights.name, metadata={"format": "pt"})
-    (out / "config.json").write_text(
-        json.dumps(widened_config(config, SHAPES["target"]), indent=2) + "\n", encoding="utf-8"
-    )
+    (out / "config.json").write_text(json.dumps(widened_config(config, shape), indent=2) + "\n", encoding="utf-8")
     _set_context(out / "config.json")
 
 

@@ -154,13 +154,18 @@ def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
     deep_target: Path, draft: Path, head_checkpoint: Path, tmp_path: Path
 ) -> None:
     fp16 = Compression("fp16")
-    both = export_pair(deep_target, draft, tmp_path / "both", head=head_checkpoint, target_compression=fp16)
+    int4 = Compression("int4", group_size=32)
+    both = export_pair(
+        deep_target, draft, tmp_path / "both", head=head_checkpoint, target_compression=fp16, head_compression=int4
+    )
     pair = Pair.open(both)
     assert pair.draft is not None
     assert pair.head is not None
     facts = json.loads((both / "pair.json").read_text(encoding="utf-8"))
     assert facts["models"]["head"]["architecture"] == "LlamaForCausalLMEagle3"
     assert facts["models"]["head"]["taps"] == list(TAPS)
+    assert {role: facts["models"][role]["weights"] for role in ("draft", "head")} == {"draft": "int8", "head": "int4"}
+    assert ["i4" in facts["models"][role]["precisions"] for role in ("draft", "head")] == [False, True]
     assert facts["checks"]["round_trip"]["head"]["drafted"] > 0
     assert tapped_layers(pair.head, LAYERS) == TAPS
     assert {"draft", "head"} < {*LLMPipeline(both, cache_tokens=1024, exact=True).modes}
