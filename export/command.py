@@ -94,22 +94,24 @@ def export_command(
     """Convert, compress and check a target and what drafts for it. Models given by hub id are downloaded."""
     keep_private(network=True)
     stop_cleanly()
-    if draft is None and head is None and draft_weights is not None:
-        raise InvalidOption(f"--draft-weights {draft_weights} requires --draft or --head: leave it out.")
-    if draft is None and head is None and head_weights is not None:
-        raise InvalidOption(f"--head-weights {head_weights} requires --head, or --draft with a head: leave it out.")
-    formats = [target_weights or default_weights(device)]
-    if draft is not None or head is not None:
-        formats += [draft_weights or "int8", head_weights or draft_weights or "int8"]
-    of_target, *of_drafters = compressions(formats, symmetric=symmetric, group_size=group_size, ratio=ratio)
-    of_draft, of_head = of_drafters or (Compression(), None)
+    drafts = draft is not None or head is not None
+    for name, weights in (("--draft-weights", draft_weights), ("--head-weights", head_weights)):
+        if weights is not None and not drafts:
+            raise InvalidOption(f"{name} {weights} requires --draft or --head: leave it out.")
+    formats: dict[str, WeightFormat] = {"target": target_weights or default_weights(device)}
+    if drafts:
+        formats["draft"] = draft_weights or "int8"
+    if head_weights is not None:
+        formats["head"] = head_weights
+    found = compressions([*formats.values()], symmetric=symmetric, group_size=group_size, ratio=ratio)
+    by_role = dict(zip(formats, found, strict=True))
     folder = export_pair(
         target,
         draft,
         out,
-        target_compression=of_target,
-        draft_compression=of_draft,
-        head_compression=of_head,
+        target_compression=by_role["target"],
+        draft_compression=by_role.get("draft", Compression()),
+        head_compression=by_role.get("head"),
         device=device,
         head=head,
         skip_layers=_layers(skip_layers),

@@ -83,6 +83,10 @@ def export_pair(
         announce("Reading the checkpoints")
         checkpoints = {role: find_checkpoint(str(path), remote_code, announce) for role, path in sources.items()}
         checkpoints = _by_role(checkpoints)
+        if head_compression is not None and not any(role in checkpoints for role in HEADS):
+            raise InvalidOption(
+                f"--head-weights {head_compression.weights} is for a head, and none is given: leave it out."
+            )
         _check_skipping(checkpoints, skip_layers, exit_layer)
         compressions["target"] = grouped(device, target_compression, checkpoints["target"].num_weights)
         needed = _bytes_needed([(checkpoint, compressions[role]) for role, checkpoint in checkpoints.items()])

@@ -196,7 +196,7 @@ print(sorted({"torch", "transformers", "optimum", "nncf"} & sys.modules.keys()))
     ("options", "named"),
     [
         (["--draft-weights", "int4"], "--draft-weights int4"),
-        (["--head-weights", "int4"], "--head-weights int4 requires --head"),
+        (["--head-weights", "int4"], "--head-weights int4 requires --draft or --head"),
         (["--group-size", "64"], "group_size=64"),
         (["--target-weights", "fp16", "--asymmetric"], "symmetric=False"),
         (["--target-weights", "int4", "--ratio", "2"], "ratio=2"),

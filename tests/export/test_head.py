@@ -15,7 +15,7 @@ import pytest
 from outrider.export import Compression, export_pair, pair_export
 from outrider.export.errors import ConversionFailed, NotADecoder
 from outrider.pipelines import LLMPipeline, Pair
-from outrider.pipelines.errors import UnsupportedModel
+from outrider.pipelines.errors import InvalidOption, UnsupportedModel
 from outrider.pipelines.model.heads.eagle3_model import Eagle3Model
 from outrider.pipelines.model.heads.head_kind import tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadWindow
@@ -216,6 +216,8 @@ def test_what_is_no_head_is_refused_by_its_name(
         export_pair(deep_target, None, tmp_path / "pair", head=draft)
     with pytest.raises(NotADecoder, match="is a head, not a target"):
         export_pair(head_checkpoint, None, tmp_path / "pair")
+    with pytest.raises(InvalidOption, match="--head-weights int4 is for a head, and none is given: leave it out"):
+        export_pair(deep_target, draft, tmp_path / "pair", head_compression=Compression("int4"))
     with pytest.raises(NotADecoder, match="is a head, as is"):
         export_pair(deep_target, head_checkpoint, tmp_path / "pair", head=head_checkpoint)
     other = shutil.copytree(head_checkpoint, tmp_path / "other")
