@@ -57,8 +57,11 @@ def find_pair(text: str, folder: Path | None = None) -> Path:
     A path that does not exist is returned as it is. Raises UnknownName for a name that is not that of a pulled pair.
     """
     path = Path(text).expanduser()
-    if path.exists() or not _is_name(text):
-        return path
+    try:
+        if path.exists() or not _is_name(text):
+            return path
+    except OSError as error:
+        raise UnknownName(f"No pair can be called {text}: {error.strerror}.") from error
     named = (folder or pairs_folder()) / text
     if named.is_dir():
         return named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
 from dataclasses import replace
@@ -41,7 +42,8 @@ def serve(
     names: tuple[str, ...] = (),
     certificate: Certificate | None = None,
 ) -> None:
-    """Load the pair and serve its page until interrupted. The pairs in the folder `pairs` can be chosen on the page.
+    """Load the pair and serve its page until interrupted or told to end (SIGTERM, SIGHUP). The pairs in the folder
+    `pairs` can be chosen on the page.
 
     Raises AddressTaken, UnsafeServer, InvalidOption if `pairs` is not a folder, and the errors of LLMPipeline.
     """
@@ -56,6 +58,7 @@ def serve(
         return fitting.on(device).load(path)
 
     assistant = Assistant(load.load(pair), name_of(pair), loaded, others, (pair,))
+    _end_like_an_interrupt()
     page = open_page(assistant, History(history_path()), host, port, open_browser, keys, names, certificate)
     print(f"Outrider is at {url_of(host, port, access.scheme)} (Ctrl-C ends it)", flush=True)
     try:
@@ -67,6 +70,18 @@ def serve(
         page.assistant.close()
         page.blocks.close(verbose=False)
         page.history.close()
+
+
+def _end_like_an_interrupt() -> None:
+    """So that what ends this process leaves no uploaded files behind and breaks off no pass."""
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+            signal.signal(number, interrupt)
 
 
 def open_page(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.models.pulled import find_pair
-from outrider.pipelines.errors import OutriderError
+from outrider.pipelines.errors import InvalidOption, OutriderError
 from outrider.pipelines.privacy import keep_private
 
 from ..load_options import LoadOptions, properties_of
@@ -164,6 +164,7 @@ def generate(
 ) -> None:
     """Answer one prompt and print the answer as it is generated. Use - as PROMPT to read it from standard input."""
     keep_private()
+    prompt = _text_of(prompt)
     load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
     pipeline = load.load(pair or _embedded_pair())
     options: dict[str, Any] = {
@@ -174,8 +175,6 @@ def generate(
         "temperature": temperature,
         "max_new_tokens": max_new_tokens,
     }
-    if prompt == "-":
-        prompt = sys.stdin.read()
     if as_json:
         answer = pipeline.generate(prompt, **options).generations[0]
         result = {
@@ -273,6 +272,16 @@ def _load_options(
 ) -> LoadOptions:
     given = properties_of(properties or ())
     return LoadOptions(device, draft_device, engine, speculation, fallback, exact, reference, given, head)
+
+
+def _text_of(prompt: str) -> str:
+    """The prompt, or what standard input has if it is "-". Raises InvalidOption."""
+    try:
+        text = sys.stdin.read() if prompt == "-" else prompt
+        text.encode()  # bytes that are no text became half characters
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
+        raise InvalidOption(f"PROMPT is not text in UTF-8 ({error.reason}): convert it first.") from error
+    return text
 
 
 def _embedded_pair() -> Path:

@@ -82,7 +82,7 @@ class Server:
         response_format = ResponseFormat.of(asked, self.pipeline.tokenizer.chat_template)
         if response_format.structure is not None:
             options["structured_output_config"] = response_format.structure
-        terms = self._terms(asked, options, 1, asked.num_logprobs)
+        terms = self._terms(asked, options, 1, await self._formatter(asked.num_logprobs))
         # A structure holds from the first token on, so there is no reasoning before it.
         reasoning = self.reasoning_parser if response_format.structure is None else without_reasoning
         reply = ChatReply(terms, response_format.parser, reasoning)
@@ -93,15 +93,21 @@ class Server:
         self.check_model(asked.model)
         options = options_of(asked, self.pipeline, asked.max_tokens or COMPLETION_TOKENS, asked.num_logprobs)
         options["apply_chat_template"] = False
-        reply = CompletionReply(self._terms(asked, options, len(asked.prompts), asked.num_logprobs))
+        formatter = await self._formatter(asked.num_logprobs)
+        reply = CompletionReply(self._terms(asked, options, len(asked.prompts), formatter))
         return await self._answer(asked, request, asked.prompts, options, reply, "prompt")
 
     def check_model(self, name: str, param: str | None = "model") -> None:
         if name != self.name:
             raise ApiError(404, f"This server does not have that model: use {self.name!r}.", param, "model_not_found")
 
+    async def _formatter(self, num_logprobs: int | None) -> LogprobsFormatter | None:
+        if num_logprobs is None:
+            return None
+        return await asyncio.to_thread(LogprobsFormatter, self.pipeline.tokenizer, num_logprobs)
+
     def _terms(
-        self, asked: GenerationRequest, options: dict[str, Any], num_prompts: int, num_logprobs: int | None
+        self, asked: GenerationRequest, options: dict[str, Any], num_prompts: int, logprobs: LogprobsFormatter | None
     ) -> Terms:
         return Terms(
             model=self.name,
@@ -111,7 +117,7 @@ class Server:
             num_prompts=num_prompts,
             answers_each=options["num_return_sequences"],
             tells_usage=asked.includes_usage,
-            logprobs=None if num_logprobs is None else LogprobsFormatter(self.pipeline.tokenizer, num_logprobs),
+            logprobs=logprobs,
         )
 
     async def _answer(

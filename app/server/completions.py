@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from outrider.pipelines import Piece, TokenLogprobs
 
+from .logprobs import TextLength
 from .reply import Reply, Terms
 from .responses import Completion, CompletionChoice, CompletionLogprobs, Finish
 
@@ -17,7 +18,7 @@ class CompletionReply(Reply):
         super().__init__(terms)
         self._texts = [""] * self.num_answers
         self._tokens: list[list[TokenLogprobs]] = [[] for _ in self._texts]
-        self._offsets = [0] * self.num_answers
+        self._lengths = [TextLength() for _ in self._texts]
         self._finishes: list[Finish | None] = [None] * self.num_answers
 
     def first_chunks(self) -> Iterator[Completion]:
@@ -25,7 +26,9 @@ class CompletionReply(Reply):
 
     def whole(self) -> Completion:
         texts = zip(self._texts, self._tokens, strict=True)
-        choices = [self._choice(i, text, self._logprobs(tokens)) for i, (text, tokens) in enumerate(texts)]
+        choices = [
+            self._choice(i, text, self._logprobs(tokens, TextLength())) for i, (text, tokens) in enumerate(texts)
+        ]
         answer = self._completion(choices)
         answer.usage, answer.speculation = self.usage, self.figures
         return answer
@@ -35,16 +38,14 @@ class CompletionReply(Reply):
         if piece.finish_reason is not None:
             self._finishes[index] = "length" if piece.finish_reason == "length" else "stop"
         self._tokens[index] += piece.logprobs
-        logprobs = self._logprobs(piece.logprobs, self._offsets[index])
-        if logprobs is not None:
-            self._offsets[index] += sum(map(len, logprobs.tokens))
+        logprobs = self._logprobs(piece.logprobs, self._lengths[index])
         yield self._completion([self._choice(index, piece.text, logprobs)])
 
     def _empty_chunk(self) -> Completion:
         return self._completion([])
 
-    def _logprobs(self, tokens: Sequence[TokenLogprobs], offset: int = 0) -> CompletionLogprobs | None:
-        return None if self.terms.logprobs is None else self.terms.logprobs.for_completion(tokens, offset)
+    def _logprobs(self, tokens: Sequence[TokenLogprobs], text: TextLength) -> CompletionLogprobs | None:
+        return None if self.terms.logprobs is None else self.terms.logprobs.for_completion(tokens, text)
 
     def _choice(self, index: int, text: str, logprobs: CompletionLogprobs | None) -> CompletionChoice:
         return CompletionChoice(index=index, text=text, logprobs=logprobs, finish_reason=self._finishes[index])

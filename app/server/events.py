@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -11,15 +12,16 @@ from pydantic import BaseModel
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from .errors import ApiError
+from .errors import ApiError, as_api_error
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 
 PING_S = 15.0  # while a long prompt is read, nothing is sent; many proxies close a connection after 30 or 60 s of that
 
 
 class EventStream(StreamingResponse):
-    """Sends each of `events`, and an ApiError raised among them as the last event. Always calls `on_end`.
+    """Sends each of `events`, and an error raised among them as the last event. Always calls `on_end`.
 
     FastAPI's own event streams are of no use here: their routes always stream and always begin with status 200, while
     these routes answer with JSON or a stream as the request asks, and refuse requests with a status of their own.
@@ -54,8 +56,10 @@ async def _encoded(events: AsyncIterator[BaseModel]) -> AsyncGenerator[bytes, No
                 break
             yield format_sse_event(data_str=event.model_dump_json(exclude_unset=True))
             upcoming = asyncio.create_task(_next(events))
-    except ApiError as error:
-        yield format_sse_event(data_str=error.text)
+    except Exception as error:  # a stream must tell how it ends, whatever happened
+        if not isinstance(error, ApiError):
+            log.exception("A stream failed")
+        yield format_sse_event(data_str=as_api_error(error, "messages").text)
     finally:
         upcoming.cancel()
         await asyncio.gather(upcoming, return_exceptions=True)

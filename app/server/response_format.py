@@ -50,6 +50,13 @@ class ResponseFormat:
             )
         if choice is None or choice == "auto":
             _check_not_strict(tools)
+            if request.parallel_tool_calls is False and parser.several:
+                raise ApiError(
+                    400,
+                    "parallel_tool_calls can be false only where a call is forced: set tool_choice to required or to a "
+                    "function, or leave it out.",
+                    "parallel_tool_calls",
+                )
             return cls(tools, parser)
         return cls(tools, parser, parser.one_call(_schema_of_call(_chosen(tools, choice), parser)))
 

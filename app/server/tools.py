@@ -35,9 +35,14 @@ class Parsed:
 
 
 class ToolParser(ABC):
-    """Parses one answer incrementally. `arguments` is the key of the arguments in a call."""
+    """Parses one answer incrementally.
+
+    arguments: the key of the arguments in a call.
+    several: whether an answer can have several calls.
+    """
 
     arguments = "arguments"
+    several = False
 
     @abstractmethod
     def parse(self, text: str, is_last: bool) -> Parsed:
@@ -61,6 +66,8 @@ class HermesToolParser(ToolParser):
 
     Whitespace around a call is dropped.
     """
+
+    several = True
 
     def __init__(self) -> None:
         self._held = ""
@@ -121,11 +128,12 @@ def tool_parser_for(template: str) -> type[ToolParser] | None:
 
 
 def _call(text: str, arguments_name: str) -> Call | None:
+    """The call in a text. None for anything else, and for what JSON in UTF-8 cannot hold: NaN and half characters."""
     try:
         call: Any = json.loads(text)
         name, arguments = call["name"], call[arguments_name]
+        written = json.dumps(arguments, ensure_ascii=False, allow_nan=False)
+        (name + written).encode()
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-    if not isinstance(name, str) or not isinstance(arguments, dict):
-        return None
-    return Call(name, json.dumps(arguments, ensure_ascii=False))
+    return Call(name, written) if isinstance(arguments, dict) else None

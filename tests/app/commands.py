@@ -14,10 +14,11 @@ from outrider.app.cli.main import main
 OUTRIDER = [sys.executable, "-c", "from outrider.app.cli.main import main; main()"]
 
 
-def run(*arguments: str | Path, typed: str = "") -> CompletedProcess[str]:
+def run(*arguments: str | Path, typed: str | bytes = "") -> CompletedProcess[str]:
     """What `outrider ARGUMENTS` writes and ends with."""
     output, errors, code = io.StringIO(), io.StringIO(), 0
-    stdin = io.TextIOWrapper(io.BytesIO(typed.encode()), encoding="utf-8")
+    given = typed if isinstance(typed, bytes) else typed.encode()
+    stdin = io.TextIOWrapper(io.BytesIO(given), encoding="utf-8")
     command = ["outrider", *map(str, arguments)]
     with redirect_stdout(output), redirect_stderr(errors), patch("sys.argv", command), patch("sys.stdin", stdin):
         try:

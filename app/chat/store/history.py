@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 
 class NoSuchChat(OutriderError):
     """A conversation, or a turn of one, that has been deleted in the meantime."""
+
+
+class NotKept(OutriderError):
+    """The file could not be written, for example because the disk is full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,8 @@ def title_of(prompt: str) -> str:
 
 class History:
     """Conversations as trees of turns: an edited or retried prompt is a sibling of the original. Thread-safe.
+
+    All that changes something raises NotKept where the file cannot be written, and then changes nothing.
 
     A conversation's tip is the turn that it was last shown up to. `notice` says what was wrong with the file, if
     anything was: see `open_or_replace`.
@@ -176,7 +183,8 @@ class History:
         with self._writing():
             if node is not None:
                 self._belongs(chat, node)
-            self._changed("UPDATE chats SET tip = ? WHERE id = ?", node, chat)
+            if node != self._tip(chat):  # so that a conversation can be read where nothing can be written
+                self._changed("UPDATE chats SET tip = ? WHERE id = ?", node, chat)
             return self.path(chat)
 
     def show_branch(self, chat: int, node: int | None) -> tuple[Node, ...]:
@@ -245,9 +253,15 @@ class History:
             if self._db.in_transaction:
                 yield
                 return
-            with self._db:
-                self._db.execute("BEGIN IMMEDIATE")
-                yield
+            try:
+                with self._db:
+                    self._db.execute("BEGIN IMMEDIATE")
+                    yield
+            except sqlite3.OperationalError as error:
+                raise NotKept(
+                    f"The history cannot be written ({error}): make room on its disk, and copy from the page what you "
+                    "need before you close it."
+                ) from error
 
     def _inserted(self, statement: str, *values: object) -> int:
         row = self._db.execute(statement, values).lastrowid
@@ -259,8 +273,11 @@ class History:
             raise NoSuchChat("This conversation has been deleted: start a new one.")
 
     def _tip(self, chat: int) -> int | None:
-        tip: int | None = self._db.execute("SELECT tip FROM chats WHERE id = ?", (chat,)).fetchone()[0]
-        return tip
+        """Raises NoSuchChat."""
+        row: tuple[int | None] | None = self._db.execute("SELECT tip FROM chats WHERE id = ?", (chat,)).fetchone()
+        if row is None:
+            raise NoSuchChat("This conversation has been deleted: start a new one.")
+        return row[0]
 
     def _belongs(self, chat: int, node: int) -> None:
         if self._db.execute("SELECT 1 FROM turns WHERE id = ? AND chat = ?", (node, chat)).fetchone() is None:

@@ -104,7 +104,7 @@ def read_exchange(content: bytes) -> Exchange:
     if len(content) > LARGEST_IMPORT:
         raise BadImport(f"The file has {len(content):,} bytes, but at most {LARGEST_IMPORT:,} can be imported.")
     try:
-        text = content.decode("utf-8")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadImport(
             f"This is not a text file in UTF-8 ({error.reason}): choose one that Outrider exported."
@@ -141,6 +141,8 @@ def _check_text(turns: Iterable[Turn]) -> None:
 
 
 def _from_markdown(text: str) -> Exchange:
+    if text.count("\r\n") == text.count("\n"):  # another program ended the lines so: Outrider's end in \n
+        text = text.replace("\r\n", "\n")
     title, sections = "", _sections(text)
     _check_count(len(sections) // 2)  # a turn has two marks, and more only with files
     turns: list[Turn] = []

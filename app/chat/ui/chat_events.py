@@ -19,7 +19,7 @@ from ..core.receipt import Receipt
 from ..core.settings import Settings
 from ..core.values import text_of
 from ..i18n.translations import Words, words_of
-from ..store.history import History, Node, NoSuchChat, title_of
+from ..store.history import History, Node, NoSuchChat, NotKept, title_of
 from . import rendering
 from .buttons import toggled
 from .composer import Entry, Returned, composed, untouched
@@ -96,7 +96,7 @@ class ChatEvents:
         if not view.is_answering or not self._writing.start(view.nodes[-1].id, visitor):
             return  # withdrawn before it started
         words, asked = words_of(request), view
-        redraw, kept = Redraw(), time.monotonic()
+        redraw, kept, is_kept = Redraw(), time.monotonic(), True
         prompt_tokens = 0
         try:
             for seen in self._assistant.answer(view.conversation, view.nodes[-1].turn.settings, visitor):
@@ -105,7 +105,7 @@ class ChatEvents:
                     view, notes = view.with_last(seen), {}
                     if seen.complete or time.monotonic() - kept > KEEP_S:
                         kept = time.monotonic()
-                        self._keep(view)
+                        is_kept = self._keep(view, words if is_kept else None)
                 else:
                     notes, prompt_tokens = {view.nodes[-1].id: rendering.prefill_html(seen, words)}, seen.total
                 if redraw.is_due(begins or not view.is_answering):
@@ -116,7 +116,7 @@ class ChatEvents:
             if not isinstance(error, OutriderError):
                 log.exception("An answer failed")
             gr.Warning(error_html(error, words))
-            view, returned = self._after_failure(asked, view)
+            view, returned = self._after_failure(asked, view, words if is_kept else None)
             yield view, self.render(view, coloured, request), returned, gr.skip()
         finally:
             self._writing.end(asked.nodes[-1].id)
@@ -265,14 +265,18 @@ class ChatEvents:
             view = View(chat, self._history.path(chat))
         return view, self.render(view, coloured, request), *toggled(False, True)
 
-    def _after_failure(self, asked: View, view: View) -> tuple[View, Returned | None]:
+    def _after_failure(self, asked: View, view: View, words: Words | None) -> tuple[View, Returned | None]:
         """What is shown after an answer failed: what there is of it, or else its prompt goes back into the box."""
         failed, place = asked.nodes[-1], len(asked.nodes) - 1
         if view.tip == failed.id and view.nodes[-1].turn.text and self._history.has(asked.chat):
             view = view.with_last(replace(view.nodes[-1].turn, finish_reason=CANCELLED))
-            self._keep(view)
+            self._keep(view, words)
             return view, None
-        self._history.remove(failed.id)
+        try:
+            self._history.remove(failed.id)
+        except NotKept as error:
+            log.warning("%s", error)
+            return asked.with_last(replace(failed.turn, finish_reason=CANCELLED)), None
         view = self._resumed(asked.chat)
         behind = view.nodes[place].id if len(view.nodes) > place else None  # the turn that was retried or edited
         return view, Returned(failed.turn, behind)
@@ -306,8 +310,17 @@ class ChatEvents:
     def _resumed(self, chat: int | None) -> View:
         return View(chat, self._history.resume(chat)) if chat is not None and self._history.has(chat) else View()
 
-    def _keep(self, view: View) -> None:
-        self._history.update(view.nodes[-1].id, view.nodes[-1].turn)
+    def _keep(self, view: View, words: Words | None = None) -> bool:
+        """Store the last turn, and tell whether that worked: the page goes on where nothing can be stored, and says so
+        if it has the `words` for it."""
+        try:
+            self._history.update(view.nodes[-1].id, view.nodes[-1].turn)
+        except NotKept as error:
+            log.warning("%s", error)
+            if words is not None:
+                gr.Warning(error_html(error, words))
+            return False
+        return True
 
 
 def _messages(view: View, coloured: bool, words: Words, notes: dict[int, str]) -> list[dict[str, str]]:

@@ -19,11 +19,13 @@ from .rendering import files_html
 if TYPE_CHECKING:
     from .wiring import Wiring
 
-# Escape stops an answer. Gradio itself makes Enter send and Shift+Enter begin a line in a box with one line.
+# Escape stops an answer, unless it closes a list or ends the composition of a character. Gradio itself makes Enter send
+# and Shift+Enter begin a line in a box with one line.
 KEYS = """
 document.addEventListener("keydown", (event) => {
-  if (event.key === "Escape") document.querySelector("#stop")?.click();
-});
+  const closes = event.isComposing || event.target.getAttribute?.("aria-expanded") === "true";
+  if (event.key === "Escape" && !closes) document.querySelector("#stop")?.click();
+}, true);
 """
 
 

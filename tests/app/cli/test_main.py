@@ -106,6 +106,13 @@ def test_the_prompt_can_come_from_standard_input(plain: str) -> None:
     assert run("generate", "-", "--mode", "off", *BRIEF, typed=PROMPT).stdout == plain
 
 
+def test_standard_input_that_is_no_text_is_refused_before_anything_is_loaded(monkeypatch) -> None:
+    monkeypatch.setattr(LoadOptions, "load", lambda *_: pytest.fail("the pair was loaded"))
+    done = run("generate", "-", typed=b"caf\xe9")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("outrider: PROMPT is not text in UTF-8")
+
+
 def test_devices_properties_and_a_fallback_are_taken_from_the_command_line(npu_pair: Path, monkeypatch) -> None:
     loaded: list[LLMPipeline] = []
     load = LoadOptions.load
@@ -133,6 +140,8 @@ def test_devices_properties_and_a_fallback_are_taken_from_the_command_line(npu_p
         (["generate", "x", "--device", "sledge"], "no device 'sledge'"),
         (["chat", "--device", "sledge"], "choose one of 'CPU'"),
         (["generate", "word " * 20000], "shorten the prompt"),
+        (["generate", "caf\udce9"], "PROMPT is not text in UTF-8"),
+        (["generate", "x", "--pair", "a" * 300], "File name too long"),
     ],
 )
 def test_a_refusal_is_one_line_and_exit_code_2(arguments: list[str], words: str) -> None:
@@ -185,13 +194,15 @@ def test_a_taken_port_is_said_plainly() -> None:
     assert "--port" in done.stderr
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single process")
-def test_chat_prints_its_address_serves_there_and_ends_quietly_when_interrupted() -> None:
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT and SIGTERM for a single process")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_chat_prints_its_address_serves_there_and_leaves_nothing_when_it_is_ended(number: int, tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*OUTRIDER, "chat", "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipe, uploads = subprocess.PIPE, {**os.environ, "GRADIO_TEMP_DIR": str(tmp_path)}
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=uploads) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert f"http://127.0.0.1:{port}" in line
@@ -200,12 +211,15 @@ def test_chat_prints_its_address_serves_there_and_ends_quietly_when_interrupted(
         if sys.platform == "linux":  # where the whole of 127.0.0.0/8 is this machine
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.2", port), timeout=60)
-        process.send_signal(signal.SIGINT)
+        (folder,) = tmp_path.glob("outrider-*")
+        (folder / "private.txt").write_text("uploaded")
+        process.send_signal(number)
         try:
             _, errors = process.communicate(timeout=120)
         finally:
             process.kill()
     assert "Traceback" not in errors
+    assert not folder.exists()
     assert process.returncode in (0, 130)
 
 

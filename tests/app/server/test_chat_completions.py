@@ -129,13 +129,18 @@ def test_log_probabilities_are_those_of_the_pipeline(served: Served, client: ope
     assert answer.choices[0].logprobs is not None
     entries = answer.choices[0].logprobs.content
     assert entries is not None
-    decode = served.pipeline.tokenizer.decode
-    assert [entry.token for entry in entries] == [decode([token]) for token in expected.token_ids]
+    tokenizer = served.pipeline.tokenizer
+    names = {token: name.decode() for name, token in tokenizer.vocabulary.items() if name.startswith(b"<|")}
+
+    def shown(token: int) -> str:
+        return names.get(token) or tokenizer.decode([token])
+
+    assert [entry.token for entry in entries] == [shown(token) for token in expected.token_ids]
     assert [entry.logprob for entry in entries] == [token.logprob for token in expected.logprobs]
     for entry, token in zip(entries, expected.logprobs, strict=True):
-        assert [(top.token, top.logprob) for top in entry.top_logprobs] == [(decode([i]), p) for i, p in token.top]
+        assert [(top.token, top.logprob) for top in entry.top_logprobs] == [(shown(i), p) for i, p in token.top]
         assert math.exp(entry.logprob) <= 1
-        assert entry.bytes == list(entry.token.encode())
+        assert entry.bytes == (None if token.token in names else list(entry.token.encode()))
     chunks: Any = list(client.chat.completions.create(**options, stream=True))
     streamed = [e for chunk in chunks if (told := chunk.choices[0].logprobs) for e in told.content]
     assert streamed == entries

@@ -88,8 +88,12 @@ def test_log_probabilities_are_those_of_the_pipeline(served: Served, client: ope
     told = answer.choices[0].logprobs
     assert told is not None
     assert told.token_logprobs == [token.logprob for token in expected.logprobs]
-    assert told.tokens == [served.pipeline.tokenizer.decode([token]) for token in expected.token_ids]
-    offsets = [sum(map(len, (told.tokens or [])[:i])) for i in range(len(expected.token_ids))]
+    decode = served.pipeline.tokenizer.decode
+    assert told.tokens is not None
+    assert [token for token in told.tokens if token != "<|end|>"] == [
+        text for text in map(decode, ([token] for token in expected.token_ids)) if text
+    ]
+    offsets = [len(decode(expected.token_ids[:i])) for i in range(len(expected.token_ids))]
     assert told.text_offset == offsets
     chunks: list[Any] = list(client.completions.create(**options, stream=True))
     parts = [chunk.choices[0].logprobs for chunk in chunks]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
 import pytest
+from pydantic import BaseModel
 
 from outrider.app.server.errors import as_api_error
+from outrider.app.server.events import EventStream
+from outrider.app.server.responses import ErrorDetail
 from outrider.pipelines import DeviceFailed, InvalidOption, OutriderError
 
 
@@ -37,3 +44,19 @@ def test_a_refusal_names_the_field_of_the_request(message: str, field: str) -> N
     assert (told.status_code, told.param) == (400, field)
     assert "secret" not in told.text
     assert "structured_output_config" not in told.text
+
+
+def test_a_stream_that_fails_tells_so_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    async def events() -> AsyncIterator[BaseModel]:
+        yield ErrorDetail(message="first", type="", param=None, code=None)
+        raise RuntimeError("/home/someone/secret")
+
+    async def sent() -> list[bytes]:
+        return [part async for part in EventStream(events(), lambda: None).body_iterator]  # type: ignore[misc]
+
+    first, error, end = asyncio.run(sent())
+    assert b'"first"' in first
+    assert json.loads(error.removeprefix(b"data: "))["error"]["type"] == "server_error"
+    assert b"secret" not in error
+    assert end == b"data: [DONE]\n\n"
+    assert "secret" in caplog.text

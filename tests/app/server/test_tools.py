@@ -26,6 +26,9 @@ from .tools import TEMPLATE, pair_with_tools
 CALL = '<tool_call>\n{"name": "area", "arguments": {"width": 3, "unit": "é"}}\n</tool_call>'
 PARSED = ("area", {"width": 3, "unit": "é"})
 LLAMA = '{"name": "area", "parameters": {"width": 3, "unit": "é"}}'
+UNWRITABLE = [  # in JSON that is sent as UTF-8
+    f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>' for value in ('"\\ud83d"', "NaN", "1e999")
+]
 WRITTEN = {
     f"Let me see.\n{CALL}": ("Let me see.", [PARSED]),
     f"{CALL}\n{CALL}": ("", [PARSED, PARSED]),
@@ -33,6 +36,7 @@ WRITTEN = {
     "<tool_call>not JSON</tool_call> after": ("<tool_call>not JSON</tool_call> after", []),
     '<tool_call>{"name": 3, "arguments": {}}</tool_call>': ('<tool_call>{"name": 3, "arguments": {}}</tool_call>', []),
     '<tool_call>{"name": "f", "arguments": {': ('<tool_call>{"name": "f", "arguments": {', []),
+    **{call: (call, []) for call in UNWRITABLE},
     "spaces at the end  \n": ("spaces at the end  \n", []),
     "": ("", []),
 }
@@ -178,6 +182,13 @@ def test_what_cannot_be_done_is_refused(client: openai.OpenAI, options: Any, fie
     with pytest.raises(openai.BadRequestError) as refused:
         client.chat.completions.create(**{"model": MODEL, "messages": ASK, "tools": [AREA_TOOL], **options})
     assert refused.value.param == field
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "area"}}, "none"])
+def test_one_call_at_most_can_be_asked_for_where_that_is_certain(client: openai.OpenAI, choice: Any) -> None:
+    options: Any = {"tools": [AREA_TOOL], "tool_choice": choice, "parallel_tool_calls": False, "temperature": 0}
+    message = client.chat.completions.create(model=MODEL, messages=ASK, **options).choices[0].message
+    assert len(message.tool_calls or ()) == (0 if choice == "none" else 1)
 
 
 def test_a_model_without_tools_refuses_them(served: Served) -> None:

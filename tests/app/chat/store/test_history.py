@@ -12,12 +12,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, rule
 
 from outrider.app.chat.core.conversation import CANCELLED, Turn
 from outrider.app.chat.core.settings import Settings
-from outrider.app.chat.store.history import Chat, History, NoSuchChat, title_of
+from outrider.app.chat.store.history import Chat, History, NoSuchChat, NotKept, title_of
 from outrider.app.chat.store.record import BadRecord
 from outrider.app.chat.store.transfer import exchange_of, read_exchange, to_json
 from outrider.pipelines import Span
 
-from .turns import STATS, TEXTS, altered, kept, stored, turns
+from .turns import STATS, TEXTS, altered, fill_disk, kept, stored, turns
 
 
 class Reference(RuleBasedStateMachine):
@@ -248,6 +248,21 @@ def test_threads_and_two_programs_share_a_file(tmp_path: Path) -> None:
     assert len(histories[0].chats()) == len(histories[1].chats("x")) == 80
     for history in histories:
         history.close()
+
+
+def test_a_full_disk_is_told_and_changes_nothing_that_was_stored(tmp_path: Path) -> None:
+    history = History(tmp_path / "history.sqlite")
+    chat = history.add_chat("Area")
+    first = history.add_turn(chat, None, Turn("Write area.", finish_reason="stop"))
+    fill_disk(history)
+    long = Turn("Write volume.", spans=(Span("x" * 100_000, "target"),), finish_reason="stop")
+    with pytest.raises(NotKept, match=r"full.*make room on its disk"):
+        history.add_turn(chat, first, long)
+    with pytest.raises(NotKept):
+        history.update(first, long)
+    assert [node.turn.prompt for node in history.resume(chat)] == ["Write area."]
+    assert [node.turn.text for node in history.tree(chat)] == [""]
+    history.close()
 
 
 def test_a_title_is_the_first_line_of_the_prompt() -> None:

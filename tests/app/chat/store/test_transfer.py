@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import codecs
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.app.chat.core.conversation import File, Turn
 from outrider.app.chat.store.record import BadRecord
-from outrider.app.chat.store.transfer import BadImport, read_exchange, to_markdown
+from outrider.app.chat.store.transfer import BadImport, read_exchange, to_json, to_markdown
 from outrider.pipelines import Span
+from outrider.pipelines.engine.trace import TARGET
 
 from .turns import turns
 
@@ -24,6 +28,17 @@ def test_markdown_brings_back_what_was_said(title: str, path: list[Turn]) -> Non
     assert [parent for parent, _ in back.turns] == [None, *range(len(path) - 1)]
     assert [(turn.prompt, turn.text) for _, turn in back.turns] == [(turn.prompt, turn.text) for turn in path]
     assert [[f.text for f in turn.files] for _, turn in back.turns] == [[f.text for f in turn.files] for turn in path]
+
+
+def test_a_file_that_went_through_windows_is_still_read() -> None:
+    said = [Turn("Say\r\n\na", spans=(Span("b\r\nc\n", TARGET),), finish_reason="stop")]
+    marked = codecs.BOM_UTF8 + to_markdown("Two lines", said).encode()
+    exchange = read_exchange(marked)
+    assert (exchange.title, [turn for _, turn in exchange.turns]) == ("Two lines", said)
+    exported = to_markdown("Title", [replace(said[0], prompt="Say\na", spans=(Span("b\nc", TARGET),))]).encode()
+    assert read_exchange(exported.replace(b"\n", b"\r\n")) == read_exchange(exported)
+    whole = to_json(read_exchange(exported)).encode()
+    assert read_exchange(codecs.BOM_UTF8 + whole) == read_exchange(whole)
 
 
 def test_code_is_fenced_in_markdown_and_prose_is_not() -> None:

@@ -49,3 +49,9 @@ def altered(path: Path, *statements: str) -> None:
     for statement in statements:
         db.execute(statement)
     db.close()
+
+
+def fill_disk(history: History) -> None:
+    """Let the file grow no more, which for SQLite is what a full disk is."""
+    (pages,) = history._db.execute("PRAGMA page_count").fetchone()
+    history._db.execute(f"PRAGMA max_page_count = {pages}")

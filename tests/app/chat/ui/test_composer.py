@@ -169,6 +169,26 @@ def test_keys_send_break_the_line_and_stop(page, pipeline) -> None:
     expect(page.locator("#chat .figures")).to_contain_text("stopped")
 
 
+def test_escape_that_closes_a_list_stops_no_answer(page, pipeline) -> None:
+    page.locator("#settings .toggle-button").click()
+    page.locator("#preset input").fill("warm")
+    page.locator("#preset input").press("Enter")
+    page.get_by_role("button", name="Save preset").click()
+    pipeline.gate.clear()
+    box(page).fill("One")
+    box(page).press("Enter")
+    expect(page.locator("#chat .bot-row")).to_contain_text("def area(width, height):")
+    page.locator("#preset input").click()
+    expect(page.get_by_role("option").first).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("option")).to_have_count(0)
+    box(page).focus()
+    box(page).dispatch_event("keydown", {"key": "Escape", "isComposing": True, "bubbles": True})
+    pipeline.gate.set()
+    expect(page.locator("#chat .figures")).to_be_visible()
+    expect(page.locator("#chat .figures")).not_to_contain_text("stopped")
+
+
 def test_every_control_has_a_name_for_screen_readers(page) -> None:
     answered(page, "Write area.")
     for role, name in (

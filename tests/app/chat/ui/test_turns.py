@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,15 +16,16 @@ import pytest
 from outrider.app.chat.assistant import Assistant
 from outrider.app.chat.core.conversation import File
 from outrider.app.chat.launch import open_page
-from outrider.app.chat.store.history import History
+from outrider.app.chat.store.history import History, NotKept
 from outrider.app.chat.store.transfer import exchange_of, to_json
+from outrider.app.chat.ui import chat_events
 from outrider.app.chat.ui.chat_events import ChatEvents
 from outrider.app.chat.ui.chats import ChatList
 from outrider.app.chat.ui.composer import Composer, Entry, Returned
 from outrider.app.chat.ui.view import View
 
 from ...conftest import free_port
-from ..scripted import BEGINNING, Refused, ScriptedPipeline, ScriptedStream
+from ..scripted import BEGINNING, END, Refused, ScriptedPipeline, ScriptedStream
 from ..windows import GOOD, Window, Wire
 
 TYPED = "Not yet sent."
@@ -37,6 +39,10 @@ class Failing(ScriptedStream):
         if self._begun:
             raise RuntimeError("a block was lost")
         return super().advance()
+
+
+def refuses(*_: object) -> None:
+    raise NotKept("The history cannot be written (full): make room.")
 
 
 @pytest.fixture
@@ -92,6 +98,45 @@ def test_what_was_written_before_a_failure_is_kept(
     for nodes in (window.view.nodes, history.path(window.view.chat)):
         assert [node.turn.prompt for node in nodes] == ["Write area.", "Now rename it."]
         assert (nodes[-1].turn.text, nodes[-1].turn.finish_reason) == (BEGINNING, "cancelled")
+
+
+@pytest.mark.parametrize("ends", [ScriptedStream, Failing])
+def test_an_answer_goes_on_where_the_disk_is_full_and_the_page_says_so_once(
+    ends: type[ScriptedStream],
+    window: Window,
+    history: History,
+    pipeline: ScriptedPipeline,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began(window, "Now rename it.")
+    failing = ends(pipeline.gate, "target", 2, pipeline.read_tokens)
+    monkeypatch.setattr(pipeline, "stream", lambda *_, **__: failing)
+    monkeypatch.setattr(chat_events, "KEEP_S", 0.0)
+    monkeypatch.setattr(history, "update", refuses)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        returned = returned_by(window)
+    assert not isinstance(returned, Returned)
+    assert sum("make room" in str(each.message) for each in told) == 1
+    assert window.view.nodes[-1].turn.text == (BEGINNING if ends is Failing else BEGINNING + END)
+    assert not window.view.is_answering
+    window.events.stop(window.view, True, window.request)
+    monkeypatch.undo()
+    began(window, "Go on.")
+    window.answer()
+    assert [node.turn.prompt for node in window.view.nodes] == ["Write area.", "Now rename it.", "Go on."]
+
+
+@pytest.mark.filterwarnings("ignore:No room")
+def test_a_refused_prompt_stays_where_the_disk_is_full(
+    window: Window, history: History, pipeline: ScriptedPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began(window, "Far too long.")
+    pipeline.refusal = Refused("No room.")
+    monkeypatch.setattr(history, "remove", refuses)
+    assert returned_by(window) is None
+    assert [node.turn.prompt for node in window.view.nodes] == ["Write area.", "Far too long."]
+    assert not window.view.is_answering
 
 
 @pytest.mark.filterwarnings("ignore:No room")
