@@ -43,10 +43,11 @@ class GenerationConfig:
     acceptance: the rule by which drafted tokens are kept (see `engine/verify.py`). "exact": those that the
         target writes itself; same seed, same text. The others are lossy, and are used only where they are named: the
         text depends on what is drafted, so on the mode, on other requests and on measured times, unless the mode is
-        "lookup" and `num_assistant_tokens` is given. "typical" (Medusa) and "threshold" (BiLD) also keep tokens that
-        the target finds probable enough, so the distribution is another one. "rejection" (speculative sampling) keeps
-        the target's distribution, but not the text of a seed. In greedy decoding "typical" and "rejection" give the
-        text of "exact"; "threshold" does not. What the other options rule out is kept by none.
+        "lookup", `num_assistant_tokens` is given, and passes and cache have room for all drafts. "typical" (Medusa) and
+        "threshold" (BiLD) also keep tokens that the target finds probable enough, so the distribution is another one.
+        "rejection" (speculative sampling) keeps the target's distribution, but not the text of a seed. In greedy
+        decoding "typical" and "rejection" give the text of "exact"; "threshold" does not. What the other options rule
+        out is kept by none.
     typical_epsilon, typical_delta: of "typical", 0.09 and 0.3 where they are None.
     rollback_threshold: of "threshold", in nats, 2 where it is None.
 

@@ -80,6 +80,13 @@ class BlockPool:
             raise OutOfBlocks(f"{needed} blocks needed, {self.num_free} free")
         table.blocks += [self._take() for _ in range(needed)]
 
+    def shrink(self, table: BlockTable, num_slots: int) -> None:
+        """Give back the blocks behind those that `num_slots` slots need, which hold nothing that was published."""
+        needed = self.blocks_for(num_slots)
+        for block in reversed(table.blocks[needed:]):
+            self._give_back(block)
+        del table.blocks[needed:]
+
     def follow(self, table: BlockTable, tokens: Sequence[int], num_cached: int) -> int:
         """Take over what others published of `tokens` since the table was opened; returns how many are cached now."""
         while (block := self._published.get(self.next_block(table, tokens, num_cached))) is not None:

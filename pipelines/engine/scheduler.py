@@ -63,6 +63,8 @@ class Scheduler:
         cost: what rows of prompts cost, None if not known yet.
         admits_new: whether to admit requests that have not begun.
         """
+        for request in self.running:
+            self._pool.shrink(request.table, len(request.tokens))  # what a rejected draft took, others may need
         self._admit(admits_new)
         for request in list(self.running):
             self._make_room(request)

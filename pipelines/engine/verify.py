@@ -30,7 +30,8 @@ def verify(
 
     rows: the target's logits, float32 [draft + 1, vocabulary]; row i follows the first i tokens of the draft.
     target_token: `target_token(row, kept)` is the token that the target chooses from a row behind the tokens kept so
-        far; it is not called for rows behind the first rejection.
+        far; it is not called for rows behind the first rejection. If it fails behind tokens that are kept, those are
+        all there is: plain decoding may end with them, and otherwise fails in the next pass as well.
 
     The draft decides how many tokens are kept, never which: each is what plain decoding would give. A deterministic
     draft is accepted as often as by the rejection sampling of Leviathan et al. (arXiv 2211.17192); see Daliri et al.
@@ -39,7 +40,12 @@ def verify(
     assert len(rows) == len(draft) + 1
     kept: list[int] = []
     for row, proposed in zip_longest(rows, draft):
-        kept.append(target_token(row, kept))
+        try:
+            kept.append(target_token(row, kept))
+        except Exception:
+            if not kept:
+                raise
+            break
         if kept[-1] != proposed:
             break
     return kept

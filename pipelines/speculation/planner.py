@@ -57,7 +57,8 @@ class Planner:
     the least come first: nothing else keeps drafting alive for all. Times are those predicted by `cost` and Python's
     usual ones, so noise does not enter.
 
-    Requests with a fixed draft length have no such bound. Their rows and their drafters' time count as part of the
+    A prompt that is read in the same passes waits for drafts without a bound. Requests with a fixed draft length have
+    none, either. Their rows and their drafters' time count as part of the
     plain pass, like rows of prompts: what they cost others is not charged to drafts that are planned.
 
     Asking the drafters takes Python's time, and so does considering a model behind those of text, which matters beside
@@ -90,6 +91,7 @@ class Planner:
         self._planned: Sequence[Draft] = ()  # drafts of the next pass
         self._bare_rows = 0  # of the next pass without planned drafts
         self._is_mixed = False  # whether the last pass also had rows of prompts
+        self._may_lose = True  # whether every answer of the pass may lose time
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
         self._observing_ms = 0.0  # of `observe` in the last
         self.rate = 0.0  # what a millisecond of the pass is worth, in tokens
@@ -109,6 +111,8 @@ class Planner:
         self._delay_ms = self._reading_ms = 0.0
         rows = other_rows + len(drafts)
         planned = []
+        begun = (self._budgets.get(draft.request) for draft in drafts)
+        self._may_lose = all(budget is None or budget.remaining_ms > 0 for budget in begun)
         for draft in drafts:
             length = draft.request.config.num_assistant_tokens
             if length is None:
@@ -252,18 +256,16 @@ class Planner:
         self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
     ) -> None:
         """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting, and logits are
-        not read for an answer that may lose no more, nor anything for one that is left alone."""
+        not read where an answer of the pass may lose no more, nor anything for one that is left alone."""
         if self._budgets.rests(request) or not self._readers.reads(request, self.cost):
             return
-        budget = self._budgets.get(request)
-        may_lose = budget is None or budget.remaining_ms > 0
         began = self._clock()
-        self._drafters.read(request, window, logits if may_lose else None, states)
+        self._drafters.read(request, window, logits if self._may_lose else None, states)
         took_ms = 1e3 * (self._clock() - began)
         self._reading_ms += took_ms
-        if may_lose:
+        if self._may_lose:
             self.overhead.reading.add(took_ms)
-            if budget is not None:
+            if self._budgets.get(request) is not None:
                 self._delay_ms += self.overhead.reading.value
 
     def release(self, request: Request) -> None:

@@ -152,7 +152,8 @@ class TextStream:
             whole = texts[i].rstrip(INCOMPLETE)
             self._append(whole[len(read) :], source)
             read = max(read, whole, key=len)
-            last_clean = i if whole == texts[i] else last_clean
+            if whole == texts[i] and texts[len(tokens) + i]:  # some detokenizers strip a space where no text is before
+                last_clean = i
             if self.stopped:
                 return i + 1
         if last_clean is None:

@@ -19,7 +19,8 @@ from .scoring import score, scores
 # Initial weights, bias first; those of a draft model.
 PRIORS = {"head": (0.7, 1.8, 0.0), "head sampled": (0.4, 0.4, 0.0)}
 
-KEPT_BYTES = 64 << 20  # of states of ended requests; up to 12 MB each for three taps of width 4,096
+KEPT_BYTES = 64 << 20  # of ended requests, tokens and states; up to 12 MB each for three taps of width 4,096
+TOKEN_BYTES = 36  # of a number in a list
 
 
 @dataclass(slots=True)
@@ -99,6 +100,7 @@ class Head:
         self.depth = model.depth
         self._progress: dict[Request, _Progress] = {}
         self._ended: deque[tuple[list[int], _Progress]] = deque()  # with the tokens of the request
+        self._ended_bytes = 0
 
     def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
         progress = self._progress.get(request)
@@ -142,8 +144,9 @@ class Head:
             progress.table = None
         progress.forget_before(progress.begin)
         self._ended.append((request.tokens, progress))
-        while sum(ended.states.nbytes for _, ended in self._ended) > KEPT_BYTES:
-            self._ended.popleft()
+        self._ended_bytes += _num_bytes(*self._ended[-1])
+        while self._ended_bytes > KEPT_BYTES:
+            self._ended_bytes -= _num_bytes(*self._ended.popleft())
 
     def _states_before(self, position: int, request: Request) -> States | None:
         """The states of the last positions before the one that is read first, as far as another request has them."""
@@ -242,6 +245,10 @@ def _next_window(request: Request, ahead: Sequence[int], progress: _Progress) ->
         return HeadWindow(tokens, progress.num_read, progress.table.blocks, states)
     place = progress.num_read + len(progress.ahead)
     return HeadWindow([ahead[len(progress.ahead)]], place, progress.table.blocks, progress.own[-1], is_own=True)
+
+
+def _num_bytes(tokens: Sequence[int], progress: _Progress) -> int:
+    return TOKEN_BYTES * len(tokens) + progress.states.nbytes
 
 
 def _num_same(left: Sequence[int], right: Sequence[int]) -> int:

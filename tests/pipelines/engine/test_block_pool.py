@@ -87,6 +87,13 @@ class PoolMachine(RuleBasedStateMachine):
             self.content.pop(block, None)
         owner.tokens += more
 
+    @rule(owner=owners, spare=st.integers(0, 2 * BLOCK_SIZE))
+    def shrink(self, owner, spare):
+        """Give back what is behind the tokens, but for some slots."""
+        before = list(owner.table.blocks)
+        self.pool.shrink(owner.table, len(owner.tokens) + spare)
+        assert owner.table.blocks == before[: self.pool.blocks_for(len(owner.tokens) + spare)]
+
     @rule(owner=consumes(owners))
     def close(self, owner):
         self.pool.close(owner.table)

@@ -113,6 +113,17 @@ def with_number(number: float, place: slice, where: Callable[[Sequence[int]], bo
     return broken
 
 
+@pytest.mark.parametrize("mode", ["off", "draft"])
+def test_logits_behind_the_end_of_an_answer_matter_to_nobody(mode):
+    free = new_request([1, 2, 3], 12, mode="off")
+    run(fake_engine(FakeModel(RULE))[0], free)
+    end = next(i for i, token in enumerate(free.new_tokens) if i > 2 and token not in free.new_tokens[:i])
+    broken = with_number(math.nan, slice(None), lambda prefix: len(prefix) > 3 + end)
+    request = new_request([1, 2, 3], 12, mode=mode, stop_token_ids={free.new_tokens[end]}, num_assistant_tokens=8)
+    run(fake_engine(FakeModel(broken), {"draft": right(RULE)})[0], request)
+    assert (request.new_tokens, request.finish_reason) == (free.new_tokens[: end + 1], "stop")
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     "options",

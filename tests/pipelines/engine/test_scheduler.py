@@ -13,7 +13,7 @@ from outrider.pipelines.model.target import Rows
 
 from ..fakes import BLOCK_SIZE, FakeModel, fake_engine, new_request, run
 from ..serving import COST, RULE, check, drafters, requests
-from ..speculation.broken_drafters import right
+from ..speculation.broken_drafters import right, wrong
 
 
 def test_nothing_is_read_twice():
@@ -109,6 +109,23 @@ def test_the_youngest_gives_way_and_none_starves():
     for request in made:
         check(request)
     assert pool.num_free == 6
+
+
+def test_blocks_that_a_rejected_draft_took_are_there_for_others():
+    """While the other answer is written, each needs four blocks of eight at most, and a draft takes three more."""
+    model = FakeModel(RULE, num_blocks=8)
+    engine, _ = fake_engine(model, {"draft": wrong(RULE)})
+    drafted = new_request([1], 8 * BLOCK_SIZE - 1, num_assistant_tokens=3 * BLOCK_SIZE - 1, mode="draft")
+    engine.add(drafted)
+    while len(drafted.tokens) <= BLOCK_SIZE:
+        engine.step()
+    other = new_request([2] * 2 * BLOCK_SIZE, 2 * BLOCK_SIZE, mode="off")
+    engine.add(other)
+    num_before = model.num_passes
+    while not other.finished:
+        engine.step()
+    assert model.num_passes == num_before + other.num_new
+    check(other)
 
 
 def test_requests_that_begin_alike_compute_the_beginning_once():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,6 +65,20 @@ def test_the_target_is_asked_once_a_row_in_order_and_never_behind_a_rejection(dr
 
     kept = verify(rows_of(draft), draft, choose_and_note)
     assert asked == [kept[:i] for i in range(len(kept))]
+
+
+@given(st.lists(TOKENS, max_size=8), st.integers(0, 8))
+def test_a_row_that_fails_ends_what_is_kept_before_it(draft, place):
+    def choose_or_fail(row: np.ndarray, kept: list[int]) -> int:
+        if len(kept) >= place:
+            raise ValueError("nan")
+        return int(row[0])
+
+    if place == 0:
+        with pytest.raises(ValueError, match="nan"):
+            verify(rows_of(draft), draft, choose_or_fail)
+    else:
+        assert verify(rows_of(draft), draft, choose_or_fail) == verify(rows_of(draft), draft, choose)[:place]
 
 
 def test_a_proposal_that_no_token_can_equal_is_rejected():

@@ -180,6 +180,39 @@ def test_reading_logits_costs_an_answer_no_more_than_its_budget_allows(reading_m
     assert now_ms <= allowed_ms + (1 + FEWEST) * reading_ms  # the last one, and those before its price is known
 
 
+def test_reading_logits_for_answers_that_drafted_well_delays_another_no_more_than_it_may_lose():
+    """Eight answers gain from drafts for a while; then one comes that never drafts, and they have nothing to offer."""
+    now_ms, reading_ms, passes = 0.0, 0.1, 300
+
+    class Reading(OddsDrafter):
+        def read_logits(self, tokens, logits):
+            nonlocal now_ms
+            now_ms += reading_ms
+
+    drafts, plain = [draft_of() for _ in range(8)], draft_of(mode="off")
+    cost = cost_of([5.0, 5.2, 5.4, 6.0, 7.0, 10.0])
+    text = Reading("suffix", {draft.request: [0.95] * 8 for draft in drafts})
+    planner = planner_of(cost, text, clock=lambda: now_ms / 1e3)
+
+    def step(taking_part: list[Draft]) -> None:
+        for draft in taking_part:
+            draft.cut(0)
+        planner.draft(taking_part)
+        for draft in taking_part:
+            planner.read(draft.request, Window([3], 2, [0]), np.zeros((1, 12), np.float32), None)
+        planner.observe(taking_part, [[*draft.tokens, 3] for draft in taking_part], None)
+
+    for _ in range(100):
+        step(drafts)
+    text.odds = {draft.request: [] for draft in drafts}
+    before_ms = now_ms
+    for _ in range(passes):
+        step([*drafts, plain])
+    plain_ms = cost.pass_ms([(1, 0)] * 9)
+    allowed_ms = TOLERANCE * passes * plain_ms + ALLOWANCE * cost.pass_ms([(1, 0)] * 10)
+    assert 0 < now_ms - before_ms <= allowed_ms + len(drafts) * reading_ms
+
+
 def test_passes_in_which_nobody_is_asked_to_draft_are_charged_to_nobody():
     """Answers without drafters, and such as are left alone, have an account only beside others."""
     off, resting, drafted = draft_of(mode="off"), draft_of(), draft_of()

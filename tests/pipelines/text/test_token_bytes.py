@@ -11,7 +11,7 @@ import pytest
 from outrider.pipelines import GenerationConfig, LLMPipeline, StructuredOutputConfig
 from outrider.pipelines.structured.grammars import Grammars
 from outrider.pipelines.text.token_bytes import TokenBytes
-from outrider.pipelines.text.tokenizer import Tokenizer
+from outrider.pipelines.text.tokenizer import TextStream, Tokenizer
 
 from ..requests import UNICODE
 
@@ -106,6 +106,20 @@ def test_a_detokenizer_that_may_take_the_first_space_away_writes_each_text_as_a_
         ids = sentencepiece.encode(text, add_special_tokens=False)
         expected = [sentencepiece._tokenizer.decode(ids[i:]) for i in range(len(ids))]
         assert sentencepiece.decode_batch([ids[i:] for i in range(len(ids))]) == expected
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+def test_text_is_the_same_however_many_tokens_come_at_once_also_behind_special_ones(sentencepiece: Tokenizer, size):
+    ids = sentencepiece.encode("the name is naïve ☕ ok", add_special_tokens=False)
+    for place in range(len(ids) + 1):
+        tokens = [*ids[:place], 2, *ids[place:]]
+        stream, text = TextStream(sentencepiece), ""
+        for i in range(0, len(tokens), size):
+            group = tokens[i : i + size]
+            stream.extend(group, ["target"] * len(group))
+            text += "".join(span.text for span in stream.take())
+        text += "".join(span.text for span in stream.take(final=True))
+        assert text == sentencepiece.decode(tokens)
 
 
 def test_forced_text_has_no_space_that_the_tokenizer_puts_first(sentencepiece: Tokenizer):

@@ -211,7 +211,8 @@ def test_nothing_is_taken_over_from_another_text():
 
 def test_of_ended_requests_those_that_fit_are_kept(monkeypatch):
     head, request, _ = ready(9)
-    monkeypatch.setattr(module, "KEPT_BYTES", 3 * 8 * 2 * 4)  # three requests of eight states of two numbers
+    # Three requests of nine tokens, and eight states of two numbers.
+    monkeypatch.setattr(module, "KEPT_BYTES", 3 * (9 * module.TOKEN_BYTES + 8 * 2 * 4))
     head.release(request)
     again = new_request([*request.tokens, 1], 100)
     for i in range(5):
