@@ -91,7 +91,7 @@ def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], No
     """
     if Path(source).is_dir():
         folder, revision = Path(source), ""
-    elif Path(source).exists() or source.startswith((".", "/", "~")) or source.count("/") > 1:
+    elif Path(source).exists() or source.startswith((".", "/", "~")) or source.partition("@")[0].count("/") > 1:
         raise NoSuchModel(f"{source} is not a folder: give the folder of a checkpoint, or a hub id such as ORG/NAME.")
     else:
         folder, revision = (found := download(source, remote_code, announce)).folder, found.revision

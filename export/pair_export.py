@@ -26,6 +26,7 @@ from .device_check import check_on
 from .errors import NotADecoder
 from .extra import require_extra
 from .heads.convert_head import convert_head
+from .heads.ir import halve
 from .heads.taps import NAMED_BY_IR, choose_taps, tap_candidates
 from .round_trip import round_trip
 from .skip_layers import choose_layers
@@ -235,7 +236,9 @@ def _make_head(
     if role == "head" and head.head_kind not in NAMED_BY_IR:
         tap_candidates(head, target)
     convert_head(head, target, folder)
-    if compression.weights != "fp16":
+    if compression.weights == "fp16":
+        halve(folder)
+    else:
         announce(f"Compressing the head to {compression.weights}")
         compress(folder, compression, head.source)
     announce(f"The head takes {in_words(pair_folder.size(folder))}")

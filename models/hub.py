@@ -111,6 +111,7 @@ def fetch(repository: Repository, folder: Path, advance: Callable[[int], None]) 
 def _fetch_file(repository: Repository, file: RemoteFile, folder: Path, advance: Callable[[int], None]) -> None:
     # The hub's snapshot_download restarts interrupted files, and compares sizes only.
     from huggingface_hub import hf_hub_url
+    from huggingface_hub.errors import HfHubHTTPError
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
 
@@ -118,14 +119,21 @@ def _fetch_file(repository: Repository, file: RemoteFile, folder: Path, advance:
     with _refusing(repository.name), _CountedFile(part, advance) as arriving:
         if arriving.tell() > file.size:
             arriving.truncate(0)
-        http_get(
-            hf_hub_url(repository.name, file.name, revision=repository.revision),
-            arriving,
-            resume_size=arriving.tell(),
-            headers=build_hf_headers(library_name="outrider"),
-            expected_size=file.size,
-            tqdm_class=_Silent,
-        )
+        try:
+            http_get(
+                hf_hub_url(repository.name, file.name, revision=repository.revision),
+                arriving,
+                resume_size=arriving.tell(),
+                headers=build_hf_headers(library_name="outrider"),
+                expected_size=file.size,
+                tqdm_class=_Silent,
+            )
+        except OSError as error:
+            if isinstance(error, HfHubHTTPError) or error.errno is not None:
+                raise
+            raise BadDownload(
+                f"{file.name} of {repository.name} arrived with another size than the hub lists: try again."
+            ) from error
     if not file.is_at(part):
         advance(-part.stat().st_size)
         part.unlink()
@@ -153,6 +161,7 @@ class _CountedFile(FileIO):
         return written
 
     def truncate(self, size: int | None = None) -> int:
+        size = self.tell() if size is None else size
         before = self.seek(0, 2)
         after = super().truncate(size)
         self.seek(0, 2)

@@ -30,6 +30,7 @@ class Hub:
     ranges: the Range header of each request for a file that had one, by (id, name).
     moved: the commits at which repositories stand by now, in place of SHA, for which they can still be asked.
     stubborn: whether it answers with that commit where SHA is asked for, too.
+    ignores_ranges: whether it sends whole files to whoever asks for a part, as some proxies do.
     """
 
     repositories: dict[str, Mapping[str, bytes]]
@@ -39,6 +40,7 @@ class Hub:
     ranges: dict[tuple[str, str], str] = field(default_factory=dict)
     moved: dict[str, str] = field(default_factory=dict)
     stubborn: bool = False
+    ignores_ranges: bool = False
     fetched: list[tuple[str, str]] = field(default_factory=list)
     stalled: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
@@ -124,7 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
         start = 0
         if with_body:
             self.hub.fetched.append(key)
-            if asked := self.headers.get("Range"):
+            if (asked := self.headers.get("Range")) and not self.hub.ignores_ranges:
                 self.hub.ranges[key] = asked
                 start = int(asked.removeprefix("bytes=").split("-")[0])
                 headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"

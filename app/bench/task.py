@@ -39,7 +39,7 @@ def read_tasks(path: Path) -> list[Task]:
     once), and with "family" and "options" if wanted. Raises BadPrompts with the number of the line that is wrong.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: JSON may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise BadPrompts(f"{path} cannot be read ({error}): give a text file of JSON lines.") from error
     tasks = [_task(f"{path}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip()]

@@ -17,7 +17,7 @@ def read_prompts(path: Path, tokenizer: Any, longest: int) -> list[list[int]]:
     Raises InvalidOption, EmptyPrompt and PromptTooLong, which name the line.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: JSON may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidOption(f"--prompts {path} cannot be read ({error}): give JSON lines in UTF-8.") from error
     prompts = []

@@ -17,11 +17,12 @@ from outrider.models.digest import sha256
 from outrider.models.errors import OutputExists
 from outrider.models.room import blaming_full_disk
 from outrider.models.staging import Staging
-from outrider.pipelines.errors import InvalidOption, VocabularyMismatch
+from outrider.pipelines.errors import InvalidOption, UnsupportedModel, VocabularyMismatch
 from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
 from ..checkpoint import Checkpoint, find_checkpoint
 from ..quiet import quiet
+from ..renamed import known_form
 from ..vocabulary import load_tokenizer, vocabulary
 from .answers import read_answers, stretches_of, write_answers
 from .draft import distil
@@ -70,7 +71,7 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     Interrupted, the same call goes on where it was. announce: called with each step before it begins.
 
     Raises InvalidOption for a plan that cannot be carried out, OutputExists, the errors of `find_checkpoint`,
-    `load_tokenizer` and `read_prompts`, and VocabularyMismatch.
+    `load_tokenizer` and `read_prompts`, UnsupportedModel and VocabularyMismatch.
     """
     if os.path.lexists(out):
         raise OutputExists(f"{out} exists: choose another output folder, or move it away.")
@@ -153,7 +154,9 @@ def _cut(plan: Plan, target: PreTrainedModel, head: TrainableHead, samples: Sequ
 
 def _room(plan: Plan, target: PreTrainedModel) -> int:
     """The most tokens that a prompt may have."""
-    context = target.config.get_text_config().max_position_embeddings
+    context = getattr(target.config.get_text_config(), "max_position_embeddings", None)
+    if context is None:
+        raise InvalidOption(f"{plan.target} does not say how many tokens it can hold: choose another target.")
     if plan.how.max_new_tokens >= context:
         raise InvalidOption(
             f"--max-new-tokens {plan.how.max_new_tokens} leaves no room for a prompt in the {context} tokens that "
@@ -163,12 +166,18 @@ def _room(plan: Plan, target: PreTrainedModel) -> int:
 
 
 def _load(checkpoint: Checkpoint) -> PreTrainedModel:
+    """Raises UnsupportedModel for what transformers cannot load."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = "auto" if device == "cuda" else torch.float32  # half precision is slow on most CPUs
-    with quiet():
-        model = AutoModelForCausalLM.from_pretrained(
-            checkpoint.folder, dtype=dtype, trust_remote_code=checkpoint.remote_code, local_files_only=True
-        )
+    with quiet(), known_form(checkpoint) as folder:
+        try:
+            model = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, trust_remote_code=checkpoint.remote_code, local_files_only=True
+            )
+        except Exception as error:
+            raise UnsupportedModel(
+                f"transformers cannot load {checkpoint.source} ({type(error).__name__}: {error}): choose another model."
+            ) from error
     return model.to(device)
 
 
@@ -177,7 +186,9 @@ def _claim(work: Path, mine: dict[str, Any]) -> None:
     work.mkdir(exist_ok=True)
     mark = work / "plan.json"
     if not mark.exists():
-        mark.write_text(json.dumps(mine), encoding="utf-8")
+        partial = mark.with_suffix(".partial")
+        partial.write_text(json.dumps(mine), encoding="utf-8")
+        partial.replace(mark)
         return
     theirs = json.loads(mark.read_text(encoding="utf-8"))
     changed = [name for name in mine if mine[name] != theirs.get(name)]

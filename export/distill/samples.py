@@ -22,13 +22,16 @@ class Sample:
 
 
 def write_samples(
-    target: PreTrainedModel, prompts: Iterable[Sequence[int]], how: Distillation = STANDARD
+    target: PreTrainedModel, prompts: Sequence[Sequence[int]], how: Distillation = STANDARD
 ) -> Iterator[Sample]:
-    """The target's answers to `prompts` (token ids, none empty), generated in batches; empty answers are dropped."""
+    """The target's answers to `prompts` (token ids, none empty), generated in batches; empty answers are dropped.
+
+    Prompts get the temperatures in turn, so that those of one temperature are neither shorter nor fewer than others.
+    """
     torch.manual_seed(how.seed)
-    for number, batch in enumerate(_chunks(prompts, how.batch_size)):
-        temperature = how.temperatures[number % len(how.temperatures)]
-        yield from _generate(target, batch, temperature, how.max_new_tokens)
+    for place, temperature in enumerate(how.temperatures):
+        for batch in _chunks(prompts[place :: len(how.temperatures)], how.batch_size):
+            yield from _generate(target, batch, temperature, how.max_new_tokens)
 
 
 def shuffled_batches(samples: Sequence[Sample], size: int, rng: random.Random) -> list[list[Sample]]:

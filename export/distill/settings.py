@@ -10,7 +10,7 @@ class Distillation:
     """Settings of a distillation. Raises ValueError for a value out of range.
 
     variation: weight of total variation in the loss; the rest is forward KL.
-    temperatures: sampling temperatures of the target, one batch each in turn; 0 is greedy.
+    temperatures: sampling temperatures of the target, one prompt each in turn; 0 is greedy.
     epochs: how often each generated text is used.
     group_size: weights are rounded to int4 in groups of so many while they are trained (see `rounding`); -1: one group
         a row; None: they are not.

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from .taps import layers_of
+from .taps import layers_of, tapped
 
 SHARED = ("embedding.", "projection.")  # weights of the target, which neither learn nor are stored
 
@@ -72,6 +72,16 @@ class SharingHead(nn.Module):
         self.taps: tuple[int, ...] = (len(layers_of(target)),)
         of = target.config.get_text_config()
         self.width, self.size = of.hidden_size, of.vocab_size
+        self._check_projection(target)
+
+    def _check_projection(self, target: PreTrainedModel) -> None:
+        """Raises ValueError for a target that scales or caps what its projection makes, which no head learns yet."""
+        ids = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
+        with torch.no_grad(), tapped(target.eval(), self.taps) as states:
+            logits = target(input_ids=ids, use_cache=False).logits
+            differing = (self.project(states[0]) - logits).abs().max()
+        if differing > 0.01 * logits.abs().max():
+            raise ValueError(f"{type(target).__name__} scales or caps its logits")
 
     @property
     def vocabulary(self) -> torch.Tensor:
@@ -119,10 +129,15 @@ class SharingHead(nn.Module):
 
 
 def shape_of(target: PreTrainedModel) -> Any:
-    """The configuration of a decoder layer like Llama's with the widths of `target`."""
+    """The configuration of a decoder layer like Llama's with the widths of `target`. Raises ValueError for a target
+    whose own is another one."""
     from transformers import LlamaConfig
 
     of = target.config.get_text_config()
+    needed = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_parameters")
+    rope = getattr(of, "rope_parameters", None)
+    if not all(hasattr(of, name) for name in needed) or not isinstance(rope, dict) or "rope_theta" not in rope:
+        raise ValueError(f"{type(target).__name__} does not have decoder layers like Llama's")
     return LlamaConfig(
         vocab_size=of.vocab_size,
         hidden_size=of.hidden_size,

@@ -6,7 +6,9 @@ import gc
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import openvino as ov
+from openvino import opset13 as ops
 
 from ..convert import MODEL
 
@@ -21,3 +23,18 @@ def rewrite(folder: Path, change: Callable[[ov.Model], object]) -> None:
     gc.collect()
     for suffix in (".xml", ".bin"):
         changed.with_suffix(suffix).replace(path.with_suffix(suffix))
+
+
+def halve(folder: Path) -> None:
+    """Store the weights of matrix products in fp16, and nothing else: the frequencies of the rotary embedding have to
+    be exact."""
+
+    def change(model: ov.Model) -> None:
+        for node in model.get_ordered_ops():
+            if node.get_type_name() == "MatMul":
+                weights = node.input_value(1).get_node()
+                if weights.get_type_name() == "Constant" and weights.get_element_type() == ov.Type.f32:
+                    half = ops.constant(weights.get_data().astype(np.float16), name=weights.get_friendly_name())
+                    node.input(1).replace_source_output(ops.convert(half, "f32").output(0))
+
+    rewrite(folder, change)

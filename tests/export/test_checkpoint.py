@@ -50,6 +50,11 @@ def test_a_hub_id_without_network_is_refused_with_the_reason() -> None:
         find("nobody/nothing")
 
 
+def test_the_revision_of_a_hub_id_may_have_slashes() -> None:
+    with pytest.raises(HubUnreachable, match=r"nobody/nothing@refs/pr/1 is not a folder.*HF_HUB_OFFLINE is set"):
+        find("nobody/nothing@refs/pr/1")
+
+
 def test_a_name_that_cannot_be_a_hub_id_is_refused() -> None:
     with pytest.raises(NoSuchModel, match="neither a folder nor a hub id"):
         find("no such model")

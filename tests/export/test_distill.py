@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from outrider.export.distill import (
     training,
     write_samples,
 )
+from outrider.export.distill import samples as sample_module
 
 END = 0
 
@@ -72,6 +74,23 @@ def test_the_target_writes_what_it_would_say() -> None:
             with torch.no_grad():
                 ids.append(int(target(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
         assert sample.ids == ids
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_each_temperature_answers_as_many_prompts_of_all_lengths(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    answered: dict[float, list[int]] = {}
+
+    def generate(target: object, prompts: list[list[int]], temperature: float, most: int) -> Iterator[Sample]:
+        assert len(prompts) <= 4
+        answered.setdefault(temperature, []).extend(map(len, prompts))
+        return iter(())
+
+    monkeypatch.setattr(sample_module, "_generate", generate)
+    how = Distillation(temperatures=(0.0, 0.5, 1.0), batch_size=4)
+    assert list(write_samples(_model(32, 0), [[0] * n for n in range(1, count + 1)], how)) == []
+    assert [each for lengths in answered.values() for each in sorted(lengths)] == [
+        n for first in (1, 2, 3) for n in range(first, count + 1, 3)
+    ]
 
 
 def test_loss_is_taken_over_answers_alone_whatever_the_padding() -> None:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from outrider.export.checkpoint import find_checkpoint
 from outrider.export.distill import Distillation, Sample, training
 from outrider.export.distill import run as distillation
 from outrider.export.distill.eagle3 import draft_ids, load_head
 from outrider.export.distill.prompts import read_prompts
-from outrider.export.distill.run import Plan
+from outrider.export.distill.run import Kind, Plan
 from outrider.export.distill.run import run as run_plan
 from outrider.export.distill_command import main
-from outrider.models.errors import NoSuchModel, OutputExists
+from outrider.models.errors import NoRoom, NoSuchModel, OutputExists
 from outrider.models.staging import staging_path
-from outrider.pipelines.errors import EmptyPrompt, InvalidOption, OutriderError, PromptTooLong, VocabularyMismatch
+from outrider.pipelines.errors import (
+    EmptyPrompt,
+    InvalidOption,
+    OutriderError,
+    PromptTooLong,
+    UnsupportedModel,
+    VocabularyMismatch,
+)
 
 from .conftest import make_llama, make_tokenizer, save
 
@@ -207,6 +215,68 @@ def test_a_draft_with_logits_for_other_ids_is_refused(deep: Path, prompts: Path,
 def test_a_target_with_too_few_layers_for_a_head_is_refused(target: Path, prompts: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="a head reads three layers, and the target has 2"):
         run_plan(Plan(str(target), "eagle3", prompts, HOW), tmp_path / "head")
+
+
+TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 300}
+OTHERS = {
+    "granite": {"num_key_value_heads": 1, "logits_scaling": 8.0},
+    "gemma2": {"num_key_value_heads": 1, "head_dim": 16, "final_logit_softcapping": 3.0, "initializer_range": 1.0},
+    "starcoder2": {"num_key_value_heads": 1},
+    "gpt_neox": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "kind", "said"),
+    [
+        ("granite", "medusa", "GraniteForCausalLM scales or caps its logits"),
+        ("gemma2", "exit", "Gemma2ForCausalLM scales or caps its logits"),
+        ("starcoder2", "eagle3", "Starcoder2ForCausalLM does not have decoder layers like Llama's"),
+        ("gpt_neox", "medusa", "GPTNeoXForCausalLM does not keep its last norm as Llama does"),
+    ],
+)
+def test_a_target_that_no_such_head_fits_is_refused_before_it_answers(
+    model_type: str, kind: Kind, said: str, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(model_type, **TINY, **OTHERS[model_type])
+    target = save(tmp_path / "target", AutoModelForCausalLM.from_config(config), make_tokenizer())
+    monkeypatch.setattr(distillation, "write_answers", lambda *_: pytest.fail("the target was asked"))
+    with pytest.raises(InvalidOption, match=said):
+        run_plan(Plan(str(target), kind, prompts, HOW), tmp_path / "head")
+
+
+def test_a_target_that_cannot_be_loaded_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+    target = shutil.copytree(deep, tmp_path / "target")
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "hidden_act": "nonsense"}))
+    with pytest.raises(UnsupportedModel, match="transformers cannot load"):
+        run_plan(Plan(str(target), "eagle3", prompts, HOW), tmp_path / "head")
+
+
+def test_a_mark_that_was_cut_off_is_written_again(
+    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, plan, write = tmp_path / "head", Plan(str(deep), "medusa", prompts, HOW), Path.write_text
+
+    def cut(path: Path, text: str, **options: str) -> int:
+        if path.parent.name == "work":
+            write(path, text[:5], **options)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, text, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", cut)
+        with pytest.raises(NoRoom):
+            run_plan(plan, out)
+    assert run_plan(plan, out) == out
+
+
+def test_a_prompt_may_hold_what_some_take_for_the_end_of_a_line(tmp_path: Path) -> None:
+    path, texts = tmp_path / "prompts.jsonl", ["a\u2028b", "c\u0085d"]
+    path.write_text("\r\n".join(json.dumps({"prompt": text}, ensure_ascii=False) for text in texts), encoding="utf-8")
+    tokenizer = make_tokenizer()
+    assert [tokenizer.decode(ids) for ids in read_prompts(path, tokenizer, longest=20)] == texts
 
 
 def test_a_draft_of_another_vocabulary_is_refused(target: Path, stranger: Path, prompts: Path, tmp_path: Path) -> None:

@@ -100,6 +100,13 @@ def test_the_head_computes_what_its_checkpoint_does(pair: Path, deep: Any, head:
         logits, own = compiled.forward([HeadWindow(written[-1:], place, [2, 0], own.copy(), is_own=True)])
 
 
+def test_a_head_of_fp16_stores_its_products_so_and_not_the_frequencies(pair: Path) -> None:
+    found = json.loads((pair / "pair.json").read_text())["models"]["head"]
+    assert found["weights"] == "fp16"
+    assert found["precisions"]["f16"] > 50 * found["precisions"]["f32"]
+    assert found["precisions"]["f32"] > 0
+
+
 def slowly(head: Any, states: np.ndarray, tokens: list[int], written: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Logits and own state behind the last token, from a pass over the states of the target and one a token written,
     with the cache of transformers."""

@@ -113,6 +113,22 @@ def test_a_download_goes_on_in_the_middle_of_a_file(client: Client) -> None:
     assert (folder / "model.safetensors").read_bytes() == weights
 
 
+def test_a_download_begins_anew_where_the_hub_sends_a_file_from_its_beginning(client: Client) -> None:
+    client.hub.ignores_ranges = True
+    folder = client.home / "checkpoints" / "org--model"
+    folder.mkdir(parents=True)
+    weights = FILES["model.safetensors"]
+    (folder / f"model.safetensors.{hashlib.sha256(weights).hexdigest()[:16]}.part").write_bytes(weights[:150])
+    assert "files" in client.download("org/model")
+    assert (folder / "model.safetensors").read_bytes() == weights
+
+
+def test_a_file_of_another_size_is_refused(client: Client) -> None:
+    client.hub.served[("org/model", "model.safetensors")] = FILES["model.safetensors"] + b"more"
+    refusal = client.download("org/model")
+    assert refusal["error"] == "BadDownload"
+
+
 def test_bytes_that_the_hub_does_not_list_are_refused_and_a_part_is_never_used(client: Client) -> None:
     client.hub.served[("org/model", "model.safetensors")] = b"evil" * 100
     refusal = client.download("org/model")
