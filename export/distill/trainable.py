@@ -76,7 +76,7 @@ class SharingHead(nn.Module):
 
     def _check_projection(self, target: PreTrainedModel) -> None:
         """Raises ValueError for a target that scales or caps what its projection makes, which no head learns yet."""
-        ids = torch.zeros(1, 1, dtype=torch.int64, device=target.device)
+        ids = torch.arange(min(8, self.size), device=target.device)[None]
         with torch.no_grad(), tapped(target.eval(), self.taps) as states:
             logits = target(input_ids=ids, use_cache=False).logits
             differing = (self.project(states[0]) - logits).abs().max()

@@ -48,6 +48,7 @@ def write(
         cut_off=_cut_off(evaluation["acceptance"]),
         head_size=_millions(head["parameters"]),
         taps="{}, {} and {}".format(*head["taps"]),
+        feed_forward=head["feed_forward"],
         head_training=_head_training(head["training"]),
         depths=_depths(head["acceptance"]),
         head_cases=max(f["cases"] for by_temperature in head["acceptance"].values() for f in by_temperature.values()),
@@ -78,6 +79,7 @@ def _distillation(state: dict[str, Any]) -> str:
 
 def _head_training(state: dict[str, Any]) -> str:
     return (
+        f"{state['steps']} drafts in a row from {state['places']} places, drawn anew each time, of each of "
         f"{_thousands(state['answers'])} answers of the target ({_thousands(state['tokens'])} tokens, half of them "
         f"greedy, half sampled at temperature 1), seen {state['epochs']} times; the loss fell from "
         f"{state['first_loss']:.3f} to {state['last_loss']:.3f}"
@@ -222,16 +224,16 @@ flatters the figures at temperature 0: {cut_off} had not ended after 256 tokens.
 
 ## The head
 `checkpoints/head` is an EAGLE-3 head of the target (arXiv 2503.01840) in the layout that optimum-intel exports, \
-{head_size} parameters beside the target's embedding. It reads the outputs of layers {taps}, counted from 0, and can \
-propose all 4,096 tokens.
+{head_size} parameters beside the target's embedding, with {feed_forward} units in its feed-forward layer. It reads \
+the outputs of layers {taps}, counted from 0, and can propose all 4,096 tokens.
 
 How often its drafts are accepted, each with all those before it, of all places in the answers, for {head_cases} \
 functions a task; behind the slash the draft model on the same answers. Tokens a pass at draft length 5:
 
 {depths}
 
-It starts from weights that can copy (`head_copying.py`) and learns, four drafts in a row from every place, from \
-{head_training}.
+It starts from weights that can copy (`head_copying.py`) and learns {head_training}. While it learns, its weights are \
+rounded as int4 rounds them, so that little is lost where it is exported so.
 
 ## Heads of other kinds
 `checkpoints/` holds four more heads of the target, in the layouts that `outrider distill` writes, to try the kinds. \

@@ -166,11 +166,12 @@ def train_head(run: Run) -> None:
         return
     samples = read_answers(run.work / "answers.jsonl")
     target = _model(run, "target")
-    head = new_head(target, run.config.taps)
+    head = new_head(target, run.config.taps, feed_forward=run.config.head_feed_forward)
     head_copying.initialize(head, target, samples[:: max(1, len(samples) // FITTED)])
     folder.mkdir(exist_ok=True)
-    outcome = distil_head(target, head, samples, run.config.head, state=folder / "state.pt")
-    _write(folder / "budget.json", json.dumps(_summary(samples, run.config.head.epochs, outcome)))
+    outcome = distil_head(target, head, samples, run.config.head, run.config.head_unrolling, state=folder / "state.pt")
+    learnt = {"steps": run.config.head_unrolling.steps, "places": run.config.head_unrolling.places}
+    _write(folder / "budget.json", json.dumps(_summary(samples, run.config.head.epochs, outcome) | learnt))
     save_head(head, folder / "partial")
     (folder / "partial").rename(folder / "checkpoint")
 
@@ -223,6 +224,7 @@ def measure_head(run: Run) -> None:
     functions = _functions(run, "held_out")
     about = {
         "taps": list(head.config.eagle_taps),
+        "feed_forward": head.config.intermediate_size,
         "parameters": sum(weight.numel() for weight in head.parameters() if weight.requires_grad),
         "training": _read(run.work / "head" / "budget.json"),
         "machine": _machine(),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from outrider.export.distill import Distillation
+from outrider.export.distill import Distillation, Unrolling
 from outrider.export.distill.kinds import SharingKind
 
 from .tokenizer import MAX_POSITIONS, SPECIAL, VOCABULARY
@@ -48,6 +48,8 @@ class Size:
 
     distillation_prompts: how many prompts the target answers for the draft and the head to learn from.
     taps: the layers of the target that the head reads.
+    head, head_unrolling, head_feed_forward: how it is trained, and the units of its feed-forward layer, of which it
+        needs fewer than the target: half of what a drafted token would read is there.
     other_heads: how heads of the other kinds are trained, which do not come with the pair.
     """
 
@@ -60,6 +62,8 @@ class Size:
     distillation: Distillation
     taps: tuple[int, int, int]
     head: Distillation
+    head_unrolling: Unrolling
+    head_feed_forward: int
     other_heads: dict[SharingKind, Distillation]
 
 
@@ -73,7 +77,9 @@ SIZES = {
         distillation_prompts=6_000,
         distillation=Distillation(epochs=3, batch_size=32, max_new_tokens=200, learning_rate=2e-3),
         taps=(0, 3, 5),
-        head=Distillation(epochs=4, batch_size=16, learning_rate=1e-3),
+        head=Distillation(epochs=8, batch_size=16, learning_rate=1.5e-3, group_size=16),
+        head_unrolling=Unrolling(steps=8, decay=0.9, places=48),
+        head_feed_forward=256,
         other_heads={
             "medusa": Distillation(epochs=1, batch_size=16, learning_rate=2e-3),
             "hydra": Distillation(epochs=2, batch_size=16, learning_rate=2e-3),
@@ -90,7 +96,9 @@ SIZES = {
         distillation_prompts=100_000,
         distillation=Distillation(epochs=3, batch_size=512, max_new_tokens=300, learning_rate=2e-3),
         taps=(0, 4, 7),
-        head=Distillation(epochs=4, batch_size=128, learning_rate=1e-3),
+        head=Distillation(epochs=4, batch_size=128, learning_rate=1e-3, group_size=16),
+        head_unrolling=Unrolling(steps=8, decay=0.9, places=48),
+        head_feed_forward=512,
         other_heads={
             kind: Distillation(epochs=4, batch_size=128, learning_rate=2e-3)
             for kind in ("medusa", "hydra", "mtp", "exit")

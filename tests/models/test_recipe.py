@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaForCausalLM
 
-from outrider.export.distill import Distillation, Sample, answers
+from outrider.export.distill import Distillation, Sample, Unrolling, answers
 from outrider.export.distill.kinds import SharingKind
 from outrider.models.pyscout import __main__ as command
 from outrider.models.pyscout import corpus, depth, evaluate, recipe, sizes, tokenizer, train
@@ -93,8 +93,9 @@ def test_the_head_learns_from_the_answers_and_goes_on_where_it_was(
     train.save_checkpoint(
         replace(TINY, layers=3).build(), tokenizer.load(run.work / "tokenizer"), run.work / "target/checkpoint"
     )
-    how = Distillation(epochs=1, batch_size=2)
-    monkeypatch.setitem(sizes.SIZES, "small", replace(sizes.SIZES["small"], taps=(0, 1, 2), head=how))
+    how, unrolling = Distillation(epochs=1, batch_size=2), Unrolling(steps=3, places=5)
+    size = replace(sizes.SIZES["small"], taps=(0, 1, 2), head=how, head_unrolling=unrolling, head_feed_forward=24)
+    monkeypatch.setitem(sizes.SIZES, "small", size)
     monkeypatch.setattr(recipe.head_copying, "initialize", lambda head, target, samples: None)  # for wider ones
     lines = [json.dumps([list(range(5, 12 + n)), 4]) for n in range(6)]
     (run.work / "answers.jsonl").write_text("\n".join(lines))
@@ -111,8 +112,10 @@ def test_the_head_learns_from_the_answers_and_goes_on_where_it_was(
     recipe.train_head(run)
     budget = json.loads((run.work / "head" / "budget.json").read_text())
     assert (budget["answers"], budget["tokens"], budget["epochs"]) == (6, 33, 1)
+    assert (budget["steps"], budget["places"]) == (3, 5)
     config = json.loads((run.work / "head" / "checkpoint" / "config.json").read_text())
     assert config["eagle_taps"] == [0, 1, 2]
+    assert config["intermediate_size"] == 24
 
 
 def test_heads_of_all_other_kinds_learn_and_are_measured(run: recipe.Run, monkeypatch: pytest.MonkeyPatch) -> None:
