@@ -19,6 +19,7 @@ SAMPLES = (
     "  two leading spaces, a\ttab and 3.14159\r\n\n\nthree line ends",
     "Grüße, naïve café, Ελληνικά, русский, עברית, हिन्दी, 日本語",
     "👩‍🚀 e\u0301 ≠ é \u200b zero width",
+    "a , b . c ! d ? e ' f n't 's 'm 've 're",
 )
 
 
@@ -30,7 +31,11 @@ def convert_tokenizer(tokenizer: Any, checkpoint: Checkpoint, folder: Path) -> N
     tokenizer.padding_side = tokenizer.truncation_side = "left"
     try:
         with quiet():
-            encoder, decoder = openvino_tokenizers.convert_tokenizer(tokenizer, with_detokenizer=True)
+            encoder, decoder = openvino_tokenizers.convert_tokenizer(
+                tokenizer,
+                with_detokenizer=True,
+                clean_up_tokenization_spaces=False,  # it would change text that was streamed already, and code
+            )
             set_simplified_chat_template(encoder)  # for templates that the runtime's engine does not support
             tokenizer.save_pretrained(folder)
     except Exception as error:

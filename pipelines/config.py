@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -16,6 +17,8 @@ from .errors import BrokenPair, InvalidOption, UnknownOption
 from .structured.structured_output import StructuredOutputConfig
 
 AUTO = "auto"
+log = logging.getLogger(__name__)
+
 Mode: TypeAlias = Literal["off", "lookup", "suffix", "recycling", "draft", "head", "skip", "exit", "chained", "auto"]
 MODES: tuple[str, ...] = get_args(Mode)
 EXACT, TYPICAL, THRESHOLD, REJECTION = "exact", "typical", "threshold", "rejection"
@@ -178,8 +181,11 @@ class GenerationConfig:
             stored = json.loads(path.read_text(encoding="utf-8"))
             eos = stored.get("eos_token_id")
             options = {name: stored[name] for name in _STORED if stored.get(name) is not None}
+            unknown = {name: stored[name] for name, plain in _UNKNOWN.items() if stored.get(name, plain) != plain}
         except (OSError, ValueError, AttributeError) as error:
             raise BrokenPair(f"{path} cannot be read ({error}): export the pair again.") from error
+        if unknown:
+            log.warning("%s has options that Outrider does not know, and leaves out: %s", path, unknown)
         if options.get("top_k") == 0:  # how transformers spells "no limit"
             del options["top_k"]
         options["eos_token_ids"] = [] if eos is None else eos if isinstance(eos, list) else [eos]
@@ -216,8 +222,13 @@ class GenerationConfig:
 
 _NAMES = tuple(f.name for f in fields(GenerationConfig))
 _STORED = (
-    "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "max_new_tokens", "min_new_tokens",
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+    "frequency_penalty", "max_new_tokens", "min_new_tokens", "stop_strings",
 )  # fmt: skip
+# What OpenVINO GenAI obeys in such a file and Outrider does not, with the values that change nothing.
+_UNKNOWN: dict[str, Any] = {
+    "num_beams": 1, "num_beam_groups": 1, "no_repeat_ngram_size": 0, "num_return_sequences": 1, "echo": False,
+}  # fmt: skip
 
 
 def _frozen(name: str, values: Any) -> frozenset[Any]:

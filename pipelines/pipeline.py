@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,14 +25,14 @@ from .results import DecodedResults, DecodedText
 from .speculation.loaded_target import CACHE_TOKENS
 from .speculation.runtime import Runtime
 from .stream import Stream
+from .streamer import Streamer, WholeTokens, check_streamer, feed
 from .structured.grammars import Grammars
 from .text.prompt import Inputs, Message, Prompt, encode_prompt, num_earlier_tokens, prompts_of
 from .text.tokenizer import TextStream, Tokenizer
 
 log = logging.getLogger(__name__)
 
-Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig
-Streamer: TypeAlias = Callable[[str], "bool | openvino_genai.StreamingStatus | None"] | openvino_genai.StreamerBase
+Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig | Mapping[str, Any]
 
 WARM_UP: dict[str, Any] = {"max_new_tokens": 8, "apply_chat_template": False}
 WARM_UP_DRAFT = 2  # tokens
@@ -59,8 +59,8 @@ class LLMPipeline:
     On a GPU ("GPU", "GPU.1") OpenVINO GenAI decodes, one request after the other, and drafts as `speculation` says for
     all of them: "lookup" (prompt lookup), "draft" (the draft model, on `draft_device`, for greedy answers), "off", or
     "auto", the faster of "lookup" and "off", which is tried when the pair is first loaded. `modes` are what was chosen
-    and "auto", `exact` is False, and the same seed may give another text (see `GenaiEngine`). `logprobs`, `logit_bias`
-    and `structured_output_config` are refused. With `exact=False` GenAI keeps computed prompts, so that the next turn
+    and "auto", `exact` is False, and the same seed may give another text (see `GenaiEngine`). `logprobs`, `logit_bias`,
+    `presence_penalty`, `frequency_penalty` and `structured_output_config` are refused. With `exact=False` GenAI keeps computed prompts, so that the next turn
     of a chat begins sooner, but its text depends on earlier requests. Without `cache_tokens` the cache grows as needed.
     With engine="outrider" our own engine decodes on a GPU, too, with all modes and options, and plans drafts by what
     passes cost there (see `GpuPagedModel`). `exact` has the same meaning as on the CPU, except that an answer with its
@@ -162,7 +162,8 @@ class LLMPipeline:
         )
         genai, chosen = loading.load()
         self.modes = ("off",) if chosen == "off" else (chosen, AUTO)
-        return GenaiEngine(genai, loading.room, chosen), loading.room.tokens
+        engine = GenaiEngine(genai, loading.room, self.tokenizer.vocabulary_size, chosen)
+        return engine, loading.room.tokens
 
     @property
     def exact(self) -> bool:
@@ -233,9 +234,10 @@ class LLMPipeline:
 
         inputs: strings or lists of token ids. A string is put into the model's chat template, if it has one, unless
             `apply_chat_template=False`; token ids are used unchanged.
-        streamer: called with each piece of text (an `openvino_genai.StreamerBase` with the token ids). True or a status
-            other than RUNNING stops the answer: the streamer is not called again, the result includes text that had
-            been held back, and after CANCEL a chat forgets the turn.
+        generation_config: a configuration, or a dictionary of options that change the pipeline's.
+        streamer: called with each piece of text (an `openvino_genai.StreamerBase` with the token ids). True, a number
+            other than 0 or a status other than RUNNING stops the answer: the streamer is not called again, the result
+            includes text that had been held back, and after CANCEL a chat forgets the turn.
         options: override the configuration for this call.
 
         The answer to a single string is a string; all results have `texts`, `stats` and `generations`.
@@ -244,6 +246,8 @@ class LLMPipeline:
         """
         config = self._configured(generation_config, options)
         prompts = self._prompts(inputs)
+        if streamer is not None:
+            check_streamer(streamer)
         if streamer is not None and len(prompts) * config.num_return_sequences > 1:
             raise InvalidOption("A streamer can follow one answer only: give one prompt and num_return_sequences=1.")
         history, known = self._history, len(self._history or ())
@@ -251,7 +255,8 @@ class LLMPipeline:
             streams = [
                 opened.enter_context(stream) for prompt in prompts for stream in self._open(prompt, config, history)
             ]
-            forget = streamer is not None and _feed(streams[0], streamer)
+            whole = WholeTokens(self.tokenizer) if config.stop_strings else None
+            forget = streamer is not None and feed(streams[0], streamer, whole)
             generations = tuple(stream.finish() for stream in streams)
             if forget and history is not None:
                 del history[known:]
@@ -291,6 +296,10 @@ class LLMPipeline:
     def _with_eos(self, config: Config) -> GenerationConfig:
         if isinstance(config, openvino_genai.GenerationConfig):
             config = GenerationConfig.from_genai(config)
+        elif isinstance(config, Mapping):
+            config = self._config.updated(config)
+        elif not isinstance(config, GenerationConfig):
+            raise InvalidOption(f"generation_config={config!r} is no configuration: give a GenerationConfig.")
         return config if config.eos_token_ids else config.updated({"eos_token_ids": self._config.eos_token_ids})
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
@@ -338,20 +347,3 @@ class LLMPipeline:
             form = None if constraint is None else constraint.copy()
             request = Request(tokens, config, room, text, answer, form, num_earlier)
             yield Stream(self._engine, request, text, remember if answer == 0 else lambda written: None)
-
-
-def _feed(stream: Stream, streamer: Streamer) -> bool:
-    """Feed the stream to the streamer until the latter stops it; returns whether a chat is to forget the turn."""
-    forget = False
-    for piece in stream:
-        if isinstance(streamer, openvino_genai.StreamerBase):
-            answer: Any = streamer.write(list(piece.token_ids))
-        else:
-            answer = streamer(piece.text)
-        if answer is True or (isinstance(answer, openvino_genai.StreamingStatus) and answer.value != 0):
-            stream.cancel()
-            forget = answer == openvino_genai.StreamingStatus.CANCEL
-            break
-    if isinstance(streamer, openvino_genai.StreamerBase):
-        streamer.end()
-    return forget

@@ -150,4 +150,5 @@ class Stream(Iterator[Piece]):
 
     def __del__(self) -> None:
         if not self._ended:
-            self.close()
+            self._ended = True
+            self._engine.abandon(self._request)

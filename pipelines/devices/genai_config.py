@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import openvino_genai
@@ -13,13 +14,14 @@ from .devices import CPU, OUTRIDER
 SEEDS = 2**32  # its random generator ignores higher bits
 ASSISTANT_TOKENS = 5  # to draft for each pass, as GenAI does unless told otherwise
 NEXT_ANSWER = 0x9E3779B9  # odd, so that no two answers to a prompt share a seed
-PENALTY = 2.0
 OWN = f"engine={OUTRIDER!r}, or with device={CPU!r}"  # how to load a pair for Outrider's engine
 SPECULATIONS = ("off", "lookup", "draft", AUTO)
 REFUSED = {
     "logprobs": "hands out tokens alone",
     "logit_bias": "has no such option",
     "structured_output_config": "passes over keywords of a schema that it does not know",
+    "presence_penalty": "adds it to the scores of tokens that are below 0",
+    "frequency_penalty": "adds it to the scores of tokens that are below 0",
 }
 
 
@@ -52,7 +54,11 @@ def check_acceptance(config: GenerationConfig, device: str) -> None:
 
 
 def to_genai(
-    config: GenerationConfig, max_new_tokens: int, answer: int = 0, speculation: str = "off"
+    config: GenerationConfig,
+    max_new_tokens: int,
+    answer: int = 0,
+    speculation: str = "off",
+    vocabulary_size: float = math.inf,
 ) -> openvino_genai.GenerationConfig:
     """GenAI's configuration for a request; `answer` counts the answers to one prompt, each of which has its own seed.
 
@@ -60,16 +66,12 @@ def to_genai(
     `TextStream` and `encode_prompt` handle them on every device.
 
     speculation: how the pipeline drafts: "off", "lookup" or "draft".
+    vocabulary_size: ids from it on, which end no answer, are left out: GenAI would write beyond its logits for them.
 
     Raises InvalidOption for a value that GenAI does not accept, and for amounts that have no effect.
     """
     if config.rng_seed >= SEEDS:
         raise InvalidOption(f"rng_seed={config.rng_seed} is too large for this device: give one below {SEEDS}.")
-    for name in ("presence_penalty", "frequency_penalty"):
-        if abs(getattr(config, name)) > PENALTY:
-            raise InvalidOption(
-                f"{name}={getattr(config, name)!r} is too much for this device: give one from {-PENALTY} to {PENALTY}."
-            )
     if speculation == "draft" and not config.greedy:
         raise InvalidOption(
             "Sampling with a draft model is not possible here, since OpenVINO GenAI then samples from another "
@@ -77,16 +79,15 @@ def to_genai(
             "speculation='lookup'."
         )
     _check_amounts(config, speculation)
+    ends = {token for token in config.stop_ids if token < vocabulary_size}
     options = {
         "max_new_tokens": max_new_tokens,
         "min_new_tokens": min(config.min_new_tokens, max_new_tokens),
-        "ignore_eos": not config.stop_ids,
-        "stop_token_ids": set(config.stop_ids),
+        "ignore_eos": not ends,
+        "stop_token_ids": ends,
         "do_sample": not config.greedy,
         "rng_seed": (config.rng_seed + answer * NEXT_ANSWER) % SEEDS,
         "repetition_penalty": config.repetition_penalty,
-        "presence_penalty": config.presence_penalty,
-        "frequency_penalty": config.frequency_penalty,
     }
     if not config.greedy:
         options |= {"temperature": config.temperature, "top_p": config.top_p, "min_p": config.min_p}
@@ -96,12 +97,12 @@ def to_genai(
         options["num_assistant_tokens"] = config.num_assistant_tokens or ASSISTANT_TOKENS
     if speculation == "lookup":
         options["max_ngram_size"] = config.max_ngram_size
-    if not config.stop_ids:  # else GenAI would suppress the model's own end token
+    if not ends:  # else GenAI would suppress the model's own end token
         options["min_new_tokens"] = 0
     genai = openvino_genai.GenerationConfig()
     genai.update_generation_config(**options)
-    if config.stop_ids:  # else GenAI would also stop at the model's own end token
-        genai.set_eos_token_id(min(config.stop_ids))
+    if ends:  # else GenAI would also stop at the model's own end token
+        genai.set_eos_token_id(min(ends))
     return genai
 
 

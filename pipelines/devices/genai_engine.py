@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from queue import SimpleQueue
-from threading import Thread
+from threading import Thread, current_thread
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,10 +38,13 @@ class GenaiEngine(QueueingBackend):
     holds that lock.
     """
 
-    def __init__(self, pipeline: openvino_genai.LLMPipeline, room: Room, speculation: str = "off") -> None:
+    def __init__(
+        self, pipeline: openvino_genai.LLMPipeline, room: Room, vocabulary_size: int, speculation: str = "off"
+    ) -> None:
         super().__init__()
         self._pipeline = pipeline
         self._room = room
+        self._vocabulary_size = vocabulary_size
         self._speculation = speculation
         self._running: _Answer | None = None
         self._end_last: weakref.finalize[..., Any] | None = None  # waits for the thread of the answer begun last
@@ -49,7 +52,13 @@ class GenaiEngine(QueueingBackend):
     def _check(self, request: Request) -> None:
         """Raises PromptTooLong, CacheTooSmall and InvalidOption."""
         self._room.require(request)
-        to_genai(request.config, request.max_new_tokens, request.answer, self._speculation)
+        self._config_of(request)
+
+    def _config_of(self, request: Request) -> openvino_genai.GenerationConfig:
+        """Raises InvalidOption."""
+        return to_genai(
+            request.config, request.max_new_tokens, request.answer, self._speculation, self._vocabulary_size
+        )
 
     @property
     def load(self) -> Load:
@@ -59,13 +68,15 @@ class GenaiEngine(QueueingBackend):
     def step(self) -> None:
         """Wait for the next tokens of the request that runs, or of the next one."""
         with self.lock:
+            self._cancel_abandoned()
             self._queue_arrived()
             if self._running is None:
                 if not self._waiting:
                     return
                 if self._end_last is not None:
                     self._end_last()
-                self._running = _Answer(self._pipeline, self._waiting.popleft(), self._speculation)
+                request = self._waiting.popleft()
+                self._running = _Answer(self._pipeline, request, self._config_of(request), self._speculation)
                 # Called when Python exits, too. It holds no reference to the request, whose error would lead back here.
                 self._end_last = weakref.finalize(self, _end, self._running.writer, self._running.thread)
             answer = self._running
@@ -88,9 +99,16 @@ class GenaiEngine(QueueingBackend):
 class _Answer:
     """One request in GenAI's hands: a thread generates, and what it wrote is taken over step by step."""
 
-    def __init__(self, pipeline: openvino_genai.LLMPipeline, request: Request, speculation: str) -> None:
+    def __init__(
+        self,
+        pipeline: openvino_genai.LLMPipeline,
+        request: Request,
+        config: openvino_genai.GenerationConfig,
+        speculation: str,
+    ) -> None:
         self.request = request
         self._pipeline = pipeline
+        self._config = config
         self._speculation = speculation
         self._written: SimpleQueue[tuple[float, Written]] = SimpleQueue()
         self.writer = _Writer(self._written)
@@ -124,8 +142,7 @@ class _Answer:
         outcome: Written = None
         try:
             prompt = openvino.Tensor(np.array([request.tokens[: request.num_prompt_tokens]], np.int64))
-            config = to_genai(request.config, request.max_new_tokens, request.answer, self._speculation)
-            self._pipeline.generate(prompt, config, self.writer)
+            self._pipeline.generate(prompt, self._config, self.writer)
         except Exception as error:
             outcome = error
         self._written.put((time.perf_counter(), outcome))
@@ -152,4 +169,5 @@ class _Writer(openvino_genai.StreamerBase):
 def _end(writer: _Writer, thread: Thread) -> None:
     """Stop, and wait for the pass that is on: neither the next answer nor the end of the process may meet it."""
     writer.stopped = True
-    thread.join()
+    if thread is not current_thread():  # in which the engine may be collected
+        thread.join()

@@ -66,7 +66,9 @@ class Backend(ABC):
     each serves all requests. So the state of a request must be read under the `lock`.
     """
 
-    lock: FairLock
+    def __init__(self, lock: FairLock) -> None:
+        self.lock = lock
+        self._abandoned: deque[Request] = deque()
 
     @abstractmethod
     def add(self, request: Request) -> None:
@@ -75,6 +77,20 @@ class Backend(ABC):
     @abstractmethod
     def cancel(self, request: Request) -> None:
         """End a request and free its blocks, at once or after the current step. A finished request is left as it is."""
+
+    def abandon(self, request: Request) -> None:
+        """Cancel a request for which nobody waits any more, without waiting for a lock: this is called wherever Python
+        collects garbage, which may be the thread that the owner of the lock waits for."""
+        self._abandoned.append(request)
+        if self.lock.try_to_enter():
+            try:
+                self._cancel_abandoned()
+            finally:
+                self.lock.__exit__()
+
+    def _cancel_abandoned(self) -> None:
+        while self._abandoned:
+            self.cancel(self._abandoned.popleft())
 
     @property
     @abstractmethod
@@ -93,10 +109,10 @@ class QueueingBackend(Backend):
     """One with a queue of its own."""
 
     def __init__(self) -> None:
+        super().__init__(FairLock())
         self._arrived: deque[Request] = deque()  # so that adding a request does not wait for the current pass
         self._waiting: deque[Request] = deque()
         self._num_passes = 0
-        self.lock = FairLock()
 
     def add(self, request: Request) -> None:
         self._check(request)

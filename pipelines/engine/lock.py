@@ -27,5 +27,16 @@ class FairLock:
                 self._lock.acquire()
         return self
 
+    def try_to_enter(self) -> bool:
+        """Take the lock if that needs no waiting."""
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return self._lock.acquire()
+        if not self._turnstile.acquire(blocking=False):
+            return False
+        try:
+            return self._lock.acquire(blocking=False)
+        finally:
+            self._turnstile.release()
+
     def __exit__(self, *exception: object) -> None:
         self._lock.release()

@@ -78,7 +78,9 @@ def encode_prompt(
         )
     if isinstance(prompt, TokenPrompt):
         return _checked(prompt, tokenizer.vocabulary_size)
-    is_text = isinstance(prompt, str) and not history
+    if history is not None and not tokenizer.has_chat_template:
+        raise InvalidOption("This model has no chat template, so it cannot chat: call finish_chat() first.")
+    is_text = isinstance(prompt, str)
     messages = messages_of(prompt, history, use_template and (tokenizer.has_chat_template or not is_text))
     if not prompt or (messages is not None and not (messages and _says_something(messages[-1]))):
         raise EmptyPrompt("The prompt is empty: give at least one character.")

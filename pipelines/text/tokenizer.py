@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from ..errors import BrokenPair, InvalidOption
 
 INCOMPLETE = "\ufffd"  # detokenizers write it for a character of which bytes are missing
 GRAPHEME = regex.compile(r"\X")
+TAKEN_BACK = 4  # tokens whose text one may change: a space, and "n't" in pieces
 
 # The operations of detokenizers whose text for a token does not depend on its neighbours.
 CONTEXT_FREE = frozenset(
@@ -40,6 +41,7 @@ class Tokenizer:
             raise BrokenPair(f"The tokenizer in {folder} cannot be loaded: export the pair again. ({error})") from error
         self._is_context_free = _is_context_free(folder / "openvino_detokenizer.xml")
         self._texts: dict[int, str] = {}  # of single tokens
+        self.takes_back = not self._is_context_free and self._takes_back()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).input_ids.data
@@ -59,6 +61,11 @@ class Tokenizer:
             if not any(INCOMPLETE in text for text in texts):  # else tokens end within a character
                 return texts
         return self._tokenizer.decode([list(ids) for ids in batch])
+
+    def _takes_back(self) -> bool:
+        """Whether a token can change the text before it: with "clean_up_tokenization_spaces" a mark takes the space
+        before it away."""
+        return any(mark not in self.decode(self.encode(f"a{mark}", add_special_tokens=False)) for mark in (" ,", " ?"))
 
     def _learn(self, ids: Iterable[int]) -> None:
         if unknown := [[token] for token in set(ids).difference(self._texts)]:
@@ -138,12 +145,15 @@ class TextStream:
         self._ids: list[int] = []  # from the last token behind which the text was clean: context for the next
         self._read = ""  # the part of their text that was read already
         self._held: list[Span] = []
+        self._sources: list[str] = []  # of these tokens, where one can change the text before it
         self._last_source = ""
         self._tail = ""  # the end of the text so far, as long as a stop string can reach back
         self.stopped = False
 
     def extend(self, tokens: Sequence[int], sources: Sequence[str]) -> int:
         """Take tokens; returns how many: all, or those up to the one that completed a stop string."""
+        if self._tokenizer.takes_back:
+            return self._extend_with_care(tokens, sources)
         steps = [[*self._ids, *tokens[: i + 1]] for i in range(len(tokens))]
         texts = self._tokenizer.decode_batch([*steps, *([token] for token in tokens)])
         read, last_clean = self._read, None
@@ -163,11 +173,48 @@ class TextStream:
             self._read = texts[len(tokens) + last_clean] + read[len(texts[last_clean]) :]
         return len(tokens)
 
+    def _extend_with_care(self, tokens: Sequence[int], sources: Sequence[str]) -> int:
+        """`extend` where a token can change the text of the few before it."""
+        for i, (token, source) in enumerate(zip(tokens, sources, strict=True)):
+            self._ids = [*self._ids, token]
+            self._sources = [*self._sources, source]
+            whole, before = self._tokenizer.decode_batch([self._ids, self._ids[:-TAKEN_BACK] or self._ids[:1]])
+            settled = _same_beginning(whole, before if len(self._ids) > TAKEN_BACK else "").rstrip(INCOMPLETE)
+            seen = self._tail + whole.rstrip(INCOMPLETE)[len(self._read) :]
+            if any(stop in seen for stop in self._stops):
+                self._append_all(whole)
+                return i + 1
+            self._append(settled[len(self._read) :], self._sources[-TAKEN_BACK - 1 :][0])
+            self._read = max(self._read, settled, key=len)
+            self._forget(whole)
+        return len(tokens)
+
+    def _append_all(self, whole: str) -> None:
+        """Append what is left of the text, each part with the source of the token that ends it."""
+        texts = self._tokenizer.decode_batch([self._ids[: i + 1] for i in range(len(self._ids) - 1)] or [self._ids])
+        for text, source in zip([*texts[: len(self._ids) - 1], whole], self._sources, strict=True):
+            part = _same_beginning(text, whole)
+            self._append(part[len(self._read) :], source)
+            self._read = max(self._read, part, key=len)
+
+    def _forget(self, whole: str) -> None:
+        """Shorten the context where its parts have the text of the whole."""
+        if len(self._ids) < 8 * TAKEN_BACK:
+            return
+        first, last = self._ids[: -3 * TAKEN_BACK], self._ids[-3 * TAKEN_BACK :]
+        texts = self._tokenizer.decode_batch([first, last])
+        if "".join(texts) == whole and len(texts[0]) <= len(self._read):
+            self._ids, self._sources = last, self._sources[-len(last) :]
+            self._read = self._read[len(texts[0]) :]
+
     def take(self, final: bool = False) -> tuple[Span, ...]:
         """The text that can no longer change, with its sources; with `final`, all that is left."""
         if final and not self.stopped:
             whole = self._tokenizer.decode(self._ids)
-            self._append(whole[len(self._read) :], self._last_source)
+            if self._sources:
+                self._append_all(whole)
+            else:
+                self._append(whole[len(self._read) :], self._last_source)
             self._read = whole
         held = "".join(span.text for span in self._held)
         ready = len(held) if final or self.stopped else self._settled(held)
@@ -201,6 +248,10 @@ class TextStream:
         )
         end = len(held) - stop_prefix
         return max(match.start() for match in GRAPHEME.finditer(held) if match.start() <= end)
+
+
+def _same_beginning(one: str, other: str) -> str:
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _split(spans: Sequence[Span], at: int) -> tuple[tuple[Span, ...], list[Span]]:

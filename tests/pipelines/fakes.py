@@ -105,6 +105,8 @@ class FakeModel:
 class FakeTokenizer:
     """Token i stands for `pieces[i]`, any bytes."""
 
+    takes_back = False
+
     def __init__(self, pieces: Sequence[bytes]) -> None:
         self._pieces = pieces
 

@@ -178,8 +178,18 @@ def test_a_models_own_defaults_are_read(tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(stored))
     expected = GenerationConfig(eos_token_ids={1, 2}, temperature=0.6, do_sample=True)
     assert GenerationConfig.from_folder(tmp_path) == expected
+    more = {"stop_strings": ["x"], "presence_penalty": 0.5, "frequency_penalty": 1.0}
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 3, **more}))
+    assert GenerationConfig.from_folder(tmp_path) == GenerationConfig(eos_token_ids={3}, **more)
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": 3}')
     assert GenerationConfig.from_folder(tmp_path).eos_token_ids == {3}
+
+
+def test_defaults_of_a_model_that_outrider_does_not_know_are_told(tmp_path, caplog):
+    stored = {"num_beams": 4, "no_repeat_ngram_size": 0, "echo": True}
+    (tmp_path / "generation_config.json").write_text(json.dumps(stored))
+    assert GenerationConfig.from_folder(tmp_path) == GenerationConfig()
+    assert "{'num_beams': 4, 'echo': True}" in caplog.text
 
 
 @pytest.mark.parametrize(

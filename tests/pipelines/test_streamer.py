@@ -5,7 +5,7 @@ from __future__ import annotations
 import openvino_genai
 import pytest
 
-from outrider.pipelines import LLMPipeline
+from outrider.pipelines import InvalidOption, LLMPipeline
 
 RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return width * height\n"
 
@@ -21,12 +21,12 @@ def test_a_streamer_sees_the_text_and_can_stop_it(pipeline: LLMPipeline):
     seen: list[str] = []
     whole = pipeline.generate(RENAME, max_new_tokens=30, streamer=seen.append)
     assert "".join(seen) == whole
-    for stop in (True, openvino_genai.StreamingStatus.STOP, openvino_genai.StreamingStatus.CANCEL):
+    for stop in (True, 1, 2, openvino_genai.StreamingStatus.STOP, openvino_genai.StreamingStatus.CANCEL):
         answer = pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text, stop=stop: stop)
         assert answer.generations[0].finish_reason == "cancelled"
         assert whole.startswith(answer)
         assert len(answer) < len(whole)
-    for go_on in (None, False, openvino_genai.StreamingStatus.RUNNING):
+    for go_on in (None, False, 0, openvino_genai.StreamingStatus.RUNNING):
         assert pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text, go=go_on: go) == whole
 
 
@@ -112,3 +112,25 @@ def test_an_error_in_a_streamer_frees_the_blocks(pipeline: LLMPipeline):
     with pytest.raises(ZeroDivisionError):
         pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text: 1 / 0)
     assert pipeline.generate("x", max_new_tokens=2).stats[0].new_tokens <= 2
+
+
+@pytest.mark.parametrize("stop", ["return", "eturn breadth *", "\n\n", "never written"])
+@pytest.mark.parametrize("mode", ["off", "suffix"])
+def test_an_object_that_follows_the_tokens_shows_what_is_returned(pipeline: LLMPipeline, stop: str, mode: str):
+    shown: list[str] = []
+    tokenizer = openvino_genai.Tokenizer(pipeline.pair.target)
+    streamer = openvino_genai.TextStreamer(tokenizer, lambda text: shown.append(text))
+    answer = pipeline.generate(RENAME, max_new_tokens=40, stop_strings={stop}, mode=mode, streamer=streamer)
+    assert answer.startswith("".join(shown))
+    assert len(answer) - len("".join(shown)) < 8, "no more is left out than the token that holds the stop string"
+
+
+@pytest.mark.parametrize("streamer", [5, "print"])
+def test_what_cannot_be_called_is_refused_before_anything_is_written(pipeline: LLMPipeline, streamer):
+    with pytest.raises(InvalidOption, match="cannot be called: give a function"):
+        pipeline.generate(RENAME, streamer=streamer)
+
+
+def test_an_answer_that_no_status_is_refused(pipeline: LLMPipeline):
+    with pytest.raises(InvalidOption, match="The streamer returned 'yes': return"):
+        pipeline.generate(RENAME, max_new_tokens=8, streamer=lambda text: "yes")

@@ -28,7 +28,7 @@ from outrider.pipelines.devices.genai_engine import GenaiEngine
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.model.processor import limited_properties
 loading = GenaiLoading(Pair.open(sys.argv[1]), "CPU", speculation="off", properties=limited_properties())
-engine = GenaiEngine(loading.load()[0], loading.room)
+engine = GenaiEngine(loading.load()[0], loading.room, 4096)
 request = Request([5, 6, 7], GenerationConfig(), 2000)
 engine.add(request)
 engine.step()

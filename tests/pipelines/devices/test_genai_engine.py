@@ -22,6 +22,7 @@ from outrider.pipelines import (
     UnsupportedDevice,
 )
 from outrider.pipelines.devices.genai_config import to_genai
+from outrider.pipelines.devices.genai_engine import _Writer
 
 from .elsewhere import Elsewhere
 
@@ -38,7 +39,7 @@ OF_DRAFTING = {  # see test_genai_speculation
     "mode", "num_assistant_tokens", "max_ngram_size", "acceptance", "typical_epsilon", "typical_delta",
     "rollback_threshold",
 }  # fmt: skip
-REFUSED = {"logprobs", "logit_bias", "structured_output_config"}
+REFUSED = {"logprobs", "logit_bias", "structured_output_config", "presence_penalty", "frequency_penalty"}
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,6 @@ def written_by(reference, prompt: str, **options: object) -> str:
         {"ignore_eos": True},
         {"min_new_tokens": 30},
         {"repetition_penalty": 1.3},
-        {"presence_penalty": 1.5, "frequency_penalty": -0.5},
         SAMPLED,
         {**SAMPLED, "rng_seed": 12},
         {**SAMPLED, "top_k": 5},
@@ -92,7 +92,7 @@ def test_the_options_that_were_compared_make_a_difference(pipeline: LLMPipeline)
     """Or the comparison would say nothing."""
     plain = {"apply_chat_template": False, "max_new_tokens": 40}
     options = [
-        {}, {"repetition_penalty": 1.3}, {"presence_penalty": 1.5}, {"frequency_penalty": 1.5}, SAMPLED,
+        {}, {"repetition_penalty": 1.3}, SAMPLED,
         {**SAMPLED, "rng_seed": 12}, {**SAMPLED, "top_k": 2}, {**SAMPLED, "top_p": 0.3}, {**SAMPLED, "min_p": 0.5},
         {**SAMPLED, "temperature": 2.0},
     ]  # fmt: skip
@@ -100,10 +100,40 @@ def test_the_options_that_were_compared_make_a_difference(pipeline: LLMPipeline)
     assert len(set(texts)) == len(options)
 
 
+def test_an_end_beyond_the_vocabulary_is_no_end(pipeline: LLMPipeline, reference):
+    """GenAI alone would write beyond the logits, which ends the process or spoils its memory."""
+    ends = {"eos_token_ids": {*pipeline.get_generation_config().eos_token_ids, 10**8}, "min_new_tokens": 2}
+    assert pipeline.generate(RENAME, max_new_tokens=48, **ends) == written_by(reference, RENAME, min_new_tokens=2)
+
+
+def test_a_stream_that_is_collected_in_the_thread_that_writes_holds_nobody_up(pipeline: LLMPipeline, monkeypatch):
+    write, collected = _Writer.write, []
+
+    def write_and_collect(self, tokens):
+        if not collected:
+            collected.append(gc.collect())
+        return write(self, tokens)
+
+    def leave_a_stream_in_a_cycle() -> None:
+        stream = pipeline.stream(RENAME, max_new_tokens=40)
+        cycle = [stream]
+        cycle.append(cycle)
+
+    monkeypatch.setattr(_Writer, "write", write_and_collect)
+    gc.disable()
+    try:
+        leave_a_stream_in_a_cycle()
+        assert pipeline.generate("x = ", max_new_tokens=8, apply_chat_template=False)
+        assert collected
+    finally:
+        gc.enable()
+    assert pipeline.backend.load.waiting == pipeline.backend.load.running == 0
+
+
 def test_every_option_is_dealt_with():
     chosen = GenerationConfig(
         min_new_tokens=2, stop_token_ids={4}, do_sample=True, temperature=0.5, top_k=9, top_p=0.8, min_p=0.1,
-        repetition_penalty=1.1, presence_penalty=0.5, frequency_penalty=0.25, rng_seed=3, ignore_eos=True,
+        repetition_penalty=1.1, rng_seed=3, ignore_eos=True,
     )  # fmt: skip
     theirs, default = to_genai(chosen, max_new_tokens=17), openvino_genai.GenerationConfig()
     passed_on = {field.name for field in fields(chosen)} - OF_OUR_OWN - OF_DRAFTING - REFUSED
@@ -121,8 +151,8 @@ def test_every_option_is_dealt_with():
     [
         ({"acceptance": "typical"}, "acceptance='typical' .*engine='outrider'"),
         ({"rng_seed": 2**32}, "rng_seed=4294967296 .*below 4294967296"),
-        ({"presence_penalty": 2.5}, "presence_penalty=2.5 .*from -2.0 to 2.0"),
-        ({"frequency_penalty": -3}, "frequency_penalty=-3 .*from -2.0 to 2.0"),
+        ({"presence_penalty": 0.5}, "presence_penalty=0.5 .*adds it to the scores .*engine='outrider'"),
+        ({"frequency_penalty": -1}, "frequency_penalty=-1 .*adds it to the scores .*engine='outrider'"),
     ],
 )
 def test_what_genai_cannot_do_is_refused(pipeline: LLMPipeline, options, message):

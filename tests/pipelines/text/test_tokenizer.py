@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 import time
 from itertools import accumulate
 
+import openvino
 import openvino_genai
+import openvino_tokenizers
 import pytest
 import regex
-from hypothesis import given
+import transformers
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines.config import GenerationConfig
@@ -171,6 +176,44 @@ def test_texts_put_together_are_those_that_the_detokenizer_writes(tokenizer, det
     ids = st.lists(st.integers(0, len(tokenizer.vocabulary) - 1), min_size=1, max_size=12)
     batch = data.draw(st.lists(st.one_of(ids, TEXTS.filter(bool).map(tokenizer.encode)), min_size=1, max_size=4))
     assert tokenizer.decode_batch(batch) == detokenizer.decode(batch)
+
+
+@pytest.fixture(scope="module")
+def cleaning(embedded_pair, tmp_path_factory) -> Tokenizer:
+    """One that takes spaces before marks away, as "clean_up_tokenization_spaces" asks for."""
+    folder = tmp_path_factory.mktemp("cleaning")
+    for file in (embedded_pair / "target").glob("*tokenizer*"):
+        shutil.copy(file, folder)
+    original = transformers.AutoTokenizer.from_pretrained(embedded_pair / "target")
+    _, detokenizer = openvino_tokenizers.convert_tokenizer(
+        original, with_detokenizer=True, clean_up_tokenization_spaces=True
+    )
+    openvino.save_model(detokenizer, folder / "openvino_detokenizer.xml")
+    return Tokenizer(folder)
+
+
+MARKED = st.lists(st.sampled_from([" ,", " ?", " '", " n't", " .", "a", " b", "'s", "\n", " ' s", "é", "☕", " "]))
+
+
+@settings(max_examples=60)
+@given(MARKED.map("".join), st.lists(st.integers(1, 6), min_size=1), st.sampled_from([None, "b,", "?", "n't"]))
+def test_text_that_a_later_token_changes_is_given_out_once_it_is_settled(cleaning, text, sizes, stop):
+    assert cleaning.takes_back
+    ids = cleaning.encode(text + " x y", add_special_tokens=False)
+    stream = TextStream(cleaning, {stop} if stop else ())
+    given_out, num_taken = "", 0
+    for size in itertools.cycle(sizes):
+        group = ids[num_taken : num_taken + size]
+        num_taken += stream.extend(group, [str(n) for n in range(num_taken, num_taken + len(group))])
+        given_out += "".join(span.text for span in stream.take())
+        assert cleaning.decode(ids).startswith(given_out) or stop
+        if stream.stopped or num_taken == len(ids):
+            break
+    given_out += "".join(span.text for span in stream.take(final=True))
+    lengths = [n for n in range(1, len(ids) + 1) if stop and stop in cleaning.decode(ids[:n])]
+    written = cleaning.decode(ids[: lengths[0]] if lengths else ids)
+    assert num_taken == (lengths[0] if lengths else len(ids))
+    assert given_out == (written.partition(stop)[0] if lengths else written)
 
 
 def test_the_detokenizer_of_the_embedded_pair_is_not_run_between_passes(embedded_pair, monkeypatch):
