@@ -74,10 +74,10 @@ SIZES = {
         target_tokens=30_000_000,
         draft_tokens=12_000_000,
         batch_tokens=8_192,
-        distillation_prompts=6_000,
+        distillation_prompts=12_000,
         distillation=Distillation(epochs=3, batch_size=32, max_new_tokens=200, learning_rate=2e-3),
         taps=(0, 3, 5),
-        head=Distillation(epochs=8, batch_size=16, learning_rate=1.5e-3, group_size=16),
+        head=Distillation(epochs=5, batch_size=16, learning_rate=1.5e-3, group_size=16),
         head_unrolling=Unrolling(steps=8, decay=0.9, places=48),
         head_feed_forward=256,
         other_heads={
