@@ -32,7 +32,8 @@ SHAPES = {
     "draft": Shape(hidden_size=512, num_layers=8, num_heads=8, num_kv_heads=2, intermediate_size=2048),
 }
 GROUP = 128  # weights of int4 that share a scale
-WEIGHTS = {"target": Compression("int4", group_size=GROUP), "draft": Compression("int8"), "head": Compression("int4", group_size=GROUP)}
+INT4 = Compression("int4", group_size=GROUP)
+WEIGHTS = {"target": INT4, "draft": Compression("int8"), "head": INT4}
 CONTEXT = 8192  # tokens; the rotary embedding has no table that would end, and long contexts are timed, not read
 
 
