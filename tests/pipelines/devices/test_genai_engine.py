@@ -23,6 +23,8 @@ from outrider.pipelines import (
 )
 from outrider.pipelines.devices.genai_config import to_genai
 from outrider.pipelines.devices.genai_engine import _Writer
+from outrider.pipelines.engine.request import Request
+from outrider.pipelines.text.tokenizer import TextStream
 
 from .elsewhere import Elsewhere
 
@@ -100,10 +102,15 @@ def test_the_options_that_were_compared_make_a_difference(pipeline: LLMPipeline)
     assert len(set(texts)) == len(options)
 
 
-def test_an_end_beyond_the_vocabulary_is_no_end(pipeline: LLMPipeline, reference):
+def test_an_end_beyond_the_vocabulary_that_a_model_names_is_no_end(pipeline: LLMPipeline):
     """GenAI alone would write beyond the logits, which ends the process or spoils its memory."""
-    ends = {"eos_token_ids": {*pipeline.get_generation_config().eos_token_ids, 10**8}, "min_new_tokens": 2}
-    assert pipeline.generate(RENAME, max_new_tokens=48, **ends) == written_by(reference, RENAME, min_new_tokens=2)
+    config = GenerationConfig(eos_token_ids={7, 10**8}, min_new_tokens=2, max_new_tokens=9)
+    text = TextStream(pipeline.tokenizer)
+    theirs = pipeline.backend._config_of(Request([3, 4], config, 9, text, 0, None, 0))
+    assert (theirs.stop_token_ids, theirs.eos_token_id, theirs.min_new_tokens) == ({7}, 7, 2)
+    config = GenerationConfig(eos_token_ids={10**8}, min_new_tokens=2, max_new_tokens=9)
+    theirs = pipeline.backend._config_of(Request([3, 4], config, 9, text, 0, None, 0))
+    assert (theirs.ignore_eos, theirs.min_new_tokens) == (True, 0)
 
 
 def test_a_stream_that_is_collected_in_the_thread_that_writes_holds_nobody_up(pipeline: LLMPipeline, monkeypatch):
