@@ -60,7 +60,7 @@ def main(
     axes.set_yticks([family + 0.4 - height / 2 for family in range(len(found))], list(found))
     axes.invert_yaxis()
     axes.set_xlabel("tokens per second, times OpenVINO GenAI's plain decoding (line)")
-    axes.legend(frameon=False, loc="lower right")
+    figure.legend(frameon=False, loc="outside lower center", ncols=len(shown))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     figure.savefig(out, dpi=160)
