@@ -12,6 +12,7 @@ from typing import Any
 import openai
 
 from outrider.pipelines import LLMPipeline
+from outrider.pipelines.text.token_bytes import TokenBytes
 
 from .serving import MODEL, user
 
@@ -46,7 +47,7 @@ class Outcome:
 
 def questions(pipeline: LLMPipeline, count: int, rng: random.Random) -> list[Question]:
     """Edits of small functions, greedy and sampled, and what plain decoding answers them, one at a time."""
-    made = []
+    names, made = TokenBytes.read(pipeline.tokenizer).of, []
     for _ in range(count):
         name, other = rng.sample(NAMES, 2)
         order = rng.choice(["Repeat this function.", f"Rename `{name}` to `{other}`.", "Add a docstring."])
@@ -56,7 +57,7 @@ def questions(pipeline: LLMPipeline, count: int, rng: random.Random) -> list[Que
             prompt, mode="off", do_sample=temperature > 0, temperature=temperature, rng_seed=seed,
             max_new_tokens=max_tokens,
         ).generations[0]  # fmt: skip
-        tokens = tuple(pipeline.tokenizer.decode([token]) for token in answer.token_ids)
+        tokens = tuple(names[token].decode(errors="backslashreplace") for token in answer.token_ids)
         made.append(Question(prompt, temperature, seed, max_tokens, tokens, answer.finish_reason))
     return made
 
