@@ -50,6 +50,7 @@ def write(
         taps="{}, {} and {}".format(*head["taps"]),
         feed_forward=head["feed_forward"],
         head_training=_head_training(head["training"]),
+        head_before=_before(head["training"].get("before")),
         depths=_depths(head["acceptance"]),
         head_cases=max(f["cases"] for by_temperature in head["acceptance"].values() for f in by_temperature.values()),
         other_heads=_other_heads(heads["heads"]),
@@ -82,7 +83,7 @@ def _head_training(state: dict[str, Any]) -> str:
         f"{state['steps']} drafts in a row from {state['places']} places, drawn anew each time, of each of "
         f"{_thousands(state['answers'])} answers of the target ({_thousands(state['tokens'])} tokens, half of them "
         f"greedy, half sampled at temperature 1), seen {state['epochs']} times; the loss fell from "
-        f"{state['first_loss']:.3f} to {state['last_loss']:.3f}. {_before(state.get('before'))}While"
+        f"{state['first_loss']:.3f} to {state['last_loss']:.3f}"
     )
 
 
@@ -245,8 +246,8 @@ functions a task; behind the slash the draft model on the same answers. Tokens a
 
 {depths}
 
-It starts from weights that can copy (`head_copying.py`) and learns {head_training} it learns, its weights are rounded \
-as int4 rounds them, so that little is lost where it is exported so.
+It starts from weights that can copy (`head_copying.py`) and learns {head_training}. {head_before}While it learns, its \
+weights are rounded as int4 rounds them, so that little is lost where it is exported so.
 
 ## Heads of other kinds
 `checkpoints/` holds four more heads of the target, in the layouts that `outrider distill` writes, to try the kinds. \

@@ -19,7 +19,7 @@ class Fallback(Backend):
     """
 
     def __init__(self, first: Backend, load: Callable[[], Backend]) -> None:
-        super().__init__(first.lock)  # under which the state of requests changes
+        self.lock = first.lock  # under which the state of requests changes
         self._first = first
         self._load = load
         self._second: Backend | None = None
@@ -65,7 +65,6 @@ class Fallback(Backend):
     def step(self) -> None:
         """Run a pass of each backend that has requests."""
         with self.lock:
-            self._cancel_abandoned()
             if self._begun:
                 self._first.step()
                 self.settle()

@@ -68,7 +68,6 @@ class GenaiEngine(QueueingBackend):
     def step(self) -> None:
         """Wait for the next tokens of the request that runs, or of the next one."""
         with self.lock:
-            self._cancel_abandoned()
             self._queue_arrived()
             if self._running is None:
                 if not self._waiting:

@@ -66,9 +66,7 @@ class Backend(ABC):
     each serves all requests. So the state of a request must be read under the `lock`.
     """
 
-    def __init__(self, lock: FairLock) -> None:
-        self.lock = lock
-        self._abandoned: deque[Request] = deque()
+    lock: FairLock
 
     @abstractmethod
     def add(self, request: Request) -> None:
@@ -79,18 +77,8 @@ class Backend(ABC):
         """End a request and free its blocks, at once or after the current step. A finished request is left as it is."""
 
     def abandon(self, request: Request) -> None:
-        """Cancel a request for which nobody waits any more, without waiting for a lock: this is called wherever Python
-        collects garbage, which may be the thread that the owner of the lock waits for."""
-        self._abandoned.append(request)
-        if self.lock.try_to_enter():
-            try:
-                self._cancel_abandoned()
-            finally:
-                self.lock.__exit__()
-
-    def _cancel_abandoned(self) -> None:
-        while self._abandoned:
-            self.cancel(self._abandoned.popleft())
+        """Cancel a request for which nobody waits any more, without waiting for the lock."""
+        self.lock.when_free(lambda: self.cancel(request))
 
     @property
     @abstractmethod
@@ -109,10 +97,10 @@ class QueueingBackend(Backend):
     """One with a queue of its own."""
 
     def __init__(self) -> None:
-        super().__init__(FairLock())
         self._arrived: deque[Request] = deque()  # so that adding a request does not wait for the current pass
         self._waiting: deque[Request] = deque()
         self._num_passes = 0
+        self.lock = FairLock()
 
     def add(self, request: Request) -> None:
         self._check(request)

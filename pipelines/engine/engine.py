@@ -44,7 +44,6 @@ class Engine(QueueingBackend):
         """Run one pass of the target: schedule, draft, forward, verify, learn."""
         with self.lock, self._stepping():
             began, model_s = time.perf_counter(), self._planner.model_s
-            self._cancel_abandoned()
             self._queue_arrived()
             schedule = self._scheduler.schedule(self._planner.cost, admits_new=not self._num_borrowing)
             parts = self._draft(schedule)

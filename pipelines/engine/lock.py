@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from threading import RLock
 
 
@@ -16,6 +18,7 @@ class FairLock:
     def __init__(self) -> None:
         self._turnstile = RLock()
         self._lock = RLock()
+        self._deferred: deque[Callable[[], None]] = deque()
 
     def __enter__(self) -> FairLock:
         # The owner must not wait for the turnstile. Only the lock itself knows its owner reliably: a garbage collection
@@ -27,16 +30,23 @@ class FairLock:
                 self._lock.acquire()
         return self
 
-    def try_to_enter(self) -> bool:
-        """Take the lock if that needs no waiting."""
-        if self._lock._is_owned():  # type: ignore[attr-defined]
-            return self._lock.acquire()
-        if not self._turnstile.acquire(blocking=False):
-            return False
-        try:
-            return self._lock.acquire(blocking=False)
-        finally:
-            self._turnstile.release()
-
     def __exit__(self, *exception: object) -> None:
         self._lock.release()
+        if self._deferred:
+            self._run_deferred()
+
+    def when_free(self, action: Callable[[], None]) -> None:
+        """Run something under the lock: now if that needs no waiting, else whoever holds it does so on leaving it.
+
+        For destructors, which run in any thread, also in one that the owner of the lock waits for.
+        """
+        self._deferred.append(action)
+        self._run_deferred()
+
+    def _run_deferred(self) -> None:
+        while self._deferred and self._lock.acquire(blocking=False):
+            try:
+                while self._deferred:
+                    self._deferred.popleft()()
+            finally:
+                self._lock.release()

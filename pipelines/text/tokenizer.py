@@ -178,22 +178,24 @@ class TextStream:
         for i, (token, source) in enumerate(zip(tokens, sources, strict=True)):
             self._ids = [*self._ids, token]
             self._sources = [*self._sources, source]
-            whole, before = self._tokenizer.decode_batch([self._ids, self._ids[:-TAKEN_BACK] or self._ids[:1]])
-            settled = _same_beginning(whole, before if len(self._ids) > TAKEN_BACK else "").rstrip(INCOMPLETE)
+            whole = self._tokenizer.decode(self._ids)
             seen = self._tail + whole.rstrip(INCOMPLETE)[len(self._read) :]
             if any(stop in seen for stop in self._stops):
-                self._append_all(whole)
+                self._append_all()
                 return i + 1
-            self._append(settled[len(self._read) :], self._sources[-TAKEN_BACK - 1 :][0])
+            if len(self._ids) <= TAKEN_BACK:
+                continue
+            settled = _same_beginning(whole, self._tokenizer.decode(self._ids[:-TAKEN_BACK])).rstrip(INCOMPLETE)
+            self._append(settled[len(self._read) :], self._sources[-TAKEN_BACK - 1])
             self._read = max(self._read, settled, key=len)
             self._forget(whole)
         return len(tokens)
 
-    def _append_all(self, whole: str) -> None:
+    def _append_all(self) -> None:
         """Append what is left of the text, each part with the source of the token that ends it."""
-        texts = self._tokenizer.decode_batch([self._ids[: i + 1] for i in range(len(self._ids) - 1)] or [self._ids])
-        for text, source in zip([*texts[: len(self._ids) - 1], whole], self._sources, strict=True):
-            part = _same_beginning(text, whole)
+        texts = self._tokenizer.decode_batch([self._ids[: i + 1] for i in range(len(self._ids))])
+        for text, source in zip(texts, self._sources, strict=True):
+            part = _same_beginning(text, texts[-1])
             self._append(part[len(self._read) :], source)
             self._read = max(self._read, part, key=len)
 
@@ -210,12 +212,12 @@ class TextStream:
     def take(self, final: bool = False) -> tuple[Span, ...]:
         """The text that can no longer change, with its sources; with `final`, all that is left."""
         if final and not self.stopped:
-            whole = self._tokenizer.decode(self._ids)
             if self._sources:
-                self._append_all(whole)
+                self._append_all()
             else:
+                whole = self._tokenizer.decode(self._ids)
                 self._append(whole[len(self._read) :], self._last_source)
-            self._read = whole
+                self._read = whole
         held = "".join(span.text for span in self._held)
         ready = len(held) if final or self.stopped else self._settled(held)
         taken, self._held = _split(self._held, ready)

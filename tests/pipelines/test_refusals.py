@@ -20,6 +20,8 @@ from outrider.pipelines import (
     UnknownOption,
     UnknownToken,
 )
+from outrider.pipelines.text.prompt import encode_prompt
+from outrider.pipelines.text.tokenizer import Tokenizer
 
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
@@ -209,3 +211,11 @@ def test_warming_up_while_a_request_holds_the_cache_waits_or_goes_on(embedded_pa
     next(stream)
     busy.warm_up()
     assert stream.finish().finish_reason == "length"
+
+
+@pytest.mark.parametrize("history", [[], [{"role": "user", "content": "Hi"}]])
+def test_a_model_without_a_chat_template_cannot_chat(pipeline: LLMPipeline, monkeypatch, history):
+    monkeypatch.setattr(Tokenizer, "has_chat_template", False)
+    with pytest.raises(InvalidOption, match=r"no chat template, so it cannot chat: call finish_chat\(\)"):
+        encode_prompt("x = ", history, pipeline.tokenizer, use_template=True)
+    assert encode_prompt("x = ", None, pipeline.tokenizer, use_template=True)

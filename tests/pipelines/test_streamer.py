@@ -125,6 +125,13 @@ def test_an_object_that_follows_the_tokens_shows_what_is_returned(pipeline: LLMP
     assert len(answer) - len("".join(shown)) < 8, "no more is left out than the token that holds the stop string"
 
 
+def test_a_dictionary_is_a_configuration_as_in_openvino_genai(pipeline: LLMPipeline):
+    given = {"max_new_tokens": 5, "stop_strings": {"xyz"}}
+    assert pipeline.generate(RENAME, given) == pipeline.generate(RENAME, **given)
+    with pytest.raises(InvalidOption, match="generation_config=5 is no configuration"):
+        pipeline.generate(RENAME, 5)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("streamer", [5, "print"])
 def test_what_cannot_be_called_is_refused_before_anything_is_written(pipeline: LLMPipeline, streamer):
     with pytest.raises(InvalidOption, match="cannot be called: give a function"):

@@ -66,3 +66,21 @@ def test_an_error_inside_lets_go(lock: FairLock):
     thread.start()
     thread.join(10)
     assert got == [lock]
+
+
+def test_what_waits_for_nobody_is_done_by_whoever_leaves_the_lock() -> None:
+    lock, done = FairLock(), []
+    lock.when_free(lambda: done.append("free"))
+    assert done == ["free"]
+    with lock:
+        other = threading.Thread(target=lambda: lock.when_free(lambda: done.append("held")))
+        other.start()
+        other.join(60)
+        assert done == ["free"], "another thread neither waits nor runs it"
+        lock.when_free(lambda: done.append("own"))
+        assert done == ["free", "held", "own"], "the owner runs at once what there is"
+    with lock:
+        other = threading.Thread(target=lambda: lock.when_free(lambda: done.append("left")))
+        other.start()
+        other.join(60)
+    assert done[-1] == "left"
