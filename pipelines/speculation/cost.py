@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import NamedTuple
 
@@ -262,7 +262,6 @@ class CostModel:
         most_rows: int | None = None,
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
-        beginning: Collection[str] = (),
     ) -> CostModel:
         """Time passes of the target, with `least_rows` to `most_rows` rows, and of the models that draft, by name.
         Raises NoMeasurement.
@@ -270,9 +269,8 @@ class CostModel:
         budget_s: after so many seconds only indispensable passes are begun. Costs that were not measured are estimated,
             and corrected by later passes.
         token_share: bytes of a token's keys and values for each byte of the target's weights.
-        beginning: those models for which the first token of a draft takes another pass than the next.
         """
-        made = measured(target, drafts, max_context, least_rows, most_rows, token_share, budget_s, beginning)
+        made = measured(target, drafts, max_context, least_rows, most_rows, token_share, budget_s)
         return cls._of(made)
 
     @classmethod
@@ -284,10 +282,9 @@ class CostModel:
         most_rows: int,
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
-        beginning: Collection[str] = (),
     ) -> CostModel:
         """As `measure`, where every pass takes as long as one of `most_rows` rows, behind any context."""
-        made = measured_at_fixed_size(target, drafts, max_context, most_rows, token_share, budget_s, beginning)
+        made = measured_at_fixed_size(target, drafts, max_context, most_rows, token_share, budget_s)
         return cls._of(made)
 
     @classmethod

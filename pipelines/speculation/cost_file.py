@@ -13,7 +13,7 @@ from typing import Any
 from .cost import CostModel
 from .draft_cost import DraftCost
 
-FORMAT = 11
+FORMAT = 12
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
 from ..engine.request import Request
@@ -12,6 +13,9 @@ from .acceptance import Conditions
 from .cost import CostModel
 from .drafters.base import Proposal
 from .overhead import Usual
+
+SURE = 0.5  # probability of the first token of a draft from which a model has little to add to it
+PER_DRAFT = 1 / 2  # share of the budget that the drafts of a pass take, unless only longer ones pay
 
 Kind = tuple[str, Conditions]  # mode and conditions: answers of one kind tell something about each other
 
@@ -47,6 +51,8 @@ class Draft:
     draft_ms: the draft model's time that was charged to it.
     num_scored: how many of its tokens the draft model is to score.
     reserved_ms: the draft model's time that is set aside for it.
+    may_take_all: whether the draft model may take more than PER_DRAFT of the budget, as only so long a draft pays.
+    credit: what asking its draft model now is worth in other passes, in tokens.
     num_fixed: how many of its first proposals may not be cut, since they are up to one that was drawn (see `Proposal`).
     """
 
@@ -60,6 +66,8 @@ class Draft:
     draft_ms: float = 0.0
     num_scored: int = 0
     reserved_ms: float = 0.0
+    may_take_all: bool = False
+    credit: float = 0.0
     num_fixed: int = 0
     conditions: Conditions = field(init=False)
     kind: Kind = field(init=False)
@@ -87,6 +95,11 @@ class Draft:
     def probability(self) -> float:
         """That the target accepts all of it."""
         return self.probabilities[-1] if self.probabilities else 1.0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether its first token will probably be accepted."""
+        return bool(self.probabilities) and self.probabilities[0] >= SURE
 
     @property
     def num_further(self) -> int:
@@ -159,6 +172,11 @@ class Batch:
     def remaining_ms(self) -> float:
         return self.budget_ms - self.spent_ms
 
+    @property
+    def sparing_ms(self) -> float:
+        """The same of the share PER_DRAFT of the budget, so that one rejected draft does not end all drafting."""
+        return PER_DRAFT * self.budget_ms - self.spent_ms
+
     def can_afford(self, price_ms: float) -> bool:
         return not price_ms or price_ms <= self.remaining_ms
 
@@ -206,6 +224,16 @@ class Batch:
     def cut_to_best(self, draft: Draft, rate: float) -> None:
         """Shorten a draft to its best prefix."""
         self.cut(draft, best_prefix(draft.probabilities, draft.prices_ms, rate)[0])
+
+    def cut_to_best_sparing(self, draft: Draft, rate: float) -> None:
+        """The same within `sparing_ms`, unless no prefix within that pays."""
+        most_ms = self.sparing_ms + sum(draft.prices_ms)
+        within = sum(price_ms <= most_ms for price_ms in accumulate(draft.prices_ms))
+        length, _ = best_prefix(draft.probabilities[:within], draft.prices_ms[:within], rate)
+        if length:
+            self.cut(draft, length)
+        else:
+            self.cut_to_best(draft, rate)
 
     def draft_ms(self, draft: Draft) -> float:
         """The time that the pass would save without a draft, as the rows of other drafts would move up."""

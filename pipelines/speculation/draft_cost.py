@@ -11,7 +11,8 @@ from .kalman_filter import KalmanFilter
 
 FORGET = 0.0013  # share of the correction that is forgotten in each pass in which it is not asked, so it is asked again
 DOUBT = 0.2  # see `KalmanFilter`
-SPREAD = 0.7  # standard deviation of the logarithm of actual over measured times
+SPREAD = 0.7  # standard deviation of the logarithms of actual over measured times
+TOGETHER = 0.5  # their correlation: a busy machine slows both
 
 
 @dataclass(slots=True)
@@ -21,9 +22,11 @@ class DraftCost:
     token_ms: to generate a token.
     row_ms: to read a token that it has to catch up with.
     context_ms: what each token of context adds to that.
-    begin_ms: what the first token of a draft takes beyond `token_ms`.
+    begin_ms: what a draft takes beyond `token_ms` for each of its tokens, as the target has displaced the model's
+        weights from the processor's cache, and the first passes have other numbers of rows than those before them.
 
-    A filter over one factor corrects the measurements with every pass. It returns to them while the model is not asked.
+    A filter over two factors, one of `begin_ms` and one of the rest, corrects the measurements with every draft. It
+    returns to them while the model is not asked.
     """
 
     token_ms: float
@@ -31,12 +34,14 @@ class DraftCost:
     context_ms: float = 0.0
     begin_ms: float = 0.0
     _filter: KalmanFilter = field(init=False, compare=False, repr=False)
-    _slowness: float = field(init=False, compare=False, repr=False)  # actual over measured time
+    _slowness: float = field(init=False, compare=False, repr=False)  # actual over measured time of tokens
+    _slow_beginning: float = field(init=False, compare=False, repr=False)  # the same of `begin_ms`
 
     def __post_init__(self) -> None:
-        self._filter = KalmanFilter(np.array([[SPREAD**2]]), FORGET, DOUBT)
-        self._filter.update(np.ones(1), 0.0)  # the measurement counts as one observed time
-        self._slowness = 1.0
+        self._filter = KalmanFilter(SPREAD**2 * np.array([[1.0, TOGETHER], [TOGETHER, 1.0]]), FORGET, DOUBT)
+        for share in np.eye(2):
+            self._filter.update(share, 0.0)  # each measurement counts as one observed time
+        self._believe()
 
     def pass_ms(self, num_requests: int) -> float:
         """The time of a pass that generates a token for each of several requests."""
@@ -52,28 +57,33 @@ class DraftCost:
         return [n * (row_ms + context_ms * n) for n in range(first, last + 1)]
 
     def beginning_ms(self) -> float:
-        """The time that the first token of a draft takes beyond that of another one."""
-        return self._slowness * self.begin_ms
+        """The time that a draft takes beyond that of its tokens."""
+        return self._slow_beginning * self.begin_ms
 
-    def observe(self, expected_ms: float, measured_ms: float) -> None:
-        """Learn from a pass."""
+    def observe(self, expected_ms: float, measured_ms: float, beginning_ms: float = 0.0) -> None:
+        """Learn from the passes for a draft, of which `beginning_ms` were expected for beginning it."""
         if expected_ms > 0 and measured_ms > 0:
-            self._filter.update(np.ones(1), math.log(measured_ms / expected_ms))
-            self._slowness = math.exp(self._filter.mean[0])
+            share = beginning_ms / expected_ms
+            self._filter.update(np.array([1 - share, share]), math.log(measured_ms / expected_ms))
+            self._believe()
 
     def forget(self, passes: int = 1) -> None:
         """Return a little to the measured costs, after passes in which it was not asked."""
         self._filter.forget(passes)
-        self._slowness = math.exp(self._filter.mean[0])
+        self._believe()
 
     def refined(self) -> DraftCost:
         """With costs corrected downwards only: if it seemed too slow, it would not be asked, and the error would never
         be found out."""
-        quick = min(1.0, self._slowness)
+        quick, quick_beginning = min(1.0, self._slowness), min(1.0, self._slow_beginning)
         return replace(
             self,
             token_ms=quick * self.token_ms,
             row_ms=quick * self.row_ms,
             context_ms=quick * self.context_ms,
-            begin_ms=quick * self.begin_ms,
+            begin_ms=quick_beginning * self.begin_ms,
         )
+
+    def _believe(self) -> None:
+        """Update the current estimates from the filter."""
+        self._slowness, self._slow_beginning = map(math.exp, self._filter.mean)

@@ -4,14 +4,14 @@ drafters."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TypeVar
 
 from ..config import AUTO
 from ..engine.request import Request
-from .acceptance import GREEDY, AcceptanceModel, Conditions, Features
+from .acceptance import GREEDY, AcceptanceModel, Features
 from .attempts import Attempts, Trials
 from .cost import CostModel
 from .draft import Batch, Draft, Kind
@@ -53,13 +53,25 @@ class _Backoff:
         self.left = self.last = max(1, 2 * self.last)
 
 
+@dataclass(slots=True)
+class _Asked:
+    """The passes of the draft model before a pass of the target: their expected time, how much of that was for
+    beginning drafts, the time measured, and whether every draft got an answer."""
+
+    expected_ms: float = 0.0
+    beginning_ms: float = 0.0
+    measured_ms: float = 0.0
+    is_whole: bool = True
+
+
 class DraftModelPolicy:
     """Decides for each draft whether one model, a draft model or a head, generates tokens behind it, generates others
     in its place, or scores it (see `Planner`).
 
-    expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked, by
-        the conditions of requests.
-    attempts: to draft with the model, by the mode and conditions of requests.
+    expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked.
+
+    That is kept by the mode and conditions of requests: behind text drafters a model is asked where those do not know
+    what follows, and is right less often there.
 
     A proposal that was drawn (see `Proposal`) is taken whatever it is, if there is room.
 
@@ -71,14 +83,15 @@ class DraftModelPolicy:
         self.model = model
         self._drafters = drafters
         self._acceptance = acceptance
-        self.expected: dict[Conditions, float] = {}
-        self.attempts: defaultdict[Kind, Attempts] = defaultdict(Attempts)
+        self.expected: dict[Kind, float] = {}
+        self._attempts: defaultdict[tuple[Kind, bool], Attempts] = defaultdict(Attempts)  # see `attempts`
         self._trials = Trials()
-        self._num_expected: Counter[Conditions] = Counter()  # proposals that `expected` rests on
+        self._num_expected: Counter[Kind] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
         self._num_rests = 0  # passes in which it was not asked that were not noted yet
         self._begun: set[Request] = set()  # those whose draft in the next pass it has begun
+        self._asked_now = _Asked()
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""
@@ -92,6 +105,7 @@ class DraftModelPolicy:
         rate: what a millisecond is worth, in tokens.
         """
         self._begun.clear()
+        self._asked_now = asked = _Asked()
         for draft in drafts:
             if (backoff := self._backoffs.get(draft.request)) is not None and backoff.left:
                 backoff.left -= 1
@@ -118,22 +132,25 @@ class DraftModelPolicy:
         for draft in generating:
             batch.cut_to_best(draft, rate)
             batch.release(draft)
+        if asked.is_whole:
+            self.cost(batch.cost).observe(asked.expected_ms, asked.measured_ms, asked.beginning_ms)
 
     def cost(self, cost: CostModel) -> DraftCost:
         """What the model takes."""
         return cost.of_draft(self.model.name)
 
-    def expected_under(self, conditions: Conditions) -> float:
-        """What is expected under these conditions, at first as much as under the nearest cooler ones."""
-        if conditions not in self.expected:
-            cooler = conditions.nearest_cooler(self.expected)
-            return HOPED if cooler is None else self.expected[cooler]
-        return self.expected[conditions]
+    def expected_of(self, kind: Kind) -> float:
+        """What is expected of a kind, at first as much as of the nearest cooler one of its mode."""
+        if kind not in self.expected:
+            mode, conditions = kind
+            cooler = conditions.nearest_cooler(known for its_mode, known in self.expected if its_mode == mode)
+            return HOPED if cooler is None else self.expected[mode, cooler]
+        return self.expected[kind]
 
-    def promise(self, cost: CostModel, context: int, conditions: Conditions = GREEDY) -> float:
+    def promise(self, cost: CostModel, context: int, kind: Kind = (AUTO, GREEDY)) -> float:
         """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give behind
-        `context` tokens under these conditions."""
-        own, expected = self.cost(cost), self.expected_under(conditions)
+        `context` tokens of a request of this kind."""
+        own, expected = self.cost(cost), self.expected_of(kind)
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
         best = tokens / time_ms
         time_ms, token_ms = time_ms + own.beginning_ms(), own.pass_ms(1)
@@ -147,7 +164,12 @@ class DraftModelPolicy:
     def rests(self, kind: Kind) -> bool:
         """Whether it is left out of a whole answer of a kind, since considering it has not been worth its price
         lately."""
-        return self.attempts[kind].is_given_up and not self._trials.has_next(kind)
+        is_given_up = all(self._attempts[kind, is_sure].is_given_up for is_sure in (False, True))
+        return is_given_up and not self._trials.has_next(kind)
+
+    def attempts(self, draft: Draft) -> Attempts:
+        """To draft with the model where the text drafters are as sure as for this draft, in requests of its kind."""
+        return self._attempts[draft.kind, draft.is_sure]
 
     def rest(self, cost: CostModel) -> None:
         """Note that the model was not asked in a pass: what is known of it gets older."""
@@ -155,8 +177,8 @@ class DraftModelPolicy:
         if self._num_rests < RESTS:
             return
         self._num_rests = 0
-        for conditions in self.expected:
-            self.expected[conditions] += RESTS * RECOVER * (HOPED - self.expected[conditions])
+        for kind in self.expected:
+            self.expected[kind] += RESTS * RECOVER * (HOPED - self.expected[kind])
         self.cost(cost).forget(RESTS)
 
     def _can_ask(self, draft: Draft) -> bool:
@@ -174,13 +196,14 @@ class DraftModelPolicy:
         """The draft model's answer for each draft, with the tokens in `aheads` behind the request's own.
 
         Each draft is charged its share of the expected time, together no more than was reserved: this pass may have
-        shown that the model is slower than was thought then. The time measured is learnt from if every draft got an
-        answer.
+        shown that the model is slower than was thought then.
         """
-        cost = self.cost(batch.cost)
+        cost, asked = self.cost(batch.cost), self._asked_now
         share_ms = cost.pass_ms(len(drafts)) / len(drafts)
         shares_ms = [share_ms + self._feeding_ms(cost, *each) for each in zip(drafts, aheads, strict=True)]
         expected_ms = sum(shares_ms)
+        asked.expected_ms += expected_ms
+        asked.beginning_ms += sum(self._beginning_ms(cost, draft) for draft in drafts)
         reserved_ms = sum(draft.reserved_ms for draft in drafts)
         for draft, part_ms in zip(drafts, shares_ms, strict=True):
             batch.release(draft)
@@ -193,8 +216,8 @@ class DraftModelPolicy:
             else:
                 self._backoffs.pop(draft.request, None)
                 self._begun.add(draft.request)
-        if None not in answers:
-            cost.observe(expected_ms, 1e3 * (self._drafters.model_s - began))
+        asked.measured_ms += 1e3 * (self._drafters.model_s - began)
+        asked.is_whole &= None not in answers
         return answers
 
     def _gain(self, batch: Batch, rate: float, draft: Draft) -> ExpectedGain:
@@ -202,7 +225,7 @@ class DraftModelPolicy:
             batch.cost,
             self.cost(batch.cost),
             rate,
-            self.expected_under(draft.conditions),
+            self.expected_of(draft.kind),
             batch.python_row_ms,
             self.model.reads_ahead,
             self.model.depth,
@@ -214,6 +237,11 @@ class DraftModelPolicy:
     ) -> str | None:
         """The use of the draft model with the highest gain, None where none pays; its time is reserved.
 
+        A pass need not pay for as much of catching up as the model would have gained, had it caught up before, in
+        earlier passes for which the text drafters had nothing sure. This loses little whether the answer goes on or
+        ends (ski rental; Karlin et al., Competitive snoopy caching, 1988). Both count for `attempts` as gains: a model
+        that is rarely asked has ever more to catch up with.
+
         others: the uses for other drafts, which may share its passes.
 
         Prepares the draft: empty where the model generates in its place; as long as the text drafters go on, and
@@ -222,7 +250,7 @@ class DraftModelPolicy:
         gain, behind = self._gain(batch, rate, draft), self.model.num_behind(draft.request)
         length = len(draft.proposals)
         cost = self.cost(batch.cost)
-        rows_ms, catching_up_ms = batch.draft_ms(draft), cost.feeding_ms(behind - 1)
+        rows_ms, feeding = batch.draft_ms(draft), rate * cost.feeding_ms(behind - 1)
 
         def time_ms(use: str) -> float:
             """Of catching up and the first pass."""
@@ -235,20 +263,30 @@ class DraftModelPolicy:
 
         bare = batch.rows - length
         of_draft = gain.of_draft(draft, bare)
+        can_replace = length > 0 and draft.request.config.mode == AUTO
+        can_replace = can_replace and batch.can_afford(time_ms(GENERATE_INSTEAD) - rows_ms)
         uses: dict[str, float] = {}
-        if batch.can_afford(time_ms(GENERATE_BEHIND)):
-            uses[GENERATE_BEHIND] = of_generating(length, batch.rows, batch.remaining_ms)
-        if length and draft.request.config.mode == AUTO and batch.can_afford(time_ms(GENERATE_INSTEAD) - rows_ms):
-            uses[GENERATE_INSTEAD] = of_generating(0, bare, batch.remaining_ms + rows_ms) - of_draft
+        if can_replace:
             self._take_offers(draft)
             of_scoring, draft.num_scored = gain.of_scoring(draft, length, bare, behind, num_sharing)
             if batch.can_afford(time_ms(SCORE) - rows_ms):
                 uses[SCORE] = of_scoring - of_draft
-        use = max(uses, key=lambda name: uses[name], default=None)
-        if use is None or uses[use] + self._advance(draft, rate * catching_up_ms, uses) <= 0:
+        missed = self._missed.get(draft.request, 0.0)
+        for most_ms in (batch.sparing_ms, batch.remaining_ms):
+            if batch.can_afford(time_ms(GENERATE_BEHIND)):
+                uses[GENERATE_BEHIND] = of_generating(length, batch.rows, most_ms)
+            if can_replace:
+                uses[GENERATE_INSTEAD] = of_generating(0, bare, most_ms + rows_ms) - of_draft
+            use = max(uses, key=lambda name: uses[name], default=None)
+            if use is not None and uses[use] + min(missed, feeding) > 0:
+                draft.may_take_all = most_ms == batch.remaining_ms
+                break
+        else:
+            draft.credit = max(0.0, uses.get(use, 0.0) + feeding) if use is not None and not draft.is_sure else 0.0
+            self._missed[draft.request] = missed + draft.credit
             draft.cut(length)
             return None
-        self._missed.pop(draft.request, None)
+        draft.credit = min(self._missed.pop(draft.request, 0.0), feeding)
         offers = draft.proposals.copy()
         draft.cut(length)
         if use != GENERATE_BEHIND:
@@ -257,18 +295,6 @@ class DraftModelPolicy:
             draft.proposals = offers
         batch.reserve(draft, time_ms(use))
         return use
-
-    def _advance(self, draft: Draft, feeding: float, uses: Mapping[str, float]) -> float:
-        """How much of the price of catching up, `feeding` tokens, this pass need not pay for.
-
-        That is as much as the model would have gained in earlier passes without text drafts, had it caught up before.
-        This loses little whether the answer goes on or ends (ski rental; Karlin et al., Competitive snoopy caching,
-        1988).
-        """
-        missed = self._missed.get(draft.request, 0.0)
-        if not draft.proposals and GENERATE_BEHIND in uses:
-            self._missed[draft.request] = missed + max(0.0, uses[GENERATE_BEHIND] + feeding)
-        return min(missed, feeding)
 
     def _take_offers(self, draft: Draft) -> None:
         """Lengthen a draft by what the text drafters offered beyond what pays."""
@@ -300,7 +326,7 @@ class DraftModelPolicy:
                 for proposal, probability in self._drafters.surest(draft):
                     if not batch.take(draft, proposal, draft.probability * probability, rate):
                         break
-            batch.cut_to_best(draft, rate)
+            batch.cut_to_best_sparing(draft, rate)
 
     def _probability(self, draft: Draft, proposal: Proposal) -> float:
         return self._acceptance.probability(proposal.features, draft.conditions)
@@ -320,8 +346,9 @@ class DraftModelPolicy:
         cost = self.cost(batch.cost)
         feeding_ms = self._feeding_ms(cost, draft, draft.tokens)
         price_ms = feeding_ms + _share_ms(cost, is_shared)
+        most_ms = batch.remaining_ms if draft.may_take_all else batch.sparing_ms
         gain = self._gain(batch, rate, draft).of_generating(
-            draft, len(draft.proposals), batch.rows, feeding_ms, num_sharing, batch.remaining_ms
+            draft, len(draft.proposals), batch.rows, feeding_ms, num_sharing, most_ms
         )
         if gain <= 0 or not batch.can_take(draft, batch.row_ms(draft) + price_ms):
             return False
@@ -337,11 +364,11 @@ class DraftModelPolicy:
         for draft, proposal in pairs:
             if proposal is None:
                 continue
-            expected = self.expected_under(draft.conditions)
-            self._num_expected[draft.conditions] += 1
-            weight = max(FORGET, 1 / (DOUBTED + self._num_expected[draft.conditions]))
+            expected = self.expected_of(draft.kind)
+            self._num_expected[draft.kind] += 1
+            weight = max(FORGET, 1 / (DOUBTED + self._num_expected[draft.kind]))
             probability = self._probability(draft, proposal)
-            self.expected[draft.conditions] = expected + weight * (probability - expected)
+            self.expected[draft.kind] = expected + weight * (probability - expected)
             draft.offers.append([*draft.proposals, proposal])
             is_taken = batch.take(draft, proposal, draft.probability * probability, rate)
             if is_taken and self._is_worth_generating(batch, rate, draft, len(drafts), bool(goes_on)):
@@ -351,18 +378,21 @@ class DraftModelPolicy:
     def _feeding_ms(self, cost: DraftCost, draft: Draft, ahead: Sequence[int]) -> float:
         """The time that the model takes to catch up with a request and the tokens ahead of it, and to begin."""
         num_behind = self.model.num_behind(draft.request, ahead)
-        begin_ms = 0.0 if draft.request in self._begun else cost.beginning_ms()
+        begin_ms = self._beginning_ms(cost, draft)
         if self.model.reads_ahead:
             return begin_ms + cost.feeding_ms(num_behind - 1)
         num_read = self.model.num_behind(draft.request)
         return begin_ms + cost.feeding_ms(num_read - 1) + (num_behind - num_read) * cost.pass_ms(1)
 
+    def _beginning_ms(self, cost: DraftCost, draft: Draft) -> float:
+        return 0.0 if draft.request in self._begun else cost.beginning_ms()
+
 
 def best_first(
-    policies: Sequence[DraftModelPolicy], cost: CostModel, context: int, conditions: Conditions
+    policies: Sequence[DraftModelPolicy], cost: CostModel, context: int, kind: Kind
 ) -> list[DraftModelPolicy]:
     """Policies by what their models promise."""
-    return sorted(policies, key=lambda policy: -policy.promise(cost, context, conditions))
+    return sorted(policies, key=lambda policy: -policy.promise(cost, context, kind))
 
 
 def _share_ms(cost: DraftCost, is_shared: bool) -> float:

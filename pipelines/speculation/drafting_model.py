@@ -35,15 +35,11 @@ class DraftingFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DraftingModel:
-    """A model that drafts, the drafter that runs it, and who owns which block of its cache.
-
-    begins: whether the first token of a draft takes a pass of another kind than the next.
-    """
+    """A model that drafts, the drafter that runs it, and who owns which block of its cache."""
 
     drafter: ModelDrafter
     model: Model
     pool: BlockPool
-    begins: bool = False
 
     @property
     def name(self) -> str:

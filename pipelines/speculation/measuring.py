@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 
@@ -17,7 +17,8 @@ CHANGED = 4  # place among the sizes of that behind which a pass of the first on
 EARLY = (5, 9, 3, 17, 4, 33)  # the most informative sizes, which come first in case time runs out
 CONTEXTS = (64, 1984)  # cached tokens: a short and a long context
 CATCH_UP_ROWS = 64
-BEGINNING_ROWS = 2  # of the first pass for a draft, where they come from the target (see `HeadModel.blind_pass`)
+BEGINNING_ROWS = 2  # of the first pass for a draft: a head's come from the target then (see `HeadModel.blind_pass`)
+OTHERS = 2  # passes behind which the weights of a model that drafts are in the processor's cache as far as they fit
 UNTILED_ROWS, TILE_ROWS = 64, 32  # see `CostModel.is_tiled`
 LEAST_ROW = 0.02  # least estimate for one more row, as a share of the smallest pass
 SHORT_SHARE = 0.5  # most that the short context can take of a pass
@@ -51,7 +52,6 @@ def measured(
     most_rows: int | None,
     token_share: float,
     budget_s: float,
-    beginning: Collection[str] = (),
 ) -> Measured:
     """See `CostModel.measure`. Raises NoMeasurement."""
     most = min(max_context - 1, most_rows or max_context)
@@ -64,7 +64,7 @@ def measured(
     at_short = {n: Timing(target, n, short) for n in (*rows, *tiles)}
     at_long = {n: Timing(target, n, long) if long > short else at_short[n] for n in few}
     of_drafts = {
-        name: _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long, name in beginning)
+        name: _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long)
         for name, draft in drafts.items()
     }
     changed = Timing(target, rows[0], short, before=lambda: target(rows[min(CHANGED, len(rows) - 1)], short))
@@ -100,7 +100,6 @@ def measured_at_fixed_size(
     most_rows: int,
     token_share: float,
     budget_s: float,
-    beginning: Collection[str] = (),
 ) -> Measured:
     """See `CostModel.measure_at_fixed_size`. Raises NoMeasurement."""
     if most_rows < 2:
@@ -108,7 +107,7 @@ def measured_at_fixed_size(
     short = max(0, min(CONTEXTS[0], max_context - most_rows))
     one = Timing(target, 1, short, num_needed=2)
     of_drafts = {
-        name: _draft_timings(draft, lambda: target(1, short), max_context, short, short, name in beginning)
+        name: _draft_timings(draft, lambda: target(1, short), max_context, short, short)
         for name, draft in drafts.items()
     }
     take(list(dict.fromkeys((one, *(timing for timings in of_drafts.values() for timing in timings)))), budget_s)
@@ -164,16 +163,25 @@ def _slopes(
 
 
 def _draft_timings(
-    draft: Run, before: Callable[[], object], max_context: int, short: int, long: int, begins: bool
+    draft: Run, before: Callable[[], object], max_context: int, short: int, long: int
 ) -> tuple[Timing, Timing, Timing, Timing]:
-    """Timings of a model that drafts: for one token, for the first one of a draft where it `begins` in another way, for
-    several to catch up with, and for as many behind a longer context. As in use, a pass of the target `before` each has
-    displaced its weights from the processor's cache."""
-    more = min(CATCH_UP_ROWS, max_context - short - 1)
-    far = max(short, min(long, max_context - more - 1))
-    one, near = Timing(draft, 1, short, 2, before), Timing(draft, 1 + more, short, 0, before)
-    first = Timing(draft, BEGINNING_ROWS, short, 2, before) if begins else one
-    return one, first, near, Timing(draft, 1 + more, far, 0, before) if far > short else near
+    """Timings of a model that drafts: for one token behind another, for the first two of a draft, for these with
+    several to catch up with, and for the same behind a longer context. As in use, a pass of the target `before` the
+    first one has displaced its weights from the processor's cache, and the second has another number of rows."""
+
+    def two(rows: int, context: int) -> None:
+        draft(rows, context)
+        draft(1, context + rows)
+
+    def others() -> None:
+        for _ in range(OTHERS):
+            draft(1, short)
+
+    more = min(CATCH_UP_ROWS, max_context - short - 2)
+    far = max(short, min(long, max_context - more - 2))
+    one, first = Timing(draft, 1, short, 2, others), Timing(two, BEGINNING_ROWS, short, 2, before)
+    near = Timing(two, 1 + more, short, 0, before)
+    return one, first, near, Timing(two, 1 + more, far, 0, before) if far > short else near
 
 
 def _draft_cost(
@@ -182,14 +190,14 @@ def _draft_cost(
     """If catching up was not timed, a row is assumed to take the share `row_share` of a pass, as with the target."""
     if one.ms is None:
         return DraftCost(0.0)
-    first_ms = one.ms if first.ms is None else first.ms
+    first_ms = 2 * one.ms if first.ms is None else first.ms
     row_ms, context_ms = row_share * one.ms, token_share * one.ms
     if near.ms is not None:
         if far.ms is not None:
             context_ms = max(0.0, (far.ms - near.ms) / max(far.context - near.context, 1) / near.rows)
         row_ms = (near.ms - first_ms) / max(near.rows - first.rows, 1) - context_ms * near.context
     row_ms = max(0.0, row_ms)
-    begin_ms = max(0.0, first_ms - one.ms - (first.rows - one.rows) * row_ms)
+    begin_ms = max(0.0, first_ms - 2 * one.ms - (first.rows - one.rows) * row_ms)
     return DraftCost(one.ms, row_ms, context_ms, begin_ms)
 
 

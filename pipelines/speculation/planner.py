@@ -17,7 +17,7 @@ from ..model.target import Window
 from .acceptance import AcceptanceModel
 from .budgets import Budgets, LossBudget
 from .cost import CostModel
-from .draft import Batch, Draft, Kind, best_prefix
+from .draft import PER_DRAFT, Batch, Draft, Kind, best_prefix
 from .draft_model_policy import DraftModelPolicy, best_first
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
@@ -30,7 +30,6 @@ LONGEST = 32  # tokens of a draft
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
 SCARCE = 4  # plain passes: answers whose budgets are so near to the least come first
-PER_DRAFT = 1 / 2  # share of the remaining budget that the rows of drafts take, unless only longer ones pay
 
 
 class Planner:
@@ -51,7 +50,7 @@ class Planner:
     one that promises more is asked.
 
     The `LossBudget` of each answer bounds its delay, by its own drafts or by those of others in its passes. All drafts
-    of a pass together may take what the answer with the least budget has left. Rows take the share PER_DRAFT of that,
+    of a pass together may take what the answer with the least budget has left. They take the share PER_DRAFT of that,
     unless nothing so short is expected to pay, so that one rejected draft does not end all drafting. Accepted tokens
     are credited to their own answer, and drafts grow quickly while they are accepted. So answers whose budgets are near
     the least come first: nothing else keeps drafting alive for all. Times are those predicted by `cost` and Python's
@@ -150,15 +149,19 @@ class Planner:
             return
         began = self._clock()
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
-            self._policies = best_first(self._policies, cost, asked[0].context, asked[0].conditions)
+            self._policies = best_first(self._policies, cost, asked[0].context, asked[0].kind)
         self._num_planned += 1
         tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         by_policy = self._by_policy(asked)
         bare = BarePass(drafts, tokens, bare_ms, standing_ms)
-        self._draft_from_text(batch, asked, by_policy, bare, overhead.offering.value)
+        hopeful = {policy: _due(policy, its_drafts) for policy, its_drafts in by_policy.items()}
+        self._draft_from_text(batch, asked, hopeful, bare, overhead.offering.value)
         self._asked(batch, asked, overhead, 1e3 * (self._clock() - began))
         for policy, its_drafts in by_policy.items():
-            self._consider(policy, batch, its_drafts, overhead, plain_ms)
+            due = _due(policy, its_drafts)
+            for draft in its_drafts:
+                policy.attempts(draft).wait()
+            self._consider(policy, batch, due, overhead, plain_ms)
         self._delay_ms = batch.spent_ms
         for draft in asked:
             gain_ms = draft.gain(self.rate) / self.rate - draft.num_further * overhead.offering.value
@@ -188,11 +191,11 @@ class Planner:
             policy.rest(batch.cost)
             return
         began, model_s = self._clock(), self._drafters.model_s
-        gains = [draft.gain(self.rate) for draft in drafts]
+        before = [(policy.attempts(draft), draft.gain(self.rate)) for draft in drafts]
         policy.draft(batch, self.rate, drafts)
-        for draft, gain in zip(drafts, gains, strict=True):
-            gain_ms = (draft.gain(self.rate) - gain) / self.rate
-            policy.attempts[draft.kind].made(gain_ms, overhead.considering.value, plain_ms)
+        for draft, (tried, gain) in zip(drafts, before, strict=True):
+            gain_ms = (draft.gain(self.rate) - gain + draft.credit) / self.rate
+            tried.made(gain_ms, overhead.considering.value, plain_ms)
         took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
         batch.charge_doubted(overhead.considering, len(drafts), took_ms)
         if overhead is self.overhead:
@@ -343,16 +346,12 @@ class Planner:
         return self._paces[frozenset(draft.kind for draft in drafts)]
 
     def _by_policy(self, drafts: Sequence[Draft]) -> dict[DraftModelPolicy, list[Draft]]:
-        """Each model's policy, with the drafts for which that model is the best of those in their mode, as far as it
-        is due to be considered."""
+        """Each model's policy, with the drafts for which that model is the best of those in their mode."""
         chosen: dict[DraftModelPolicy, list[Draft]] = {policy: [] for policy in self._policies}
         for draft in drafts:
             for policy in self._policies:
                 if self._drafters.can_ask(policy.model, draft):
-                    attempts = policy.attempts[draft.kind]
-                    if attempts.is_due:
-                        chosen[policy].append(draft)
-                    attempts.wait()
+                    chosen[policy].append(draft)
                     break
         return chosen
 
@@ -368,6 +367,11 @@ class Planner:
             asking_ms = self._overhead_of([draft]).asking.value
             budget = self._budgets.begin(draft, plain_ms, drafted_ms, asking_ms)
         return budget
+
+
+def _due(policy: DraftModelPolicy, drafts: Sequence[Draft]) -> list[Draft]:
+    """Those for which it is due to consider a model."""
+    return [draft for draft in drafts if policy.attempts(draft).is_due]
 
 
 def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overhead) -> tuple[float, float]:

@@ -72,8 +72,10 @@ def highest_rate(
         tokens, time_ms, probability, num_rows = bare.tokens, bare_ms, 1.0, rows
         if not sharing:
             continue
-        expected = min(map(policy.expected_under, {draft.conditions for draft in sharing}))
-        token_ms = policy.cost(batch.cost).pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
+        expected = min(map(policy.expected_of, {draft.kind for draft in sharing}))
+        own = policy.cost(batch.cost)
+        token_ms = own.pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
+        time_ms += len(sharing) * own.beginning_ms()
         for window in range(1, 1 + LONGEST_GENERATED):
             probability *= expected
             if len(sharing) * probability < best * token_ms:  # nor will what follows pay, which is less likely

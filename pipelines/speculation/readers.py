@@ -32,13 +32,12 @@ class Readers:
         self._decided.pop(request, None)
 
     def _decide(self, request: Request, cost: CostModel | None) -> bool:
-        readers, conditions = self._drafters.readers(request), Conditions.of(request.config)
+        readers, kind = self._drafters.readers(request), (request.config.mode, Conditions.of(request.config))
         if not readers or request.config.num_assistant_tokens is not None or cost is None:
             return bool(readers)
         policies = [policy for policy in self._policies if policy.model in self._drafters.of(request).models]
         if len(policies) > 1:
-            policies = best_first(policies, cost, len(request.tokens), conditions)
-        kind = request.config.mode, conditions
+            policies = best_first(policies, cost, len(request.tokens), kind)
         resting = [
             policy.model
             for i, policy in enumerate(policies)

@@ -23,7 +23,6 @@ from ..devices.npu_model import DECODING_ROWS, MAX_PROMPT_LEN, MIN_RESPONSE_LEN,
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
 from ..errors import InvalidOption
-from ..model.heads.dflash_model import DFlashModel
 from ..model.heads.head_kind import open_head
 from ..model.paged_model import PagedModel
 from ..model.paged_request import BLOCK_SIZE
@@ -270,12 +269,11 @@ class Runtime:
                 drafts = self._passes(blocks)
                 target = partial(self._target.blind_pass, blocks=blocks[self._pool])
                 token_share = self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes
-                beginning = {each.name for each in self._drafting if each.begins}
                 if rows.whole_prompt is not None or rows.fewest == rows.most:
                     fixed = CostModel.measure_at_fixed_size
-                    return fixed(target, drafts, room, rows.most, token_share, budget_s, beginning)
+                    return fixed(target, drafts, room, rows.most, token_share, budget_s)
                 least, most = rows.fewest, rows.most
-                return CostModel.measure(target, drafts, room, least, most, token_share, budget_s, beginning)
+                return CostModel.measure(target, drafts, room, least, most, token_share, budget_s)
 
         try:
             self._planner.cost = measured_cost(self._profile, measured)
@@ -379,7 +377,7 @@ def _head(
     pair: Pair, folder: Path, num_blocks: int, vocabulary_size: int, properties: Mapping[str, Any]
 ) -> DraftingModel:
     model, pool = open_head(folder, pair.target, num_blocks, properties), BlockPool(num_blocks, BLOCK_SIZE)
-    return DraftingModel(Head(model, pool, vocabulary_size), model, pool, begins=isinstance(model, DFlashModel))
+    return DraftingModel(Head(model, pool, vocabulary_size), model, pool)
 
 
 def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.budgets import ALLOWANCE, TOLERANCE
-from outrider.pipelines.speculation.draft import Draft
+from outrider.pipelines.speculation.draft import PER_DRAFT, Draft
 from outrider.pipelines.speculation.overhead import FEWEST
-from outrider.pipelines.speculation.planner import PER_DRAFT
 
 from ..fakes import new_request
 from .planning import (
@@ -21,6 +20,7 @@ from .planning import (
     Behind,
     Losses,
     OddsDrafter,
+    OddsModel,
     cost_of,
     draft_of,
     planner_of,
@@ -157,6 +157,25 @@ def test_a_draft_risks_only_a_share_of_the_remaining_budget_until_drafts_were_ac
     planner.observe([draft], [[7] * 99], None)
     planner.draft([draft])
     assert len(draft.proposals) > before
+
+
+@given(BASES, st.floats(0.9, 0.999), st.floats(0.1, 2), st.integers(0, 8), st.integers(1, 9))
+def test_so_does_one_that_a_model_generates_or_scores(base, claimed, draft_ms, offered, num_passes):
+    cost, draft = cost_of(base, draft_ms), draft_of()
+    text = OddsDrafter("suffix", {draft.request: [0.7] * offered})
+    planner = planner_of(cost, text, OddsModel("draft_model", {draft.request: [claimed] * 32}))
+    pass_ms, left = cost.pass_ms([(1, 0)]), ALLOWANCE * cost.pass_ms([(2, 0)])
+    for _ in range(num_passes):
+        draft.cut(0)
+        draft.draft_ms = 0.0
+        planner.draft([draft])
+        spent_ms = cost.pass_ms([(draft.rows, 0)]) - pass_ms + draft.draft_ms
+        within = [sum(draft.prices_ms[:n]) + n * draft_ms <= PER_DRAFT * left + 1e-6 for n in range(1, draft.rows)]
+        gains = [sum(draft.probabilities[:n]) - planner.rate * sum(draft.prices_ms[:n]) for n in range(1, draft.rows)]
+        pays = [gain > planner.rate * n * draft_ms for n, gain in enumerate(gains, 1)]
+        assert spent_ms <= PER_DRAFT * left + 1e-6 or not any(map(all, zip(within, pays, strict=True)))
+        planner.observe([draft], [[3]], None)
+        left += TOLERANCE * pass_ms - spent_ms
 
 
 @pytest.mark.parametrize("reading_ms", [0.05, 1.0, 20.0])

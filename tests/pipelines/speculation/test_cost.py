@@ -89,18 +89,55 @@ def test_what_context_adds_to_the_draft_models_time_is_measured(monkeypatch):
     assert made.of_draft("draft_model").feeding_ms(2000) == pytest.approx(2000 * (0.25 + 0.0001 * 1000), rel=0.02)
 
 
-def test_what_the_first_token_of_a_draft_takes_beyond_another_is_measured_where_there_is_such_a_thing(monkeypatch):
+def test_what_beginning_a_draft_takes_beyond_its_tokens_is_measured(monkeypatch):
+    """The first pass behind one of the target, and each with another number of rows than the one before, is slower."""
+    now, last = [0.0], ["target", 1]
+
+    def target(rows, context):
+        now[0], last[0] = now[0] + (20 + rows) / 1e3, "target"
+
+    def draft(rows, context):
+        took_ms = 2 + 0.2 * rows + 1.5 * (last[0] == "target") + 1.0 * (last[1] != rows)
+        now[0], last[:] = now[0] + took_ms / 1e3, ["draft", rows]
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    made = CostModel.measure(target, {"draft_model": draft}, 4096).of_draft("draft_model")
+    assert (made.token_ms, made.row_ms) == pytest.approx((2.2, 0.2))
+    for num_behind, length in ((2, 2), (3, 5), (9, 2)):
+        expected_ms = made.beginning_ms() + made.feeding_ms(num_behind - 1) + length * made.pass_ms(1)
+        before_ms = now[0]
+        target(2, 64)
+        draft(num_behind, 64)
+        for _ in range(length - 1):
+            draft(1, 64)
+        assert expected_ms == pytest.approx(1e3 * (now[0] - before_ms) - 22)
+
+
+def test_the_first_token_of_a_draft_may_take_a_pass_of_another_kind(monkeypatch):
+    """As the block of a DFlash head, whose other tokens are only read off."""
     target = Clock(monkeypatch, lambda rows, context: 20 + rows)
     head = Clock(monkeypatch, lambda rows, context: 0.5 if rows == 1 else 6 + rows * 0.25)
     head.run = lambda rows, context: target.__setattr__("now", target.now + head.takes(rows, context) / 1e3)
     monkeypatch.setattr(time, "perf_counter", lambda: target.now)
-    made = CostModel.measure(target.run, {"head": head.run}, 4096, beginning=["head"])
-    of_head = made.of_draft("head")
+    of_head = CostModel.measure(target.run, {"head": head.run}, 4096).of_draft("head")
     assert (of_head.token_ms, of_head.row_ms) == pytest.approx((0.5, 0.25))
     for num_behind in (2, 9):
         first_ms = of_head.beginning_ms() + of_head.feeding_ms(num_behind - 1) + of_head.pass_ms(1)
         assert first_ms == pytest.approx(6 + num_behind * 0.25)
-    assert CostModel.measure(target.run, {"head": head.run}, 4096).of_draft("head").beginning_ms() == 0
+
+
+@given(st.floats(0.5, 3), st.floats(0.3, 4), st.integers(0, 10_000))
+@settings(max_examples=50)
+def test_drafts_show_what_beginning_one_takes_and_what_a_token(token_ms, begin_ms, seed):
+    rng, cost = random.Random(seed), DraftCost(1.5, begin_ms=2.0)
+    for _ in range(300):
+        length = rng.randint(1, 8)
+        expected_ms = cost.beginning_ms() + length * cost.pass_ms(1)
+        took_ms = (begin_ms + length * token_ms) * math.exp(rng.gauss(0, 0.1))
+        cost.observe(expected_ms, took_ms, cost.beginning_ms())
+    for length in (1, 2, 4, 8):
+        expected_ms = cost.beginning_ms() + length * cost.pass_ms(1)
+        assert expected_ms == pytest.approx(begin_ms + length * token_ms, rel=0.3)
 
 
 def test_a_single_row_may_cost_much_less_over_a_long_context_than_two(monkeypatch):
@@ -307,7 +344,7 @@ def test_what_is_kept_is_what_was_measured(tmp_path):
 
 
 GOOD = {
-    "format": 11, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0],
+    "format": 12, "rows": [2, 4], "base_ms": [1.0, 2.0], "context_ms": [0.0, 0.0],
     "drafts": {"head": {"token_ms": 1.0, "row_ms": 0.0, "context_ms": 0.0}}, "is_tiled": False,
     "base_doubt": [], "context_doubt": [0.0, 0.5], "change_ms": 0.5,
 }  # fmt: skip

@@ -222,6 +222,25 @@ def test_a_model_that_does_not_pay_is_seldom_considered_where_that_takes_long_be
     assert least <= model.num_considered <= most
 
 
+@pytest.mark.parametrize(("weak", "expected"), [([], 1), ([0.2], 1), ([0.95, 0.95], 0)])
+def test_behind_sure_texts_a_model_may_not_be_worth_considering_and_is_asked_at_once_where_they_are_not(weak, expected):
+    """What one kind of place shows is not taken for the other."""
+    clock, draft, text = Clock(), draft_of(), OddsDrafter("suffix", {})
+    model = Pondered({draft.request: [0.9] * 8}, clock, 0.1)
+    planner = planner_of(cost_of([2, 2.2, 4.4, 6.6, 8, 20], draft_ms=0.6), text, model, clock=clock)
+    asked = []
+    for n in range(1000):
+        before = model.num_passes
+        text.odds[draft.request] = [0.99, 0.99] if n % 5 else weak
+        draft.cut(0)
+        planner.draft([draft])
+        asked.append(model.num_passes > before)
+        planner.observe([draft], [[*draft.tokens, 3]], None)
+    late = range(600, 1000)
+    assert not any(asked[n] for n in late if n % 5)
+    assert sum(asked[n] for n in late if not n % 5) == 80 * expected
+
+
 def test_a_model_that_begins_to_pay_is_found_within_the_longest_pause():
     clock, draft = Clock(), draft_of()
     model, text = Pondered({draft.request: [0.99] * 8}, clock, 0.3), OddsDrafter("suffix", {draft.request: [0.95]})
