@@ -45,7 +45,8 @@ class Engine(QueueingBackend):
         with self.lock, self._stepping():
             began, model_s = time.perf_counter(), self._planner.model_s
             self._queue_arrived()
-            schedule = self._scheduler.schedule(self._planner.cost, admits_new=not self._num_borrowing)
+            admits_new, num_owed = not self._num_borrowing, self._planner.num_owed_rows
+            schedule = self._scheduler.schedule(self._planner.cost, admits_new, num_owed)
             parts = self._draft(schedule)
             logits, target_s = self._forward(parts)
             if logits:
@@ -106,7 +107,7 @@ class Engine(QueueingBackend):
     def _draft(self, schedule: Schedule) -> list[Part]:
         """The parts of the next pass."""
         drafts = [_empty_draft(request) for request in schedule.decoding]
-        self._planner.draft(drafts, schedule.num_prefill_rows, self._scheduler.rows.most)
+        self._planner.draft(drafts, schedule.num_prefill_rows, self._scheduler.rows.most, schedule.num_owed_rows)
         parts = [*map(self._scheduler.place, drafts), *schedule.prefill]
         return [part for part in parts if not part.request.finished]
 

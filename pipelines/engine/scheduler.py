@@ -36,6 +36,11 @@ class Schedule:
     def num_prefill_rows(self) -> int:
         return sum(len(part.window.tokens) for part in self.prefill)
 
+    @property
+    def num_owed_rows(self) -> int:
+        """How many of them are more than beside plain decoding."""
+        return max(0, self.num_prefill_rows - PREFILL_ROWS_BESIDE_DECODING) if self.decoding else 0
+
 
 class Scheduler:
     """Admits requests in order, and gives them blocks of `pool` as they grow and rows of a pass as `rows` allows.
@@ -54,7 +59,7 @@ class Scheduler:
         self._pool = pool
         self.rows = rows
 
-    def schedule(self, cost: CostModel | None, admits_new: bool = True) -> Schedule:
+    def schedule(self, cost: CostModel | None, admits_new: bool = True, num_owed: int = 0) -> Schedule:
         """Admit what has room, and divide the next pass. The oldest requests come first where blocks or rows are short.
 
         Rows are given to requests with a token due, then to chunks of prompts; what is left is for drafts. If more
@@ -62,6 +67,7 @@ class Scheduler:
 
         cost: what rows of prompts cost, None if not known yet.
         admits_new: whether to admit requests that have not begun.
+        num_owed: rows by which chunks of prompts beside answers are longer (see `OwedRows`).
         """
         for request in self.running:
             self._pool.shrink(request.table, len(request.tokens))  # what a rejected draft took, others may need
@@ -74,7 +80,7 @@ class Scheduler:
         kept_free = min(PREFILL_ROWS_BESIDE_DECODING, self.rows.most // 2) if reading else 0
         if len(decoding) > self.rows.most - kept_free:
             decoding = sorted(decoding, key=_last_served)[: self.rows.most - kept_free]
-        return Schedule(decoding, self._prefill(reading, len(decoding), cost))
+        return Schedule(decoding, self._prefill(reading, len(decoding), cost, num_owed))
 
     def place(self, draft: Draft) -> Part:
         """A request's last token and the draft behind it, which is cut where no block is free for it."""
@@ -133,13 +139,15 @@ class Scheduler:
         self._pool.close(request.table)
         request.table, request.num_cached = BlockTable(), 0
 
-    def _prefill(self, requests: Sequence[Request], num_decoding: int, cost: CostModel | None) -> list[Part]:
+    def _prefill(
+        self, requests: Sequence[Request], num_decoding: int, cost: CostModel | None, num_owed: int
+    ) -> list[Part]:
         """The next chunks of prompts, in whole tiles if a part of a tile would cost as much as all of it."""
         if self.rows.whole_prompt is not None:
             return [] if num_decoding else self._chunks(requests[:1], self.rows.whole_prompt)
         room = self.rows.most - num_decoding
         if num_decoding:
-            return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING))
+            return self._chunks(requests, min(room, PREFILL_ROWS_BESIDE_DECODING + num_owed))
         parts = self._chunks(requests, min(room, PREFILL_ROWS))
         rows = sum(len(part.window.tokens) for part in parts)
         if cost is not None and (whole := cost.without_part_tile(rows)) < rows:

@@ -22,6 +22,7 @@ from .draft_model_policy import DraftModelPolicy, best_first
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
 from .overhead import Overhead
+from .owed_rows import OwedRows
 from .pass_size import PassSize
 from .rate import BarePass, Pace, Step, highest_rate
 from .readers import Readers
@@ -56,9 +57,9 @@ class Planner:
     the least come first: nothing else keeps drafting alive for all. Times are those predicted by `cost` and Python's
     usual ones, so noise does not enter.
 
-    A prompt that is read in the same passes waits for drafts without a bound. Requests with a fixed draft length have
-    none, either. Their rows and their drafters' time count as part of the
-    plain pass, like rows of prompts: what they cost others is not charged to drafts that are planned.
+    A prompt that is read in the same passes is given more rows, so that it is read as fast as beside plain decoding
+    (see `OwedRows`). Requests with a fixed draft length have no bound. Their rows and their drafters' time count as
+    part of the plain pass, like rows of prompts: what they cost others is not charged to drafts that are planned.
 
     Asking the drafters takes Python's time, and so does considering a model behind those of text, which matters beside
     small models: both are tried less often while they are not worth that (see `Attempts`). A long copy takes more, as
@@ -81,6 +82,7 @@ class Planner:
         self._clock = clock
         self._budgets = Budgets()
         self._size = PassSize()
+        self._owed = OwedRows()
         self._policies = [DraftModelPolicy(model, drafter_set, acceptance) for model in drafter_set.models]
         self._readers = Readers(drafter_set, self._policies)
         self._num_planned = 0  # passes
@@ -100,8 +102,15 @@ class Planner:
         """Total time of the models that draft, in seconds."""
         return self._drafters.model_s
 
-    def draft(self, drafts: Sequence[Draft], other_rows: int = 0, most_rows: float = math.inf) -> None:
-        """Fill the drafts of a pass that also has `other_rows` of prompts.
+    @property
+    def num_owed_rows(self) -> int:
+        """Rows of prompts that the next pass is to have in addition to as many as beside plain decoding."""
+        return self._owed.number
+
+    def draft(
+        self, drafts: Sequence[Draft], other_rows: int = 0, most_rows: float = math.inf, owed_rows: int = 0
+    ) -> None:
+        """Fill the drafts of a pass that also has `other_rows` of prompts, `owed_rows` of which were owed to them.
 
         The pass gets at most `most_rows`: a row for the last token of each request, then drafts of a fixed length in
         their order, then those that are planned.
@@ -109,6 +118,8 @@ class Planner:
         began = self._clock()
         self._delay_ms = self._reading_ms = 0.0
         rows = other_rows + len(drafts)
+        if self.cost is not None:
+            self._delay_ms = self._owed.give(self.cost, len(drafts), other_rows - owed_rows, owed_rows)
         planned = []
         begun = (self._budgets.get(draft.request) for draft in drafts)
         self._may_lose = all(budget is None or budget.remaining_ms > 0 for budget in begun)
@@ -123,7 +134,7 @@ class Planner:
                     probability = self._acceptance.probability(proposal.features, draft.conditions)
                     draft.take(proposal, draft.probability * probability)
                 rows += len(draft.proposals)
-        self._planned, self._bare_rows = planned, rows
+        self._planned, self._bare_rows = planned, rows - owed_rows
         if planned and self.cost is not None:
             self._plan(self.cost, drafts, planned, rows, most_rows)
         self._drafting_ms = 1e3 * (self._clock() - began)
@@ -139,10 +150,11 @@ class Planner:
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if draft.is_bounded]
         # What it takes to return to plain passes is kept back.
         budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms
-        standing_ms, lost_ms = self._size.standing_ms(cost, rows)
+        standing_ms, lost_ms = self._size.standing_ms(cost, self._bare_rows)
         if lost_ms > max(0.0, budget_ms):  # rows that are free at this size would keep it for good
             return
-        batch = Batch(cost, rows, budget_ms - lost_ms, most_rows, overhead.row.value, self._size.last(cost))
+        budget_ms = (1 - self._owed.share(cost)) * (budget_ms - lost_ms) - self._delay_ms
+        batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, self._size.last(cost))
         asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
         asked = [draft for draft in asked if batch.can_pay(overhead.asking, plain_ms)]
         if not asked:
@@ -162,7 +174,7 @@ class Planner:
             for draft in its_drafts:
                 policy.attempts(draft).wait()
             self._consider(policy, batch, due, overhead, plain_ms)
-        self._delay_ms = batch.spent_ms
+        self._delay_ms += batch.spent_ms
         for draft in asked:
             gain_ms = draft.gain(self.rate) / self.rate - draft.num_further * overhead.offering.value
             self._budgets[draft.request].attempts.made(gain_ms, overhead.asking.value, plain_ms)
@@ -225,6 +237,7 @@ class Planner:
         for draft, tokens in zip(drafts, kept, strict=True):
             self._learn(draft, tokens)
         is_first, self._is_mixed = self._is_mixed, target_ms is None
+        self._owed.passed(self._delay_ms)
         if self.cost is None or not drafts:
             return
         if target_ms is not None and not is_first:

@@ -178,6 +178,31 @@ def test_a_long_prompt_holds_running_answers_up_by_one_chunk_a_pass(monkeypatch)
         check(request)
 
 
+def test_a_prompt_gets_more_rows_a_pass_beside_drafts_and_as_many_as_ever_beside_plain_decoding(monkeypatch):
+    monkeypatch.setattr(scheduler_module, "PREFILL_ROWS_BESIDE_DECODING", 8)
+    for mode in ("off", "draft"):
+        model = FakeModel(RULE, num_blocks=128)
+        engine, _ = fake_engine(model, {"draft": right(RULE)}, cost=replace(COST))
+        running, late = new_request([1, 2, 3], 200, mode=mode, num_assistant_tokens=None), new_request([7] * 150, 5)
+        engine.add(running)
+        while running.num_new < 20:
+            engine.step()
+        engine.add(late)
+        chunks = []
+        model.before_pass = lambda windows, chunks=chunks: chunks.append(len(windows[-1].tokens))
+        while not late.new_tokens:
+            engine.step()
+        if mode == "off":
+            assert chunks == [*18 * [8], 6]
+        else:
+            assert max(chunks) > 8
+            assert len(chunks) < 19
+        while not (running.finished and late.finished):
+            engine.step()
+        for request in (running, late):
+            check(request)
+
+
 @pytest.mark.parametrize("mode", ["off", "draft", "auto"])
 @pytest.mark.parametrize("num_assistant_tokens", [None, 5])
 def test_more_answers_than_a_pass_has_rows_for_take_turns_and_prompts_are_read_meanwhile(mode, num_assistant_tokens):
