@@ -164,7 +164,8 @@ class DraftModelPolicy:
     def rests(self, kind: Kind) -> bool:
         """Whether it is left out of a whole answer of a kind, since considering it has not been worth its price
         lately."""
-        is_given_up = all(self._attempts[kind, is_sure].is_given_up for is_sure in (False, True))
+        made = [attempts for (of_kind, _), attempts in self._attempts.items() if of_kind == kind]
+        is_given_up = bool(made) and all(attempts.is_given_up for attempts in made)
         return is_given_up and not self._trials.has_next(kind)
 
     def attempts(self, draft: Draft) -> Attempts:

@@ -189,7 +189,7 @@ def test_measuring_leaves_no_trace_in_what_the_cache_keeps_of_earlier_prompts(em
 def test_what_was_only_estimated_is_measured_where_somebody_waits_for_that(embedded_pair, promise, monkeypatch, doubt):
     budgets = []
 
-    def measure(target, draft, max_context, least_rows, most_rows, token_share, budget_s, beginning):
+    def measure(target, draft, max_context, least_rows, most_rows, token_share, budget_s):
         budgets.append(budget_s)
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0), base_doubt=doubt if len(budgets) == 1 else ())
 
@@ -207,7 +207,7 @@ def test_what_was_only_estimated_is_measured_where_somebody_waits_for_that(embed
 def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for(embedded_pair, promise, monkeypatch):
     budgets, shares = [], []
 
-    def measure(target, draft, max_context, least_rows, most_rows, token_share, budget_s, beginning):
+    def measure(target, draft, max_context, least_rows, most_rows, token_share, budget_s):
         budgets.append(budget_s)
         shares.append(token_share)
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
