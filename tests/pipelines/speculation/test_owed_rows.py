@@ -19,8 +19,8 @@ LUCKS = st.lists(st.sampled_from([0.0, 0.5, 0.9, 1.0]), min_size=1, max_size=6)
 @settings(max_examples=60)
 @given(BASES, LUCKS, st.floats(0.1, 4.0), st.integers(1, 3000), st.randoms(use_true_random=False))
 def test_a_prompt_is_read_as_fast_beside_drafts_as_without_them(base, lucks, draft_ms, num_tokens, rng):
-    """But for what is owed in the end, which nothing makes up for. And no answer loses more than it may, what the prompt
-    is given for the drafts included."""
+    """But for what is owed in the end, and a little where rows take as long as the passes that they make up for. And no
+    answer loses more than it may, what the prompt is given for the drafts included."""
     cost, drafts = cost_of(base, draft_ms), [draft_of() for _ in lucks]
     text = OddsDrafter("suffix", {draft.request: [0.9] * 8 for draft in drafts})
     model = OddsModel("draft_model", {draft.request: [0.9] * 32 for draft in drafts})
@@ -46,7 +46,7 @@ def test_a_prompt_is_read_as_fast_beside_drafts_as_without_them(base, lucks, dra
     expected_ms = whole * cost.pass_ms([(PREFILL_ROWS_BESIDE_DECODING + number, 0)])
     expected_ms += cost.pass_ms([(rest + number, 0)]) if rest else 0.0
     row_ms = cost.pass_ms([(PREFILL_ROWS_BESIDE_DECODING + number, 0)]) / PREFILL_ROWS_BESIDE_DECODING
-    assert took_ms <= expected_ms + longest_ms / (1 - MOST_SHARE) + 2 * row_ms
+    assert took_ms <= 1.05 * expected_ms + longest_ms / (1 - MOST_SHARE) + 2 * row_ms
 
 
 def test_what_is_owed_is_forgotten_where_nothing_is_read_any_more():
