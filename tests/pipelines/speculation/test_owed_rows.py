@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from random import Random
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines.engine.scheduler import PREFILL_ROWS_BESIDE_DECODING
@@ -17,6 +18,7 @@ LUCKS = st.lists(st.sampled_from([0.0, 0.5, 0.9, 1.0]), min_size=1, max_size=6)
 
 
 @settings(max_examples=60)
+@example([10, 10.5, 11, 12, 14, 30], [0.9, 0.9, 1.0], 1.0, 3000, Random(1))
 @given(BASES, LUCKS, st.floats(0.1, 4.0), st.integers(1, 3000), st.randoms(use_true_random=False))
 def test_a_prompt_is_read_as_fast_beside_drafts_as_without_them(base, lucks, draft_ms, num_tokens, rng):
     """But for what is owed in the end, and a little where rows take as long as the passes that they make up for. And no
