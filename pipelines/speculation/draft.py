@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
@@ -36,6 +36,13 @@ def best_prefix(probabilities: Iterable[float], prices_ms: Iterable[float], rate
         if gain >= best_gain:
             best_gain, best_length = gain, length
     return best_length, best_gain
+
+
+def best_prefix_sparing(probabilities: Sequence[float], prices_ms: Sequence[float], rate: float, most_ms: float) -> int:
+    """The length of the best prefix that takes `most_ms` at the most, of the best of all where none of those pays."""
+    within = sum(price_ms <= most_ms for price_ms in accumulate(prices_ms))
+    length, _ = best_prefix(probabilities[:within], prices_ms[:within], rate)
+    return length or best_prefix(probabilities, prices_ms, rate)[0]
 
 
 @dataclass(slots=True)
@@ -228,12 +235,7 @@ class Batch:
     def cut_to_best_sparing(self, draft: Draft, rate: float) -> None:
         """The same within `sparing_ms`, unless no prefix within that pays."""
         most_ms = self.sparing_ms + sum(draft.prices_ms)
-        within = sum(price_ms <= most_ms for price_ms in accumulate(draft.prices_ms))
-        length, _ = best_prefix(draft.probabilities[:within], draft.prices_ms[:within], rate)
-        if length:
-            self.cut(draft, length)
-        else:
-            self.cut_to_best(draft, rate)
+        self.cut(draft, best_prefix_sparing(draft.probabilities, draft.prices_ms, rate, most_ms))
 
     def draft_ms(self, draft: Draft) -> float:
         """The time that the pass would save without a draft, as the rows of other drafts would move up."""

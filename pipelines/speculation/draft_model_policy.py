@@ -3,7 +3,7 @@ drafters."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -18,14 +18,11 @@ from .draft import Batch, Draft, Kind
 from .draft_cost import DraftCost
 from .drafter_set import DrafterSet
 from .drafters.base import ModelDrafter, Proposal, Score
+from .expected_acceptance import ExpectedAcceptance
 from .expected_gain import ExpectedGain
 
 LONGEST_GENERATED = 8  # tokens that a model is expected to generate at a time, at most
 LEAST_SCORED = 0.1  # tokens of a draft are scored as far as it is accepted with this probability
-HOPED = 0.8  # expected acceptance of a model that has not been asked yet: only asking finds out whether it pays
-DOUBTED = 4  # proposals that this counts for
-FORGET = 0.05  # least weight of the newest proposal in the expected acceptance of the next one
-RECOVER = 0.0003  # how fast the expectation returns to HOPED while the model is not asked
 RESTS = 8  # passes in which the model is not asked, after which it is noted, as that takes a hundredth of a short pass
 
 SCORE, GENERATE_BEHIND, GENERATE_INSTEAD = "score", "generate behind", "generate instead"
@@ -68,11 +65,6 @@ class DraftModelPolicy:
     """Decides for each draft whether one model, a draft model or a head, generates tokens behind it, generates others
     in its place, or scores it (see `Planner`).
 
-    expected: the probability that the model's next proposal is accepted, as far as can be told before it is asked.
-
-    That is kept by the mode and conditions of requests: behind text drafters a model is asked where those do not know
-    what follows, and is right less often there.
-
     A proposal that was drawn (see `Proposal`) is taken whatever it is, if there is room.
 
     Where the draft model's cache has no room for a request, it is asked again after 1 pass, then after 2 more, 4, 8 and
@@ -83,10 +75,9 @@ class DraftModelPolicy:
         self.model = model
         self._drafters = drafters
         self._acceptance = acceptance
-        self.expected: dict[Kind, float] = {}
+        self.expected = ExpectedAcceptance()
         self._attempts: defaultdict[tuple[Kind, bool], Attempts] = defaultdict(Attempts)  # see `attempts`
         self._trials = Trials()
-        self._num_expected: Counter[Kind] = Counter()  # proposals that `expected` rests on
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
         self._num_rests = 0  # passes in which it was not asked that were not noted yet
@@ -139,18 +130,10 @@ class DraftModelPolicy:
         """What the model takes."""
         return cost.of_draft(self.model.name)
 
-    def expected_of(self, kind: Kind) -> float:
-        """What is expected of a kind, at first as much as of the nearest cooler one of its mode."""
-        if kind not in self.expected:
-            mode, conditions = kind
-            cooler = conditions.nearest_cooler(known for its_mode, known in self.expected if its_mode == mode)
-            return HOPED if cooler is None else self.expected[mode, cooler]
-        return self.expected[kind]
-
     def promise(self, cost: CostModel, context: int, kind: Kind = (AUTO, GREEDY)) -> float:
         """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give behind
         `context` tokens of a request of this kind."""
-        own, expected = self.cost(cost), self.expected_of(kind)
+        own, expected = self.cost(cost), self.expected.of(kind)
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
         best = tokens / time_ms
         time_ms, token_ms = time_ms + own.beginning_ms(), own.pass_ms(1)
@@ -178,8 +161,7 @@ class DraftModelPolicy:
         if self._num_rests < RESTS:
             return
         self._num_rests = 0
-        for kind in self.expected:
-            self.expected[kind] += RESTS * RECOVER * (HOPED - self.expected[kind])
+        self.expected.forget(RESTS)
         self.cost(cost).forget(RESTS)
 
     def _can_ask(self, draft: Draft) -> bool:
@@ -226,7 +208,7 @@ class DraftModelPolicy:
             batch.cost,
             self.cost(batch.cost),
             rate,
-            self.expected_of(draft.kind),
+            self.expected.of(draft.kind),
             batch.python_row_ms,
             self.model.reads_ahead,
             self.model.depth,
@@ -365,11 +347,8 @@ class DraftModelPolicy:
         for draft, proposal in pairs:
             if proposal is None:
                 continue
-            expected = self.expected_of(draft.kind)
-            self._num_expected[draft.kind] += 1
-            weight = max(FORGET, 1 / (DOUBTED + self._num_expected[draft.kind]))
             probability = self._probability(draft, proposal)
-            self.expected[draft.kind] = expected + weight * (probability - expected)
+            self.expected.observe(draft.kind, probability)
             draft.offers.append([*draft.proposals, proposal])
             is_taken = batch.take(draft, proposal, draft.probability * probability, rate)
             if is_taken and self._is_worth_generating(batch, rate, draft, len(drafts), bool(goes_on)):

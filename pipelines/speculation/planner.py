@@ -7,7 +7,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ..model.target import Window
 from .acceptance import AcceptanceModel
 from .budgets import Budgets, LossBudget
 from .cost import CostModel
-from .draft import PER_DRAFT, Batch, Draft, Kind, best_prefix
+from .draft import Batch, Draft, Kind, best_prefix_sparing
 from .draft_model_policy import DraftModelPolicy, best_first
 from .drafter_set import DrafterSet
 from .drafters.base import Proposal
@@ -314,15 +314,12 @@ class Planner:
     ) -> None:
         """Take what the text drafters propose, the likeliest first, as far as it pays. Each token that they offer
         beyond the first takes `offering_ms`."""
-        rows, most_ms = batch.rows, PER_DRAFT * batch.remaining_ms
+        rows, most_ms = batch.rows, batch.sparing_ms
         steps = self._take_surest(batch, drafts, bare, offering_ms)
         recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
         self.rate = math.sqrt(recent * highest_rate(batch, by_policy, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
-        within = sum(price_ms <= most_ms for price_ms in accumulate(prices_ms))
-        length, _ = best_prefix(probabilities[:within], prices_ms[:within], self.rate)
-        if not length:
-            length, _ = best_prefix(probabilities, prices_ms, self.rate)
+        length = best_prefix_sparing(probabilities, prices_ms, self.rate, most_ms)
         if length < len(steps):
             for draft in drafts:
                 batch.cut(draft, sum(step.draft is draft for step in steps[:length]))

@@ -72,7 +72,7 @@ def highest_rate(
         tokens, time_ms, probability, num_rows = bare.tokens, bare_ms, 1.0, rows
         if not sharing:
             continue
-        expected = min(map(policy.expected_of, {draft.kind for draft in sharing}))
+        expected = min(map(policy.expected.of, {draft.kind for draft in sharing}))
         own = policy.cost(batch.cost)
         token_ms = own.pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
         time_ms += len(sharing) * own.beginning_ms()

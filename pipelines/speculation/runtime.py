@@ -37,7 +37,6 @@ from ..text.tokenizer import Tokenizer
 from . import draft_model_policy
 from .acceptance import AcceptanceModel
 from .cost import CostModel
-from .draft_model_policy import HOPED
 from .drafter_set import DrafterSet
 from .drafters import draft_model, grammar, head, recycling, retrieval, self_speculative, suffix
 from .drafters.base import Drafter, ModeDrafters, ModelDrafter
@@ -49,6 +48,7 @@ from .drafters.retrieval import Retrieval
 from .drafters.self_speculative import SelfSpeculative
 from .drafters.suffix import Suffix
 from .drafting_model import DraftingFailed, DraftingModel
+from .expected_acceptance import HOPED
 from .loaded_target import LoadedTarget
 from .measuring import CONTEXTS, ROWS
 from .planner import LONGEST, Planner

@@ -10,6 +10,7 @@ import pytest
 
 from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.engine import scheduler as scheduler_module
+from outrider.pipelines.speculation.owed_rows import OwedRows
 
 from ..real import PAIR_MODES, Models, same, same_as_far_as_written
 from ..requests import Asked, Asking
@@ -107,6 +108,24 @@ def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows
     monkeypatch.setattr(scheduler_module, "PREFILL_ROWS", rows)
     for modes in (["off"] * len(asked), [*PAIR_MODES, "draft"]):
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_prompts_are_given_for_the_drafts_beside_them_changes_no_token(models: Models, monkeypatch, seed):
+    asking, rng, chunks = Asking(models.tokenizer, seed), random.Random(seed), set()
+    asked = [asking.question(max_new_tokens=24) for _ in PAIR_MODES]
+    asked += [Asked((asking.prompt("code") * 200)[n:][:500], asking.config(), 8) for n in range(2)]
+    plain = [models.served().one(question) for question in asked]
+    monkeypatch.setattr(OwedRows, "number", property(lambda owed: rng.choice((0, 1, 5, 32, 50))))
+    give = OwedRows.give
+
+    def noting(owed, cost, num_others, num_read, num_given):
+        chunks.add(num_given)
+        return give(owed, cost, num_others, num_read, num_given)
+
+    monkeypatch.setattr(OwedRows, "give", noting)
+    same(models.served().all(asked, [*PAIR_MODES, "auto", "off"]), plain, asked, "read beside drafts")
+    assert len(chunks) > 2, "nothing was given that could have changed a token"
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outrider.pipelines.speculation import draft_model_policy
+from outrider.pipelines.speculation import expected_acceptance
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
 from .planning import OddsDrafter, OddsModel, answer, cost_of, draft_of, planner_of
@@ -47,7 +47,7 @@ def test_of_two_models_the_one_that_pays_more_drafts_and_the_other_is_tried_now_
 
 
 def test_a_model_that_gets_better_than_the_other_takes_its_place(monkeypatch):
-    monkeypatch.setattr(draft_model_policy, "RECOVER", 0.01)
+    monkeypatch.setattr(expected_acceptance, "RECOVER", 0.01)
     planner, draft, model, head = two_models(1.0, 1.0, 0.6, 0.1)
     for _ in range(60):
         answer(planner, draft)

@@ -98,7 +98,7 @@ def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_
     text = OddsDrafter("suffix", {drafts[0].request: [0.6] * 8, drafts[1].request: [0.5]})
     model = OddsModel("draft_model", {drafts[0].request: [0.99] * 32, drafts[1].request: []})
     planner = planner_of(cost, text, model)
-    planner._policies[0].expected["auto", GREEDY] = 0.99
+    planner._policies[0].expected.known["auto", GREEDY] = 0.99
     for draft in drafts:
         budget = planner._budget(cost, draft, drafts, 10.0)
         budget.lost_ms += budget.remaining_ms - 2.5
@@ -211,7 +211,7 @@ def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_r
     model = OddsModel("draft_model", {draft.request: [0.9] * 50 for draft in drafts})
     most_rows = other_rows + len(drafts) + spare_rows
     planner = planner_of(cost_of(base, draft_ms=0.01), OddsDrafter("suffix", offers), model)
-    planner._policies[0].expected["auto", GREEDY] = 0.9
+    planner._policies[0].expected.known["auto", GREEDY] = 0.9
     planner.draft(drafts, other_rows, most_rows)
     assert other_rows + sum(draft.rows for draft in drafts) <= most_rows
     left = spare_rows
