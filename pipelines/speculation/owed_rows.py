@@ -34,8 +34,8 @@ class OwedRows:
         return cost.size_ms(self._num_plain + num_given) - self._plain_ms
 
     def share(self, cost: CostModel) -> float:
-        """Of a delay of this pass, what the rows take that are owed for it, those owed for these included, divided by
-        all of it."""
+        """The share of what a delay of this pass costs in the end that goes into owed rows. With a share s the rows
+        owed for a delay d take s d, those owed for that time take s² d, and so on, so that all of it is d / (1 - s)."""
         if not self._num_read:
             return 0.0
         rows_ms = cost.size_ms(self._num_plain + self._num_read) - self._plain_ms
