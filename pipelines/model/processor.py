@@ -8,6 +8,7 @@ which oneDNN then has no kernel. Its own kernels, such as attention over one row
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import openvino as ov
 
@@ -21,6 +22,23 @@ def instruction_limit() -> str | None:
     """The instruction set that oneDNN is restricted to, such as "AVX2"; None if it may use all."""
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     return limit if limit not in ("", "ALL", "DEFAULT") else None
+
+
+def instructions() -> str:
+    """The processor's instruction sets, as Linux lists them. Virtual machines share a name, such as "AMD EPYC", between
+    processors that differ in these. Empty on other systems, where the name has to do."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("flags")), "")
+
+
+def usable_cpus() -> int:
+    """How many CPUs this process may run on, which is how many threads OpenVINO uses unless it is told otherwise."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def limited_properties() -> dict[str, str | int]:

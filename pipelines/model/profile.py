@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from ..speculation import cost_file
 from ..speculation.cost import CostModel
 from .pair import Pair
-from .processor import instruction_limit
+from .processor import instruction_limit, instructions, usable_cpus
 from .timing import NoMeasurement
 
 NAMES = ("FULL_DEVICE_NAME", "NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION", "GPU_DRIVER_VERSION")
@@ -35,16 +35,16 @@ def profile_path(
     pair: Pair, device: str, properties: Mapping[str, Any], exact: bool | None, draft_device: str = "CPU"
 ) -> Path:
     """The file for measurements of a pair. It depends on models, devices and their drivers, OpenVINO's version,
-    properties, instruction set, threads, and on `exact`, which changes the passes that are run.
+    properties, instruction sets, CPUs, and on `exact`, which changes the passes that are run.
 
     A model is identified by its graph, which determines the cost of a pass; the values of its weights do not.
     """
     models = [path for path in (pair.target, pair.draft, pair.head, pair.exit) if path is not None]
     core = ov.Core()
-    threads = core.get_property("CPU", "INFERENCE_NUM_THREADS")
     names = [_told(core, each) for each in dict.fromkeys(("CPU", device, draft_device))]
     about = [
-        device, draft_device, ov.get_version(), threads, names, sorted(properties.items()), exact, instruction_limit(),
+        device, draft_device, ov.get_version(), names, sorted(properties.items()), exact, usable_cpus(), instructions(),
+        instruction_limit(),
     ]  # fmt: skip
     if pair.skipping is not None:
         about.append(pair.skipping.layers)
