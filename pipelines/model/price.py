@@ -12,8 +12,10 @@ from .paged_model import PagedModel
 from .paged_request import BLOCK_SIZE
 from .target import ANY_ROWS, Rows, Window
 
-FEWEST_TURNS, MOST_TURNS, PRICED_S = 3, 100, 1.0  # of passes of each kind, and seconds for all
+FEWEST_TURNS, PRICED_S = 3, 1.0  # of passes of each kind, and seconds for all
+IN_DOUBT = 8  # times PRICED_S at most, where it is in doubt whether the price is within a limit
 TURN_S = 0.01  # of passes in a turn: the first few are slower, since kernels of another size have used the caches
+MOST_PASSES = 100  # in a turn
 CONTEXT = 64  # tokens behind which passes are timed
 
 
@@ -29,31 +31,45 @@ class Price:
     ratio: float
     error: float
 
+    @classmethod
+    def measured(cls, model: PagedModel, plain: Rows, other: Rows, limit: float = math.inf) -> Price:
+        """Of passes of one token that keep to `other` in place of `plain`, which take turns, since the machine's speed
+        changes. It takes PRICED_S, and up to IN_DOUBT times that until it is clear whether the ratio is within
+        `limit`."""
+        kept = model.rows
+        turns: list[tuple[float, float]] = []
+        began = time.perf_counter()
+        while True:
+            turns.append((_turn_s(model, plain), _turn_s(model, other)))
+            took_s = time.perf_counter() - began
+            if len(turns) < FEWEST_TURNS or took_s < PRICED_S:
+                continue
+            price = cls._of(turns)
+            if took_s >= IN_DOUBT * PRICED_S or price._is_clear(limit):
+                model.rows = kept
+                return price
+
+    @classmethod
+    def _of(cls, turns: Sequence[tuple[float, float]]) -> Price:
+        first, middle, third = quantiles([took / own for own, took in turns], n=4, method="inclusive")
+        error = math.sqrt(math.pi / 2 / len(turns)) * (third - first) / 1.349
+        return cls(median(own for own, _ in turns), middle, error)
+
     @property
     def least(self) -> float:
         """What the ratio may be as well, as times scatter."""
         return self.ratio - 2 * self.error
 
-    @classmethod
-    def measured(cls, model: PagedModel, plain: Rows, other: Rows) -> Price:
-        """Of passes of one token that keep to `other` in place of `plain`, which take turns, since the machine's speed
-        changes."""
-        kept = model.rows
-        turns: list[list[float]] = []
-        until = time.perf_counter() + PRICED_S
-        while len(turns) < FEWEST_TURNS or (len(turns) < MOST_TURNS and time.perf_counter() < until):
-            turns.append([_turn_s(model, each) for each in (plain, other)])
-        model.rows = kept
-        first, middle, third = quantiles([took / own for own, took in turns], n=4, method="inclusive")
-        error = math.sqrt(math.pi / 2 / len(turns)) * (third - first) / 1.349
-        return cls(median(own for own, _ in turns), middle, error)
+    def _is_clear(self, limit: float) -> bool:
+        """Whether the ratio is within the limit, or even the least that it may be is not."""
+        return self.ratio + self.error <= limit or limit < self.least
 
 
 def _turn_s(model: PagedModel, rows: Rows) -> float:
     """The mean time of a pass of one token, in seconds."""
     model.rows = replace(rows, most=ANY_ROWS.most)  # which does not matter for one token
     first_s = pass_s(model, range(1), 1)
-    number = max(1, math.ceil(TURN_S / max(first_s, TURN_S / MOST_TURNS)))
+    number = max(1, math.ceil(TURN_S / max(first_s, TURN_S / MOST_PASSES)))
     return sum(pass_s(model, range(1), 1) for _ in range(number)) / number
 
 

@@ -254,8 +254,9 @@ class _Search:
         self.price = None
 
         def is_affordable(fewest: int) -> bool:
-            price, least = self._costs(candidate, model, Rows(fewest))
-            if least > EARLY * self._limit:
+            limit = EARLY * self._limit
+            price, least = self._costs(candidate, model, Rows(fewest), limit)
+            if least > limit:
                 self.price = price
                 self._longest_inner = 0 if fewest <= FILLED[0] else self._longest_inner  # parts need as many rows
             elif fewest > few:
@@ -269,14 +270,14 @@ class _Search:
         if rows is None:
             return None
         rows = _quickest(model, rows)
-        self.price, least = self._costs(candidate, model, rows)
+        self.price, least = self._costs(candidate, model, rows, self._limit)
         return None if least > self._limit else replace(candidate, rows=rows)  # the promise counts more than a doubt
 
-    def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows) -> tuple[float, float]:
+    def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows, limit: float) -> tuple[float, float]:
         """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
         another candidate if that was faster: the machine's speed changes from minute to minute. Then the least that it
-        may be, as times scatter."""
-        price = Price.measured(model, ANY_ROWS, rows)
+        may be, as times scatter; they are taken for as long as it is in doubt whether that is within `limit`."""
+        price = Price.measured(model, ANY_ROWS, rows, limit)
         own_s = price.plain_s
         detour = own_s / min([own_s, *(s for other, s in self._plain_s.items() if other != candidate)])
         self._plain_s[candidate] = min(own_s, self._plain_s.get(candidate, math.inf))
