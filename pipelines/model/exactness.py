@@ -21,6 +21,7 @@ TRIED = (*range(1, 10), 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 192, 25
 MOST_FILLED = 8  # largest `Rows.fewest` to accept
 FILLED = (2, 5, 8)  # values of `Rows.fewest` to try next if the full check refutes the first
 PROBED = 16  # tokens whose logits are compared
+SOME_PROJECTED = (1, 2, 4, 8)  # numbers of projected rows; where these are alike, others are not probed
 READING = 16  # least `Rows.most` to accept, so that prompts are read at a fair speed
 SHORTER = (80, 64, 32, READING)  # values of `Rows.most` to try next if the full check refutes the first
 FAST_READING = 64  # larger passes read prompts little faster
@@ -149,8 +150,14 @@ def _fewest_projected(model: ResizableTarget) -> int:
     """The least number of rows from which on the projection on the vocabulary gives the same bits, up to PROBED."""
     tokens = _tokens(model, PROBED)
     expected = _projected(model, tokens, PROBED)
+
+    def is_alike(number: int) -> bool:
+        return np.array_equal(_projected(model, tokens, number), expected[-number:])
+
+    if all(is_alike(number) for number in SOME_PROJECTED):  # as on most processors
+        return 1
     fewest = PROBED
-    while fewest > 1 and np.array_equal(_projected(model, tokens, fewest - 1), expected[1 - fewest :]):
+    while fewest > 1 and is_alike(fewest - 1):
         fewest -= 1
     return fewest
 

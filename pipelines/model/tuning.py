@@ -27,7 +27,7 @@ from .target import ANY_ROWS, Rows
 CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 128})
 LONGEST = (2048, 4096)  # values of `Compilation.longest` to try, the one that was fastest on every processor first
 FAIR = 1.1  # highest price of exactness that is paid by default, in plain passes of one row
-SEARCH_S = 60.0  # longest search for exactness by default
+SEARCH_S = 90.0  # longest search for exactness by default
 EARLY = 1.15  # tolerance of the first estimate of that price
 WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
 AS_FAST = 1.1  # the same for passes of one row, if only larger passes are to gain; as exact as such times are

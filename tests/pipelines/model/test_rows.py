@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider.pipelines.model import exactness
+from outrider.pipelines.model import exactness, tuning
 from outrider.pipelines.model.exactness import exact_rows, find_rows, is_exact
 from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.paged_request import BLOCK_SIZE
@@ -226,6 +226,18 @@ def test_the_check_takes_seconds_with_a_large_model(rows, most_rows):
     assert sum(max(rows.fewest, num_rows) for num_rows, _ in passes) <= most_rows
     assert len(passes) <= 110
     assert max(num_windows for num_rows, num_windows in passes if num_rows == rows.most) > 5
+
+
+def test_an_8b_model_at_200_ms_a_pass_is_found_exact_within_the_time_of_the_search(monkeypatch):
+    """On two cores with VNNI, where each further row takes 12 ms. Loading it and timing its passes takes 30 s."""
+    model, now = Kernels(in_classes()), [0.0]
+
+    def runs(windows: Sequence[Window]) -> None:
+        now[0] += 0.2 + 0.012 * sum(len(window.tokens) for window in windows)
+
+    model.before_pass = runs
+    monkeypatch.setattr(exactness.time, "perf_counter", lambda: now[0])
+    assert exact_rows(model, until=tuning.SEARCH_S - 30) == Rows(1, 64, 1)
 
 
 @pytest.mark.parametrize("make", [Requantizing, Sharing, Leaving])

@@ -165,8 +165,8 @@ def test_exactness_is_kept_where_it_costs_little_unless_told_otherwise(
     ],
 )
 def test_noise_does_not_decide_about_exactness(monkeypatch, pass_s: float, filled: float, expected: bool) -> None:
-    """Times that scatter by 15%, are now and then half as long, and three times as long in bursts that are longer than a
-    short pass."""
+    """Times that scatter by 15%, are now and then half as long, and three times as long in bursts, which are longer
+    than a short pass."""
     monkeypatch.setattr(price, "PRICED_S", 1.0)
     monkeypatch.setattr(price, "TURN_S", 0.01)
     for seed in range(40):
@@ -267,6 +267,16 @@ def test_a_machine_that_is_busy_for_seconds_does_not_decide_about_a_model_that_f
         model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, exact)
         assert compilation.longest == (expected or (2048 if exact else None)), seed
         assert (model.traits[-1], model.num_blocks) == (compilation.longest, 4)
+
+
+@pytest.mark.parametrize("pass_s", [0.001, 0.5])
+def test_forms_of_a_slow_model_are_compared_by_two_passes_of_each_size(monkeypatch, pass_s: float) -> None:
+    """Since somebody waits for its first answer."""
+    monkeypatch.setattr(contest, "TURNS_S", 0.5)
+    clock = Clock(monkeypatch, {"f32": pass_s})
+    tuning.load_target(Path(), 4, {PRECISION: "f32"}, False)
+    num_passes = clock.now / pass_s / len(contest.ROWS) / (1 + len(tuning.LONGEST))
+    assert num_passes == pytest.approx(2, abs=1.5) if pass_s > 0.1 else num_passes > 2 * contest.TURN
 
 
 @pytest.mark.parametrize(
