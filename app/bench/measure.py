@@ -63,7 +63,8 @@ def measure(
 ) -> Iterator[tuple[Run, ...]]:
     """For each task its runs, one for each of `modes`, in the order of `modes`.
 
-    `forget_prompts` empties the cache before each run, so that no mode finds the prompt read by the one before it.
+    `forget_prompts` empties the cache before each run, so that no mode finds the prompt read by the one before it, or
+    its tokens in the table of token recycling.
     `acceptance` is the rule of all modes that draft.
     """
     for number, task in enumerate(tasks):

@@ -146,13 +146,13 @@ class Runtime:
         copying: tuple[Drafter, ...] = (Suffix(acceptance),)
         if self.reference is not None:
             copying = (*copying, Retrieval(self.reference))
-        recycler = TokenRecycling(self._target.vocabulary_size)
-        from_text = (*copying, recycler) if self._target.weight_bytes >= RECYCLING_BYTES else copying
+        self._recycler = TokenRecycling(self._target.vocabulary_size)
+        from_text = (*copying, self._recycler) if self._target.weight_bytes >= RECYCLING_BYTES else copying
         modes = {
             "off": ModeDrafters(),
             "lookup": ModeDrafters((PromptLookup(),)),
             "suffix": ModeDrafters(copying),
-            "recycling": ModeDrafters((*copying, recycler)),
+            "recycling": ModeDrafters((*copying, self._recycler)),
         }
         num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
         on_cpu = _draft_properties(self.precision if device == CPU else "f32", given)
@@ -346,12 +346,12 @@ class Runtime:
         return tuple(each.drafter for each in self._drafting)
 
     def forget_prompts(self) -> None:
-        """Drop what the cache keeps of earlier requests, as if the pair had just been loaded.
+        """Drop what the cache and token recycling keep of earlier requests, as if the pair had just been loaded.
 
         Serves the running requests to their ends. What passes cost and what drafts were worth stays known.
         """
         with self._borrowed(self.cache_tokens):
-            pass  # whoever holds every block has taken those that were kept
+            self._recycler.forget()  # and whoever holds every block has taken those that were kept
 
 
 def _draft_model(

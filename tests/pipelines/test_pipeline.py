@@ -258,6 +258,18 @@ def test_what_was_computed_can_be_forgotten(pipeline: LLMPipeline):
     assert answers[0] == answers[1] == remembered
 
 
+def test_what_token_recycling_read_can_be_forgotten(pipeline: LLMPipeline):
+    """Otherwise whoever answers a prompt a second time finds the first answer drafted."""
+    options = {"max_new_tokens": 24, "mode": "recycling", "num_assistant_tokens": 4}
+    fresh = "Complete this function:\ndef remembered(first, second):\n"
+    accepted = []
+    for forgets in (True, True, False):
+        if forgets:
+            pipeline.speculation.forget_prompts()
+        accepted.append(pipeline.generate(fresh, **options).stats[0].accepted)
+    assert accepted[0] == accepted[1] < accepted[2]
+
+
 def test_an_answer_tells_what_happened_in_each_pass(pipeline: LLMPipeline):
     (generation,) = pipeline.generate(RENAME, max_new_tokens=24, mode="lookup").generations
     assert len(generation.trace) == generation.stats.passes

@@ -46,5 +46,10 @@ class TokenRecycling:
             self._streaks[token] = min(self._streaks[token] + 1, LONGEST_STREAK) if is_same else 0
             self._likeliest[token] = likeliest
 
+    def forget(self) -> None:
+        """Forget all that was read."""
+        self._likeliest.fill(UNKNOWN)
+        self._streaks.fill(0)
+
     def release(self, request: Request) -> None:
         """Nothing is kept of a request."""

@@ -112,7 +112,8 @@ def test_the_price_of_exactness_is_told_as_far_as_it_is_known(compilation, cost)
 
 def test_a_search_that_took_too_long_is_told() -> None:
     *_, (name, told) = doctor._exactness(Compilation(False, "f32", undecided=True))
-    assert (name, told) == ("its cost", f"not found out within {tuning.SEARCH_S:.0f} seconds; use --exact to have it anyway")
+    within = f"not found out within {tuning.SEARCH_S:.0f} seconds"
+    assert (name, told) == ("its cost", f"{within}; use --exact to have it anyway")
 
 
 def test_on_an_npu_that_is_exact_the_promise_costs_nothing(npu_pair, monkeypatch, tmp_path) -> None:
