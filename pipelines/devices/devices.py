@@ -21,7 +21,7 @@ def device_names() -> tuple[str, ...]:
 
 
 def stand_in(device: str, properties: Mapping[str, Any]) -> str | None:
-    """The devices that compute in the place of an NPU, as OpenVINO's code for NPUs can be told; None if it does."""
+    """The devices on which OpenVINO's code for NPUs is told to compute instead; None if the NPU computes."""
     chosen = str(properties.get("NPUW_DEVICES", NPU))
     return chosen if device == NPU and NPU not in chosen.split(",") else None
 
@@ -58,7 +58,7 @@ def engine_of(device: str, engine: str | None, speculation: str | None) -> str:
 
 
 def npu_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of OpenVINO's properties that concern NPUs alone, by their names."""
+    """The OpenVINO properties that concern only NPUs, judged by their names."""
     return {name: value for name, value in properties.items() if name.startswith(NPU)}
 
 

@@ -14,8 +14,8 @@ log = logging.getLogger(__name__)
 
 class Fallback(Backend):
     """Serves requests with `first`, until its device fails. From then on a backend for the CPU, which `load` loads when
-    it is needed, serves them all: those that failed go on where they were, and new ones begin there. If an answer finds
-    no memory left on the device, only that answer fails.
+    it is needed, serves them all: those that failed continue where they were, and new ones begin on the CPU. If an
+    answer finds no memory left on the device, only that answer fails.
     """
 
     def __init__(self, first: Backend, load: Callable[[], Backend]) -> None:
@@ -24,7 +24,7 @@ class Fallback(Backend):
         self._load = load
         self._second: Backend | None = None
         self._can_load = True
-        self._begun: list[Request] = []  # with `first`, and not seen to have ended
+        self._begun: list[Request] = []  # with `first`, and not yet seen to have ended
 
     @property
     def has_failed(self) -> bool:

@@ -28,7 +28,7 @@ REFUSED = {
 def check_with_genai(config: GenerationConfig, device: str, modes: Sequence[str]) -> None:
     """Raises InvalidOption for what only Outrider's engine can do.
 
-    modes: those of the pipeline, of which the first says how it drafts.
+    modes: the pipeline's modes, of which the first says how it drafts.
     """
     if config.mode not in modes:
         remedy = OWN if config.mode not in SPECULATIONS else f"speculation={config.mode!r}, or with engine={OUTRIDER!r}"
@@ -107,7 +107,7 @@ def to_genai(
 
 
 def _check_amounts(config: GenerationConfig, speculation: str) -> None:
-    """Raises InvalidOption for an amount that a pipeline which drafts in this way has no use for."""
+    """Raises InvalidOption for an amount that has no effect with this way of drafting."""
     default, takes = GenerationConfig(), {"num_assistant_tokens": ("lookup", "draft"), "max_ngram_size": ("lookup",)}
     for name, ways in takes.items():
         value = getattr(config, name)

@@ -20,7 +20,7 @@ from ..speculation.drafters.draft_model import DraftModel
 from ..speculation.drafters.prompt_lookup import PromptLookup
 from .genai_config import to_genai
 
-SOURCES = {"off": TARGET, "lookup": PromptLookup.name, "draft": DraftModel.name}  # of tokens that were drafted
+SOURCES = {"off": TARGET, "lookup": PromptLookup.name, "draft": DraftModel.name}  # of drafted tokens
 Written: TypeAlias = "list[int] | Exception | None"  # the next tokens, or how GenAI ended
 
 
@@ -47,7 +47,7 @@ class GenaiEngine(QueueingBackend):
         self._vocabulary_size = vocabulary_size
         self._speculation = speculation
         self._running: _Answer | None = None
-        self._end_last: weakref.finalize[..., Any] | None = None  # waits for the thread of the answer begun last
+        self._end_last: weakref.finalize[..., Any] | None = None  # waits for the thread of the latest answer
 
     def _check(self, request: Request) -> None:
         """Raises PromptTooLong, CacheTooSmall and InvalidOption."""
@@ -166,7 +166,7 @@ class _Writer(openvino_genai.StreamerBase):
 
 
 def _end(writer: _Writer, thread: Thread) -> None:
-    """Stop, and wait for the pass that is on: neither the next answer nor the end of the process may meet it."""
+    """Stop, and wait for the current pass: it must not overlap the next answer or the end of the process."""
     writer.stopped = True
-    if thread is not current_thread():  # in which the engine may be collected
+    if thread is not current_thread():  # the engine may be collected in that thread
         thread.join()

@@ -28,13 +28,13 @@ BLOCK_SIZES = {"GPU": 16}  # tokens in a block of GenAI's cache
 BLOCK_SIZE = 32  # the same on other devices
 DRAFTING = ("draft_model", "prompt_lookup")  # properties of GenAI that `speculation` stands for
 SCHEDULING = frozenset({"scheduler_config", "ATTENTION_BACKEND"})  # properties that configure the cache
-TRIED = (  # to copy from, and not
+TRIED = (  # one to copy from, and one not
     "Repeat this list in lower case, one name a line:\nAnna Berg\nPaul Stein\nMaria Feld\nJonas Bach\nClara Winter\n",
     "Explain in a few sentences why the sky is blue during the day and red in the evening.",
 )
 TRIED_TOKENS = 48  # of an answer to each
 SAMPLE_BYTES = 1 << 16  # of the weights, which tell models of one size apart
-TRIED_S = 1.0  # answers are repeated for so long, as a busy machine may delay them
+TRIED_S = 1.0  # answers are repeated for this long, as a busy machine may delay them
 
 log = logging.getLogger(__name__)
 
@@ -51,10 +51,10 @@ class GenaiLoading:
     """How to load a pair with OpenVINO GenAI, which uses paged attention.
 
     cache_tokens: size of the cache; None lets it grow with the requests.
-    exact: False keeps computed prompts for later ones that begin alike. With that, texts depended on earlier requests
-        when it was measured on the CPU.
-    speculation: "off", "lookup" (GenAI's prompt lookup), "draft" (the pair's draft model), or "auto": of the first two
-        the one that is faster on this device, which is tried once and remembered.
+    exact: False keeps computed prompts for later ones that begin alike. Measured on the CPU, this made texts depend on
+        earlier requests.
+    speculation: "off", "lookup" (GenAI's prompt lookup), "draft" (the pair's draft model), or "auto": the faster one of
+        the first two on this device, which is found by trying once and remembered.
     draft_device: where the draft model runs.
     properties: those of `openvino_genai.LLMPipeline`.
     """

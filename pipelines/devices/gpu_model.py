@@ -22,7 +22,7 @@ from ..model.target import ANY_ROWS, Rows, Window
 from .devices import device_names, failing
 
 DECODING_ROWS = 8  # a tile of OpenVINO's kernels for matrix products
-EXACT_ROWS = 16  # prompts are then read so many tokens at a time
+EXACT_ROWS = 16  # prompts are then read this many tokens at a time
 SETTLED_S = 5.0  # until kernels that are compiled in the background are in place
 PRICED = 10  # passes of each size that are timed
 PROMPT, ANSWER = 512, 128  # tokens that exactness is priced for
@@ -46,10 +46,10 @@ class GpuPagedModel:
     the same kernels, unless it has a single row, for which there are faster ones. The padding writes its keys and
     values to a spare block. Other passes, such as those over prompts, are fed in whole windows.
 
-    exact: whether the logits are bitwise the same however tokens are split into passes. To begin with it is False;
-        `keep_exact` tries for it, and `keep_to_rows` does what that found out.
+    exact: whether the logits are bitwise the same however tokens are split into passes. It is False at first;
+        `keep_exact` tries to make it True, and `keep_to_rows` applies what that found out.
     device: "GPU", or "GPU.1" and so on where there are several.
-    properties: OpenVINO's for that device.
+    properties: OpenVINO's properties for that device.
 
     Raises BrokenPair if the IR cannot be read, UnsupportedModel if it cannot be converted to paged attention or needs
     inputs other than tokens, UnsupportedDevice if the device cannot be used or cannot compile or hold the model, and
@@ -76,8 +76,8 @@ class GpuPagedModel:
         self._block_size: int = values.partial_shape[2].get_length()  # of the device: 16 tokens as a rule
         if BLOCK_SIZE % self._block_size:
             raise UnsupportedModel(
-                f"On {device}, {folder} uses key-value blocks of {self._block_size} tokens, no part of {BLOCK_SIZE}: "
-                "leave out the properties, or use another device."
+                f"On {device}, {folder} uses key-value blocks of {self._block_size} tokens, and {BLOCK_SIZE} is no multiple of "
+                "that: leave out the properties, or use another device."
             )
         self.num_threads = 0
         self.precision: str = compiled.get_property(PRECISION).get_type_name()
@@ -88,8 +88,8 @@ class GpuPagedModel:
         self.resize(num_blocks)
 
     def keep_to_rows(self, exact: bool) -> None:
-        """Whether prompts too are computed row by row, and every pass has the same number of rows, EXACT_ROWS at
-        least, as it takes for the same bits."""
+        """Set whether prompts, too, are computed row by row and every pass has the same number of rows, at least
+        EXACT_ROWS, as is needed for the same bits."""
         self.exact = exact
         self._decoding_rows, self.rows = self._fewest_rows, ANY_ROWS
         if exact:
@@ -116,7 +116,7 @@ class GpuPagedModel:
 
     def _price(self) -> float:
         """Time of an answer in passes of EXACT_ROWS rows, which also read its prompt, over that in passes of one row
-        behind a prompt that is read at once. The passes are timed in turns."""
+        after a prompt that is read at once. The passes are timed in turns."""
         sizes = ((True, 1), (False, 1), (False, PROMPT))
         blocks = range(min(PROMPT // BLOCK_SIZE, self.num_blocks))
         num_read = len(blocks) * BLOCK_SIZE
@@ -132,7 +132,7 @@ class GpuPagedModel:
         return max(1.0, exact_s / (PROMPT / num_read * times[False, PROMPT] + ANSWER * times[False, 1]))
 
     def resize(self, num_blocks: int) -> None:
-        """Replace the cache by another of `num_blocks` blocks, which hold anything. Raises UnsupportedDevice."""
+        """Replace the cache by another of `num_blocks` blocks, whose content is arbitrary. Raises UnsupportedDevice."""
         self.num_blocks = num_blocks
         self._caches: list[ov.RemoteTensor] = []
         for port in self._cache_ports:
@@ -161,7 +161,7 @@ class GpuPagedModel:
         num_rows = sum(len(w.tokens) for w in windows)
         if self.exact and num_rows > self.rows.most:
             raise ValueError(f"A pass of {num_rows} rows is too long: feed at most {self.rows.most}.")
-        fed = [self._on_device(window) for window in windows if window.blocks]  # it is filled up by rows below
+        fed = [self._on_device(window) for window in windows if window.blocks]  # it is padded row by row below
         if all(len(w.tokens) <= self._decoding_rows for w in fed):
             fed = [*chain.from_iterable(map(_rows_of, fed))]
             fed += [Window.filling(1)] * (self._filled(num_rows) - len(fed))
@@ -187,16 +187,16 @@ class GpuPagedModel:
                 self.forward([Window(text, start, [block]) for block in blocks[i : i + together]])
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it."""
+        """A pass of `rows` rows after `context` tokens, whatever the blocks hold, in order to time it."""
         return self.forward([Window([0] * rows, context, blocks, rows)])
 
     def _filled(self, num_rows: int) -> int:
-        """The number of rows with the filling."""
+        """The number of rows with padding."""
         return num_rows if num_rows == self.rows.fewest else -(-num_rows // self._decoding_rows) * self._decoding_rows
 
     @property
     def _spare_block(self) -> int:
-        """The device's block behind the last of the cache."""
+        """The device's block after the last one of the cache."""
         return self.num_blocks * (BLOCK_SIZE // self._block_size)
 
     def _on_device(self, window: Window) -> Window:

@@ -31,22 +31,23 @@ CACHE_BYTES = 2  # of a number in the cache, which is kept in f16
 class NpuModel:
     """Compiles `folder`/openvino_model.xml for an NPU. Not safe for concurrent calls.
 
-    A prompt is read whole, in one pass; a pass that decodes has `rows.most` rows, however many are wanted, and takes as
-    long for each number of them. That is NPUW_LLM_MAX_GENERATION_TOKEN_LEN, rounded up as OpenVINO does. The cache
-    holds one sequence. A pass begins behind the tokens that are kept: what was computed from that position on is
-    overwritten, so rejected tokens need no more (OpenVINO's pull request 31578), and position 0 begins another
-    sequence.
+    A prompt is read whole, in one pass; a pass that decodes has `rows.most` rows, however many are wanted, and always
+    takes equally long. That number is NPUW_LLM_MAX_GENERATION_TOKEN_LEN, rounded up as OpenVINO does. The cache holds
+    one sequence. A pass begins after the tokens that are kept: what was computed from that position on is overwritten,
+    so rejected tokens need nothing more (OpenVINO's pull request 31578), and position 0 begins another sequence.
 
-    OpenVINO alone would keep rejected tokens in two cases. It copies the attention mask over that of the pass before,
-    and what was behind its end stays; so the mask goes on to there, with zeros. And a pass behind the first tokens of a
-    prompt would find the last ones in their place; so another pass, behind all of it, comes first.
+    OpenVINO by itself would keep rejected tokens in two cases. It copies the attention mask over that of the previous
+    pass, of which everything after the new mask's end stays; so the mask is extended that far with zeros. And a pass
+    that follows only the first tokens of a prompt would find its last tokens still in the cache; so a pass that follows
+    the whole prompt is run first.
 
-    properties: those of OpenVINO, and MAX_PROMPT_LEN and MIN_RESPONSE_LEN, the most tokens of a prompt and those of an
-        answer that have room behind it. With NPUW_DEVICES="CPU", OpenVINO's code for NPUs computes on the CPU.
+    properties: OpenVINO's, and MAX_PROMPT_LEN and MIN_RESPONSE_LEN: the most tokens of a prompt, and the tokens of an
+        answer for which there is room after it. With NPUW_DEVICES="CPU", OpenVINO's code for NPUs computes on the CPU.
     num_prompt_tokens, num_tokens: the most tokens of a prompt, and of a prompt and its answer together.
 
     Raises BrokenPair if the IR cannot be read, UnsupportedModel for weights other than symmetric int4,
-    UnsupportedDevice if it cannot be compiled, and InvalidOption for a length or a number of rows that is none.
+    UnsupportedDevice if it cannot be compiled, and InvalidOption for a length or a number of rows that is not a whole
+    number from 1 up.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, Any]) -> None:
@@ -83,7 +84,7 @@ class NpuModel:
         """Run one window; logits float32 [num_rows, vocabulary], in memory that the next pass overwrites.
 
         A window of more rows than a pass has is run in several passes. Raises ValueError for several windows and for
-        tokens that are not behind the cached ones or have no room, and InvalidOption for a prompt of one token where a
+        tokens that do not follow the cached ones or have no room, and InvalidOption for a prompt of one token where a
         pass has a single row.
         """
         if len(windows) != 1:
@@ -117,7 +118,7 @@ class NpuModel:
     def _pass(self, read: Sequence[int], start: int) -> NDArray[np.float32]:
         """The logits of the last rows of a pass over tokens from position `start` on."""
         tokens = np.array([read], np.int64)
-        if start + len(read) == 1:  # one row alone does not begin another sequence, but is put behind the one before
+        if start + len(read) == 1:  # a single row does not begin another sequence, but is appended to the previous one
             if self.rows.most == 1:
                 raise InvalidOption(
                     f"A prompt of one token cannot be read with {DECODING_ROWS}=1: give a longer one, or load the pair "
@@ -132,7 +133,7 @@ class NpuModel:
         return logits[: len(logits) - (tokens.shape[1] - len(read))]
 
     def _infer(self, tokens: NDArray[np.int64], start: int) -> NDArray[np.float32]:
-        """The logits of a pass over tokens int64 [1, rows] behind what OpenVINO has cached before `start`."""
+        """The logits of a pass over tokens int64 [1, rows] after what OpenVINO has cached before `start`."""
         num_rows = tokens.shape[1]
         self._num_marked = max(start, self._num_marked) if start else 0
         mask = np.ones((1, self._num_marked + num_rows), np.int64)
@@ -149,7 +150,7 @@ class NpuModel:
         return []
 
     def is_exact(self) -> bool:
-        """Whether logits are bitwise the same however the tokens behind a prompt are split into passes, rejected ones
+        """Whether logits are bitwise the same however the tokens after a prompt are split into passes, rejected ones
         among them. Overwrites the cache."""
         rng = random.Random(SEED)
         num_tokens = min(CHECKED_TOKENS, self.num_tokens - self.rows.most)
@@ -157,7 +158,7 @@ class NpuModel:
         num_prompt = min(len(tokens) // 2, self.num_prompt_tokens)
 
         def read(num_rows: int) -> Iterator[NDArray[np.float32]]:
-            """The logits of each token behind the prompt, from passes of so many rows of which some are rejected."""
+            """The logits of each token after the prompt, from passes of `num_rows` rows, some of which are rejected."""
             self.forward([Window(tokens[:num_prompt], 0, [0])])
             start = num_prompt
             while start < len(tokens):
@@ -178,8 +179,8 @@ class NpuModel:
         """Nothing needs to be filled: `blind_pass` reads as many tokens as it wants cached."""
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        """A pass of `rows` rows behind `context` tokens, in order to time it, or behind as many as there is room for:
-        it takes as long behind any number."""
+        """A pass of `rows` rows, in order to time it, after `context` tokens or as many as there is room for: it takes
+        equally long after any number."""
         context = min(context, self.num_tokens - rows)
         if self._num_cached < context:
             missing = [0] * (context - self._num_cached)
@@ -207,6 +208,6 @@ def require_symmetric_int4(model: ov.Model, folder: Path) -> None:
 
 
 def _numbers_for_a_token(variable: Any) -> int:
-    """Of keys or values [batch, heads, tokens, size]."""
+    """The size of a token's keys or values [batch, heads, tokens, size]."""
     heads, size = (variable.info.data_shape[i].get_length() for i in (1, 3))
     return int(heads * size)

@@ -30,8 +30,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The most tokens of a prompt and its answer together, what the user can change to get more, and the most tokens of
-    a prompt. In `remedy`, "{tokens}" stands for the number that is needed."""
+    """The most tokens of a prompt and its answer together, what the user can change to allow more, and the most tokens
+    of a prompt. In `remedy`, "{tokens}" stands for the number that is needed."""
 
     tokens: int
     remedy: str
@@ -39,7 +39,7 @@ class Room:
 
     @classmethod
     def of(cls, pool: BlockPool) -> Room:
-        """That of a cache on the CPU."""
+        """The room of a cache on the CPU."""
         return cls(pool.num_tokens, "cache_tokens={tokens} or more")
 
     def require(self, request: Request) -> None:
@@ -70,7 +70,7 @@ class Backend(ABC):
 
     @abstractmethod
     def add(self, request: Request) -> None:
-        """Queue a request. Raises CacheTooSmall and whatever else could not run even alone."""
+        """Queue a request. Raises CacheTooSmall or another error if it could not run even alone."""
 
     @abstractmethod
     def cancel(self, request: Request) -> None:
@@ -90,11 +90,11 @@ class Backend(ABC):
         """Advance the running requests by a pass."""
 
     def settle(self) -> None:  # noqa: B027
-        """Decide on requests that have failed, before their errors are told: they may yet go on."""
+        """Decide on requests that have failed, before their errors are reported: they may yet continue."""
 
 
 class QueueingBackend(Backend):
-    """One with a queue of its own."""
+    """A backend with a queue of its own."""
 
     def __init__(self) -> None:
         self._arrived: deque[Request] = deque()  # so that adding a request does not wait for the current pass

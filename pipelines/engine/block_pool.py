@@ -55,8 +55,8 @@ class BlockPool:
     def open(self, tokens: Sequence[int], num_slots: int) -> tuple[BlockTable, int]:
         """A table of at least `num_slots` slots for a sequence that begins with `tokens`.
 
-        Returns it with the number of tokens whose keys and values are there already. Raises OutOfBlocks, and takes
-        nothing, where not enough blocks are free.
+        Returns it with the number of tokens whose keys and values are already in the cache. Raises OutOfBlocks, and
+        takes nothing, where not enough blocks are free.
         """
         table = self._shared(tokens)
         shared = table.blocks
@@ -70,7 +70,7 @@ class BlockPool:
         return table, table.num_shared * self.block_size
 
     def num_known(self, tokens: Sequence[int]) -> int:
-        """How many of a sequence's first tokens a table that is opened for it would have keys and values of."""
+        """For how many of a sequence's first tokens a table opened for it would already hold keys and values."""
         return self._shared(tokens).num_shared * self.block_size
 
     def grow(self, table: BlockTable, num_slots: int) -> None:
@@ -81,7 +81,7 @@ class BlockPool:
         table.blocks += [self._take() for _ in range(needed)]
 
     def shrink(self, table: BlockTable, num_slots: int) -> None:
-        """Give back the blocks behind those that `num_slots` slots need, which hold nothing that was published."""
+        """Give back the blocks after those that `num_slots` slots need; they hold nothing that was published."""
         needed = self.blocks_for(num_slots)
         for block in reversed(table.blocks[needed:]):
             self._give_back(block)
@@ -117,9 +117,9 @@ class BlockPool:
         table.blocks = []
 
     def next_block(self, table: BlockTable, tokens: Sequence[int], num_cached: int) -> Hashable | None:
-        """What the block that comes next will be known by, so that two who compute the same one can tell.
+        """The key by which the next block will be known, so that two requests that compute the same block can tell.
 
-        None where it is begun already or `tokens` do not fill it.
+        None if it is begun already or `tokens` do not fill it.
         """
         begin = table.num_shared * self.block_size
         return self._key_of(tokens, table) if begin == num_cached and begin + self.block_size <= len(tokens) else None

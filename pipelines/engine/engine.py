@@ -61,8 +61,8 @@ class Engine(QueueingBackend):
 
     @contextmanager
     def borrowed(self, num_tokens: int, *pools: BlockPool) -> Iterator[list[list[int]]]:
-        """Blocks of each pool for so many tokens, or all that it has, to run models outside of requests, none of which
-        is served meanwhile.
+        """Blocks of each pool for `num_tokens` tokens, or all that it has, to run models outside of requests. No
+        request is served meanwhile.
 
         Until every pool has room, requests that have begun are served and nothing is held, since they may need it. New
         requests wait, or there might never be room.
@@ -89,7 +89,7 @@ class Engine(QueueingBackend):
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:
-        """Requests that end meanwhile, also those cancelled by another stream's destructor, are retired afterwards."""
+        """Requests that end meanwhile, even if another stream's destructor cancels them, are retired afterwards."""
         self._is_stepping = True
         try:
             yield

@@ -36,9 +36,9 @@ class FairLock:
             self._run_deferred()
 
     def when_free(self, action: Callable[[], None]) -> None:
-        """Run something under the lock: now if that needs no waiting, else whoever holds it does so on leaving it.
+        """Run something under the lock: at once if that needs no waiting; otherwise its holder runs it on release.
 
-        For destructors, which run in any thread, also in one that the owner of the lock waits for.
+        For destructors, which run in any thread, even in one that the owner of the lock waits for.
         """
         self._deferred.append(action)
         self._run_deferred()

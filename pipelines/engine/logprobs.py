@@ -14,7 +14,7 @@ class TokenLogprobs:
     """Natural logarithms of probabilities, from the softmax of the model's raw logits: before penalties, bias,
     temperature, truncation and structured output.
 
-    top: the likeliest tokens with theirs, in descending order; equally likely ones by id.
+    top: the likeliest tokens with their logarithms, in descending order; equally likely ones by id.
     """
 
     token: int

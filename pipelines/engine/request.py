@@ -24,7 +24,7 @@ class Request:
     ways for it to end (stop tokens, stop strings, a complete structure, length) are decided here, so that a draft never
     carries an answer past its end.
 
-    num_earlier_tokens: how many first tokens are of the earlier turns of a conversation.
+    num_earlier_tokens: how many of the first tokens belong to earlier turns of a conversation.
     """
 
     def __init__(
@@ -78,22 +78,22 @@ class Request:
         return Statistics.of(self.trace, self.submitted, self.num_prompt_tokens, cached, rule)
 
     def allows(self, ahead: Sequence[int], token: int) -> bool:
-        """Whether a token may stand behind `tokens` and those ahead of it."""
+        """Whether a token may follow `tokens` and the tokens ahead of it."""
         return self.constraint is None or self.constraint.allows([*self.new_tokens, *ahead], token)
 
     def restricted(self, logits: Logits, ahead: Sequence[int]) -> Logits:
-        """Logits behind `tokens` and those ahead, without the tokens that the answer's structure rules out."""
+        """Logits after `tokens` and the tokens ahead, without the tokens that the answer's structure rules out."""
         if self.constraint is None:
             return logits
         return restricted(logits, self.constraint.allowed([*self.new_tokens, *ahead]))
 
     def choose(self, logits: Logits, kept: list[int]) -> int:
-        """The token that the model whose logits these are writes behind `tokens` and `kept`. Raises BrokenLogits."""
+        """The token that the model with these logits writes after `tokens` and `kept`. Raises BrokenLogits."""
         logits = self.restricted(logits, kept)
         return choose_token(logits, self.tokens + kept, self.num_prompt_tokens, self.config, self.answer)
 
     def choose_beside(self, proposed: int, drawn_from: Distribution | None, logits: Logits, kept: list[int]) -> int:
-        """The token behind `tokens` and `kept` under a lossy acceptance rule, where one was proposed. Raises
+        """The token after `tokens` and `kept` under a lossy acceptance rule, given the `proposed` one. Raises
         BrokenLogits."""
         logits, tokens = self.restricted(logits, kept), self.tokens + kept
         return choose_beside(proposed, drawn_from, logits, tokens, self.num_prompt_tokens, self.config, self.answer)

@@ -38,7 +38,7 @@ FEW_GROUPS = 8  # groups to compute first
 # How far below the best score to look for the likeliest tokens, before all are considered.
 REACHES = (8.0, 12.0, 16.0, 24.0, 32.0, 64.0)
 ROUNDING = 1e-9  # above the rounding errors of noise and scores
-ACCEPTING, DRAFTING = 1, 2  # streams of noise beside the one that chooses the target's tokens
+ACCEPTING, DRAFTING = 1, 2  # streams of noise in addition to the one that chooses the target's tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +61,7 @@ class Distribution:
 
     @property
     def likeliest(self) -> int:
-        """Of equally likely ones the lowest id."""
+        """The likeliest token; of equally likely ones, the lowest id."""
         return int(self.ids[np.argmax(self.probabilities)])
 
 

@@ -38,7 +38,7 @@ class Schedule:
 
     @property
     def num_owed_rows(self) -> int:
-        """How many of them are more than beside plain decoding."""
+        """Prompt rows beyond what a pass with plain decoding would read."""
         return max(0, self.num_prefill_rows - PREFILL_ROWS_BESIDE_DECODING) if self.decoding else 0
 
 
@@ -67,10 +67,10 @@ class Scheduler:
 
         cost: what rows of prompts cost, None if not known yet.
         admits_new: whether to admit requests that have not begun.
-        num_owed: rows by which chunks of prompts beside answers are longer (see `OwedRows`).
+        num_owed: additional rows for chunks of prompts that share a pass with answers (see `OwedRows`).
         """
         for request in self.running:
-            self._pool.shrink(request.table, len(request.tokens))  # what a rejected draft took, others may need
+            self._pool.shrink(request.table, len(request.tokens))  # others may need what a rejected draft took
         self._admit(admits_new)
         for request in list(self.running):
             self._make_room(request)
@@ -83,7 +83,7 @@ class Scheduler:
         return Schedule(decoding, self._prefill(reading, len(decoding), cost, num_owed))
 
     def place(self, draft: Draft) -> Part:
-        """A request's last token and the draft behind it, which is cut where no block is free for it."""
+        """A request's last token and the draft after it, which is cut where no block is free for it."""
         request, tokens = draft.request, draft.request.tokens
         try:
             with _failing(request):
@@ -94,7 +94,7 @@ class Scheduler:
         return Part(request, window, draft)
 
     def computed(self, part: Part) -> None:
-        """Note what of a request is in the cache after a pass; rejected tokens will be overwritten."""
+        """Note how much of a request is in the cache after a pass; rejected tokens will be overwritten."""
         request, window = part.request, part.window
         request.num_cached = min(window.start + len(window.tokens), len(request.tokens) - 1)
         self._pool.publish(request.table, request.tokens, request.num_cached)

@@ -29,9 +29,9 @@ def verify(
     """The target's own tokens as far as the draft predicted them, and the one after.
 
     rows: the target's logits, float32 [draft + 1, vocabulary]; row i follows the first i tokens of the draft.
-    target_token: `target_token(row, kept)` is the token that the target chooses from a row behind the tokens kept so
-        far; it is not called for rows behind the first rejection. If it fails behind tokens that are kept, those are
-        all there is: plain decoding may end with them, and otherwise fails in the next pass as well.
+    target_token: `target_token(row, kept)` is the token that the target chooses from a row after the tokens kept so
+        far; it is not called for rows after the first rejection. If it fails when some tokens are kept already, only
+        these are returned: plain decoding may have ended with them, and if not, it would also fail in the next pass.
 
     The draft decides how many tokens are kept, never which: each is what plain decoding would give. A deterministic
     draft is accepted as often as by the rejection sampling of Leviathan et al. (arXiv 2211.17192); see Daliri et al.
@@ -60,11 +60,11 @@ def choose_beside(
     config: GenerationConfig,
     answer: int = 0,
 ) -> int:
-    """The token that follows `tokens` where a draft has `proposed` one: that one if the rule accepts it, else one of
-    the target's, which may be the same.
+    """The token that follows `tokens` where a draft has `proposed` one: the proposed one if the rule accepts it, else
+    one of the target's, which may be the same.
 
     drawn_from: the distribution that the proposal was drawn from, independently of the target's noise; None for a
-        proposal that the text decides.
+        proposal that was not drawn.
 
     In greedy decoding the target's distribution is all on one token: "typical" and "rejection" accept that alone.
     "threshold" looks at the softmax at temperature 1 there, as its authors do. A proposal that was not drawn has
@@ -109,8 +109,9 @@ def is_within_threshold(target: Distribution, token: int, threshold: float = ROL
 
 
 def survives_rejection(target: Distribution, draft: Distribution, token: int, noise: float) -> bool:
-    """Rejection sampling (Leviathan et al., arXiv 2211.17192): a token drawn from q is kept with probability
-    min(1, p(token) / q(token)). With `residual` where it is not, the result follows p exactly.
+    """Rejection sampling (Leviathan et al., arXiv 2211.17192): a token drawn from q is kept with probability min(1,
+    p(token) / q(token)). If a token that is not kept is replaced by one drawn from `residual`, the result follows p
+    exactly.
 
     noise: uniform in (0, 1), independent of the draw.
     """

@@ -37,10 +37,10 @@ SOME = 1 / 8
 COMPARED = 8  # tokens of a piece whose logits are compared, the last ones
 CHECKED_TOKENS = 2048  # longest context to check
 CONTEXTS = (700, 200)  # shorter ones
-BEHIND = 8  # tokens that are fed behind a context
+BEHIND = 8  # tokens that are fed at the end of a context
 SEED = 0
 
-Cut: TypeAlias = tuple[Sequence[int], Sequence[Window]]  # sizes of windows, and what is beside each of them
+Cut: TypeAlias = tuple[Sequence[int], Sequence[Window]]  # sizes of windows, and the other windows of each pass
 
 
 def exact_rows(
@@ -111,12 +111,12 @@ def find_rows(
 def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS) -> bool:
     """Whether logits are bitwise the same however tokens are split into passes that keep to `model.rows`.
 
-    Does what the engine does, with texts of arbitrary tokens:
-    - short texts alone, in long passes and token by token, then together, in windows of all sizes, in scattered blocks,
-      with rejected drafts that are overwritten, and with a beginning that another text has computed;
-    - a text of `rows.most` tokens in one window, then its beginning and some of the rest in pieces;
-    - a pass of `rows.most` rows, with all short texts and a wide window behind the longest context;
-    - a few tokens behind that context, alone and beside another text, and behind those of CONTEXTS.
+    Does what the engine does, with texts of arbitrary tokens: - short texts alone, in long passes and token by token,
+    then together, in windows of all sizes, in scattered blocks, with rejected drafts that are overwritten, and with a
+    beginning that another text has computed; - a text of `rows.most` tokens in one window, then its beginning and some
+    of the rest in pieces; - a pass of `rows.most` rows, with all short texts and a wide window that ends the longest
+    context; - a few tokens at the end of that context, alone and together with another text, and at the end of those of
+    CONTEXTS.
 
     With `rows.most` of 512 these are 1,900 rows in a hundred passes, with 80 they are 800: seconds with a model of 1B
     parameters. That is why not every row of the long passes is compared, and why no context is longer than
@@ -147,7 +147,7 @@ def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS) -> bool:
 
 
 def _fewest_projected(model: ResizableTarget) -> int:
-    """The least number of rows from which on the projection on the vocabulary gives the same bits, up to PROBED."""
+    """The least number of rows from which the projection to the vocabulary gives the same bits, up to PROBED."""
     tokens = _tokens(model, PROBED)
     expected = _projected(model, tokens, PROBED)
 
@@ -254,7 +254,7 @@ def _is_alike_together(model: ResizableTarget, texts: Sequence[_Text], rng: rand
 
 
 def _is_alike_in_one_window(model: ResizableTarget, length: int, blocks: Sequence[int], rng: random.Random) -> bool:
-    """Feeds a text in one window, then pieces of it over what that has left in the cache."""
+    """Feeds a text in one window, then pieces of it over the cache that this has left."""
     tokens, ends = _arbitrary(model, length, rng), [0]
     while ends[-1] < length:
         ends.append(min(ends[-1] + min(rng.choice(PIECES), model.rows.most), length))
@@ -277,8 +277,8 @@ def _is_alike_in_a_full_pass(
     free: Sequence[int],
     rng: random.Random,
 ) -> bool:
-    """Feeds the ends of the texts once more, beside a wide window that ends an arbitrary context of `longest` tokens,
-    and beside others in `free` blocks if that leaves room; then feeds the last tokens of the context again."""
+    """Feeds the ends of the texts once more, together with a wide window that ends an arbitrary context of `longest`
+    tokens, and with others in `free` blocks if that leaves room; then feeds the last tokens of the context again."""
     size = min(BEHIND, model.rows.most // (2 * len(texts)))
     begins = [max(len(each.tokens) - size, SHARED if len(each.tokens) > SHARED else 0) for each in texts]
     windows = [
@@ -321,8 +321,8 @@ def _is_alike_in_cuts(
     expected: NDArray[np.float32],
     cuts: Sequence[Cut],
 ) -> bool:
-    """Feeds tokens up to position `end` once for each cut, which names the sizes of their windows and what is beside
-    them."""
+    """Feeds tokens up to position `end` once for each cut, which names the sizes of their windows and the other windows
+    of their passes."""
     for sizes, beside in cuts:
         for size, at in zip(sizes, accumulate(sizes, initial=0), strict=False):
             window = Window(tokens[at : at + size], end - len(tokens) + at, blocks, size)

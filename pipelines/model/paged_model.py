@@ -41,7 +41,7 @@ PROPERTIES: dict[str, Any] = {
 
 
 class Request(Protocol):
-    """Runs passes: `PagedRequest` does, or several of them one behind the other."""
+    """Runs passes: `PagedRequest` does, or several of them one after the other."""
 
     @property
     def spare_block(self) -> int: ...
@@ -127,7 +127,7 @@ class PagedModel:
         return self._results(windows, lengths, self._request.infer(inputs))
 
     def _inputs(self, windows: Sequence[Window]) -> tuple[dict[str, Any], list[int]]:
-        """What the model is fed for a pass, and the rows of each window, that which pads it included."""
+        """What the model is fed for a pass, and the rows of each window, including the one that pads the pass."""
         num_rows = sum(len(w.tokens) for w in windows)
         if self.exact and num_rows > self.rows.most:
             raise ValueError(f"A pass of {num_rows} rows is too long: feed at most {self.rows.most}.")
@@ -156,12 +156,12 @@ class PagedModel:
         return np.split(outputs[0].reshape(-1, self.vocabulary_size), [*accumulate(wanted_rows)])[:-1]
 
     def hidden_states(self) -> list[NDArray[np.float32]]:
-        """What the tapped layers put out in the last pass, side by side: float32 [rows, taps * width] for each window,
-        in the model's own memory, which the next pass overwrites. Empty without taps."""
+        """The outputs of the tapped layers in the last pass, concatenated: float32 [rows, taps * width] for each
+        window, in the model's own memory, which the next pass overwrites. Empty without taps."""
         return self._hidden_states
 
     def _parts_of(self, model: ov.Model, folder: Path) -> list[ov.Model]:
-        """The models to compile, one behind the other."""
+        """The models to compile, which run one after the other."""
         return [model]
 
     def _request_of(self, parts: Sequence[PagedRequest]) -> Request:
@@ -173,7 +173,7 @@ class PagedModel:
         self._request.occupy(blocks)
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it."""
+        """A pass of `rows` rows after `context` tokens, whatever the blocks hold, in order to time it."""
         return self.forward([Window([0] * rows, context, blocks, rows)])
 
 

@@ -88,10 +88,10 @@ def is_cache(name: str) -> bool:
 def pass_inputs(
     windows: Sequence[Window], attending: Sequence[int], block_size: int, spare_block: int
 ) -> tuple[dict[str, list[int]], int]:
-    """What a paged model is fed for a pass but for `max_context_len`, which comes second.
+    """What a paged model is fed for a pass, except `max_context_len`, which is the second result.
 
     attending: how many rows of each window enter the attention.
-    spare_block: takes what has no room in a window's blocks, such as windows that only fill a pass.
+    spare_block: takes what has no room in a window's blocks, such as windows that only pad a pass.
     """
     starts, lengths = [w.start for w in windows], [len(w.tokens) for w in windows]
     ends = [start + rows for start, rows in zip(starts, attending, strict=True)]
@@ -111,5 +111,5 @@ def pass_inputs(
 
 
 def ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
-    """The numbers from each of `begins` on, as many as `lengths` says."""
+    """The numbers from each of `begins` on, as many as the item of `lengths`."""
     return [i for begin, length in zip(begins, lengths, strict=False) for i in range(begin, begin + length)]

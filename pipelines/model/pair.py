@@ -25,7 +25,7 @@ class Skipping:
 
     layers: those that drafts skip, counted from 0, ascending.
     is_exit: whether they are all layers from one on, so that drafts leave the model early.
-    head: the folder of a trained head behind such an exit, in place of the target's last norm.
+    head: the folder of a trained head after such an exit, in place of the target's last norm.
     """
 
     layers: tuple[int, ...]
@@ -80,7 +80,7 @@ class Pair:
         return pair
 
     def with_head(self, head: str | Path) -> Pair:
-        """The same pair with the exported head in a folder in place of its own. Raises BrokenPair."""
+        """The same pair with the exported head in a folder instead of its own. Raises BrokenPair."""
         folder = Path(head).expanduser()
         missing = [name for name in HEAD_FILES if not (folder / name).is_file()]
         if missing:
@@ -118,7 +118,7 @@ class Pair:
         number = num_layers(self.target)
         if first is not None or self.exit is not None:
             if layers or not isinstance(first, int) or not _are_layers([first], number):
-                also = f" beside layers to skip ({layers!r})" if layers else ""
+                also = f" in addition to layers to skip ({layers!r})" if layers else ""
                 raise BrokenPair(f"{self.path} has an exit before layer {first!r}{also}: export the pair again.")
             return Skipping(tuple(range(first, number)), True, self.exit)
         if not _are_layers(layers, number):
@@ -160,7 +160,7 @@ def context_length(model: Path) -> int:
 
 
 def _described(model: Path, name: str) -> Any:
-    """A value of config.json, where models of several kinds of input have those of text apart."""
+    """A value of config.json, in which multimodal models keep those of their text model apart."""
     config = read_json(model / "config.json")
     inner = config.get("text_config")
     return config.get(name) or (isinstance(inner, dict) and inner.get(name))

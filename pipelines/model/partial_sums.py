@@ -33,12 +33,12 @@ def split_products(model: ov.Model, longest: int) -> int:
 
 
 def longest_inner(model: ov.Model) -> int:
-    """The longest inner dimension of a product of states with weights; 0 where there is none."""
+    """The longest inner dimension of a product of states with weights; 0 if there is none."""
     return max(map(_inner, model.get_ordered_ops()), default=0)
 
 
 def _inner(node: ov.Node) -> int:
-    """The inner dimension of a product with weights [outer, inner]; 0 of any other node."""
+    """The inner dimension of a product with weights [outer, inner]; 0 for any other node."""
     if node.get_type_name() != "MatMul" or node.get_attributes() != {"transpose_a": False, "transpose_b": True}:
         return 0
     weights = node.input_value(1).get_partial_shape()
@@ -66,8 +66,8 @@ def _split(product: ov.Node, longest: int) -> bool:
 
 
 def _group_size(weights: ov.Output) -> int:
-    """How many neighbouring columns of weights [outer, inner] share a scale; 1 where a row has one; 0 where they are
-    made otherwise than from a constant by conversions, zero points, scales and another shape, or of fewer bits."""
+    """How many neighbouring columns of weights [outer, inner] share a scale; 1 if a row has one; 0 if the weights are
+    not made from a constant by conversions, zero points, scales and reshapes, or have fewer bits."""
     node = weights.get_node()
     match node.get_type_name():
         case "Constant":
@@ -82,7 +82,7 @@ def _group_size(weights: ov.Output) -> int:
 
 
 def _columns(weights: ov.Output, begin: int, end: int) -> ov.Output:
-    """What yields the columns from `begin` to `end` of weights [outer, inner] or [outer, groups, group]."""
+    """A subgraph that yields the columns from `begin` to `end` of weights [outer, inner] or [outer, groups, group]."""
     node = weights.get_node()
     made: ov.Node
     match node.get_type_name():
@@ -103,7 +103,8 @@ def _columns(weights: ov.Output, begin: int, end: int) -> ov.Output:
 
 
 def _constant_columns(constant: ov.Node, begin: int, end: int) -> ov.Output:
-    """Of a constant whose second dimension are the columns or groups; one that has a value for all of them stays."""
+    """Those of a constant whose second dimension is the columns or groups; if it has one value for all, it stays
+    whole."""
     shape, kind = list(constant.get_output_shape(0)), constant.get_output_element_type(0)
     if len(shape) < 2 or shape[1] == 1:
         return constant.output(0)

@@ -1,4 +1,4 @@
-"""Parts: a paged model cut behind some of its layers into models of its own, which share inputs and nothing else."""
+"""Parts: a paged model cut after some of its layers into separate models, which share inputs and nothing else."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..errors import UnsupportedModel
 from .paged_request import is_cache
 from .taps import layer_outputs, projected_states
 
-STATES = "states"  # the residual stream that a part goes on from
+STATES = "states"  # the residual stream that a part continues from
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """Consecutive layers of a model, or its projection to the vocabulary, which has none.
 
-    model: reads STATES, but for the first part; its first output are those of the next part, or the logits. The others
-        are the taps that lie in it.
+    model: reads STATES, except the first part; its first output is the STATES of the next part, or the logits. The
+        others are the taps that lie in it.
     taps: their places among all taps.
-    weight_bytes: of its matrix products.
+    weight_bytes: size of the weights of its matrix products.
     """
 
     model: ov.Model
@@ -41,10 +41,10 @@ def cut(
     folder: Path,
     is_apart: bool = False,
 ) -> list[Part]:
-    """Cut a paged model with selected rows at the boundaries of the layers that drafts skip, or behind every layer if
-    they are to be `is_apart`, and before its projection. It is of no use afterwards, as its nodes are changed.
+    """Cut a paged model with selected rows at the boundaries of the layers that drafts skip, or after every layer if
+    `is_apart`, and before its projection. The model is of no use afterwards, as its nodes are changed.
 
-    is_normed: whether the projection comes without the norm before it, which then belongs to the last layers.
+    is_normed: whether the norm before the projection belongs to the last layers instead of the projection.
     taps: hidden states that the parts are to put out.
     folder: of the model, for messages.
 
@@ -56,7 +56,7 @@ def cut(
     behind = [layer for layer in range(len(streams) - 1) if is_apart or is_skipped[layer] != is_skipped[layer + 1]]
     cuts = [*(streams[layer] for layer in behind), projected_states(model) if is_normed else streams[-1]]
     logits = next(r for r in model.get_results() if "logits" in r.input_value(0).get_names())
-    # Before cutting, every tap lies upstream of the first cut that comes behind it.
+    # Before cutting, every tap lies upstream of the first cut that comes after it.
     places = [next((i for i, each in enumerate(cuts) if _is_upstream(tap, each)), len(cuts)) for tap in taps]
     for stream in cuts:
         states = ops.parameter(stream.get_partial_shape(), stream.get_element_type(), name=STATES)

@@ -21,16 +21,16 @@ States = NDArray[np.float32]
 
 
 class SplitModel(PagedModel):
-    """A `PagedModel` in parts, each compiled once. The target runs them all; a draft leaves out those of the layers
-    that it skips (self-speculative decoding; Zhang et al., arXiv 2309.08168), or everything from a layer on, which is
-    early exit (Kangaroo, arXiv 2404.18911).
+    """A `PagedModel` in parts, each compiled once. The target runs all of them; a draft leaves out those of the layers
+    that it skips (self-speculative decoding; Zhang et al., arXiv 2309.08168), or all layers from one on, which is early
+    exit (Kangaroo, arXiv 2404.18911).
 
-    A row of a draft stands where the target's will, in the same cache. Up to the first skipped layer both are the same,
-    bit by bit, so the first part puts out the states of a drafted row only once: `forward` takes them over. Behind it
-    the target's row replaces the draft's.
+    A draft's row and the target's row for the same token use the same slot of the same cache. Before the first skipped
+    layer they are bitwise the same, so the first part computes a drafted row only once, and `forward` takes over its
+    states. In the later layers the target's row overwrites the draft's.
 
     is_apart: whether every layer is a part of its own, so that `skip` can choose others.
-    num_taken_over: rows that the first part has not computed again, since the model was loaded.
+    num_taken_over: rows that the first part did not have to compute again, since the model was loaded.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SplitModel(PagedModel):
         """Run rows of drafts in one pass; logits float32 [num_rows, vocabulary] for each window, in memory that the
         next pass overwrites.
 
-        A window begins behind its sequence's cached tokens, or behind rows of an earlier draft since `forward`.
+        A window begins after its sequence's cached tokens, or after rows of an earlier draft since `forward`.
         """
         inputs, _ = self._inputs(windows)
         outputs = self._chain.first.infer(inputs)
@@ -85,7 +85,7 @@ class SplitModel(PagedModel):
         return np.split(states.reshape(-1, self.vocabulary_size), wanted)[:-1]
 
     def skip(self, layers: Sequence[int]) -> None:
-        """Skip other layers in drafts from now on, whole parts of the model."""
+        """Skip other layers in drafts from now on, which must make up whole parts of the model."""
         self.forget_drafts()
         self._chain.skip(layers)
 
@@ -106,7 +106,7 @@ class SplitModel(PagedModel):
         return number
 
     def forget_drafts(self) -> None:
-        """What was drafted is not taken over."""
+        """Take over nothing of what was drafted so far."""
         self._drafted.clear()
 
     def resize(self, num_blocks: int) -> None:
@@ -132,7 +132,7 @@ class SplitModel(PagedModel):
         return self._chain
 
     def _behind_first(self, windows: Sequence[Window], taken: Sequence[int], num_rows: int) -> list[States]:
-        """What the first part puts out for all rows of a pass, of which it runs those that no draft has computed."""
+        """The first part's outputs for all rows of a pass, of which it runs only those that no draft has computed."""
         rest = [
             Window(w.tokens[number:], w.start + number, w.blocks, 0)
             for w, number in zip(windows, taken, strict=True)
@@ -159,13 +159,13 @@ class SplitModel(PagedModel):
                     self._drafted[slot] = token, [each[place + i : place + i + 1].copy() for each in outputs]
             place += len(window.tokens)
             behind = len(window.tokens)
-            while self._drafted.pop(_slot(window, behind), None) is not None:  # they stood behind other tokens
+            while self._drafted.pop(_slot(window, behind), None) is not None:  # they followed other tokens
                 behind += 1
 
 
 class ShortModel:
     """A `SplitModel` without the layers that it skips, as a model that drafts: it has neither weights nor a cache of
-    its own, but for an exit head."""
+    its own, except for an exit head."""
 
     cache_bytes = 0
 
@@ -177,7 +177,7 @@ class ShortModel:
         self.target.occupy(blocks)
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        """A pass of `rows` rows behind `context` tokens, in as many passes as the target needs, in order to time it."""
+        """A pass of `rows` rows after `context` tokens, in as many passes as the target needs, in order to time it."""
         most, logits = self.target.rows.most, None
         for begin in range(0, rows, most):
             number = min(most, rows - begin)
@@ -202,7 +202,7 @@ class _Exit:
 
 
 class _Chain:
-    """Runs parts one behind the other, each over the cache of its own layers.
+    """Runs parts one after the other, each over the cache of its own layers.
 
     taps, layers, bytes: of each part, see `Part`.
     skips: whether drafts leave it out.
@@ -238,11 +238,11 @@ class _Chain:
             each.occupy(blocks)
 
     def infer(self, inputs: Mapping[str, Any]) -> Sequence[States]:
-        """Logits, and the taps side by side, float32 [rows, taps * width], if there are any."""
+        """Logits, and the taps, concatenated, float32 [rows, taps * width], if there are any."""
         return self.infer_behind(inputs, self.first.infer(inputs))
 
     def infer_behind(self, inputs: Mapping[str, Any], outputs: Sequence[States]) -> Sequence[States]:
-        """The same from what the first part has put out."""
+        """As `infer`, from the outputs of the first part."""
         taps: dict[int, States] = {}
         for places, request in zip(self.taps, self.requests, strict=True):
             if request is not self.first:
@@ -253,7 +253,7 @@ class _Chain:
         return outputs[0], np.concatenate([taps[i].reshape(len(taps[i]), -1) for i in range(len(taps))], axis=1)
 
     def infer_short(self, inputs: Mapping[str, Any], states: States, exit_head: _Exit | None) -> States:
-        """The logits of a draft from what the first part has put out."""
+        """The logits of a draft, from the outputs of the first part."""
         for is_skipped, request in zip(self.skips[1:-1], self.requests[1:-1], strict=True):
             if not is_skipped:
                 (states, *_) = request.infer({**inputs, STATES: states})
@@ -264,6 +264,6 @@ class _Chain:
 
 
 def _slot(window: Window, i: int) -> int:
-    """The place of a window's row in the cache; -1 where it has none."""
+    """The place of a window's row in the cache; -1 if it has none."""
     block, place = divmod(window.start + i, BLOCK_SIZE)
     return window.blocks[block] * BLOCK_SIZE + place if block < len(window.blocks) else -1

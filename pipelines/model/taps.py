@@ -1,4 +1,4 @@
-"""Taps: the residual stream behind chosen layers as a further output of a model, for heads that draft from it."""
+"""Taps: the residual stream after chosen layers as a further output of a model, for heads that draft from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADDS = 2  # to the residual stream in each layer: of its attention, and of its f
 
 def add_taps(model: ov.Model, layers: Sequence[int], folder: Path) -> None:
     """Add an output HIDDEN_STATES, float32 [rows, layers * width], to a paged model whose rows are selected (see
-    `gather_wanted_rows`): the residual stream behind each of `layers`, side by side.
+    `gather_wanted_rows`): the residual stream after each of `layers`, concatenated.
 
     Raises what `tapped` raises.
     """
@@ -33,8 +33,8 @@ def add_taps(model: ov.Model, layers: Sequence[int], folder: Path) -> None:
 
 
 def tapped(model: ov.Model, layers: Sequence[int], folder: Path) -> list[ov.Output]:
-    """The residual stream behind each of `layers`, counted from 0. The number of layers stands for what the projection
-    to the vocabulary reads: the last layer's, normed.
+    """The residual stream after each of `layers`, counted from 0. The number of layers, as an index, stands for what
+    the projection to the vocabulary reads: the last layer's, normed.
 
     folder: of the model, for messages.
 
@@ -52,9 +52,9 @@ def tapped(model: ov.Model, layers: Sequence[int], folder: Path) -> list[ov.Outp
 
 
 def layer_outputs(model: ov.Model, folder: Path, so: str) -> list[ov.Output]:
-    """The residual stream behind every layer.
+    """The residual stream after every layer.
 
-    so: what does not work otherwise, and what to do, for the message.
+    so: what does not work if it has none, and what to do, for the message.
 
     Raises UnsupportedModel if the layers do not add to a residual stream twice each, as those of Llama, Qwen, Mistral,
     Phi-3 and Gemma do.
@@ -110,7 +110,7 @@ def _upstream(output: ov.Output) -> Iterator[ov.Output]:
 
 
 def _is_sum(node: ov.Node) -> bool:
-    """Not the sum of a mean and an epsilon in a norm, nor that of a product and a bias."""
+    """Whether a node adds two hidden states, not a mean and an epsilon in a norm, or a product and a bias."""
     if node.get_type_name() != "Add":
         return False
     width = node.get_output_partial_shape(0)[-1]

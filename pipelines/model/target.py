@@ -18,7 +18,7 @@ class Window:
 
     tokens: token ids for the positions from `start` on.
     blocks: ids of the sequence's cache blocks, in order.
-    num_rows: the last so many tokens get logits.
+    num_rows: how many of the last tokens get logits.
     """
 
     tokens: Sequence[int]
@@ -28,7 +28,7 @@ class Window:
 
     @classmethod
     def filling(cls, num_rows: int) -> Window:
-        """One that only fills a pass: it belongs to no sequence, and nothing is wanted of it."""
+        """A window that only pads a pass: it belongs to no sequence, and no logits of it are wanted."""
         return cls([0] * num_rows, 0, [], 0)
 
 
@@ -40,7 +40,7 @@ class Rows:
     of `fewest` to `most` rows, with logits for at least `fewest_projected` of them, give the same bits.
 
     whole_prompt: where shapes are fixed, as on an NPU, the most tokens of a prompt, which is read alone and in a single
-        pass. Passes that decode take as long there for any number of rows. None: prompts are read in chunks.
+        pass. Passes that decode then take equally long for any number of rows. None: prompts are read in chunks.
     """
 
     fewest: int = 1
@@ -75,8 +75,8 @@ class Target(Protocol):
         ...
 
     def hidden_states(self) -> list[NDArray[np.float32]]:
-        """Those of each window's tokens in the last pass, float32 [tokens, width], in memory that the next pass
-        overwrites; none unless a head needs them."""
+        """The hidden states of each window's tokens in the last pass, float32 [tokens, width], in memory that the next
+        pass overwrites; none unless a head needs them."""
         ...
 
     def occupy(self, blocks: Sequence[int]) -> None:
@@ -84,12 +84,12 @@ class Target(Protocol):
         ...
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        """Run a pass of `rows` rows behind `context` tokens, whatever they are, in order to time it."""
+        """Run a pass of `rows` rows after `context` tokens, whatever they are, in order to time it."""
         ...
 
 
 class ResizableTarget(Target, Protocol):
-    """One whose cache has any number of blocks."""
+    """A target whose cache can have any number of blocks."""
 
     num_blocks: int
 
@@ -99,7 +99,7 @@ class ResizableTarget(Target, Protocol):
 
 
 def prefill(model: Target, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> NDArray[np.float32]:
-    """Read the tokens of one sequence that are not cached yet; logits [vocabulary] behind the last of them."""
+    """Read the tokens of one sequence that are not cached yet; logits [vocabulary] after the last of them."""
     last, most = len(tokens) - 1, model.rows.most
     for start in range(min(num_cached, last), last + 1, most):
         (logits,) = model.forward([Window(tokens[start : start + most], start, blocks)])

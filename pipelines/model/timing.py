@@ -23,14 +23,14 @@ class NoMeasurement(Exception):
 
 
 class Run(Protocol):
-    """Runs a pass of one window of `rows` rows behind `context` cached tokens, whatever their content."""
+    """Runs a pass of one window of `rows` rows after `context` cached tokens, whatever their content."""
 
     def __call__(self, rows: int, context: int) -> object: ...
 
 
 @dataclass(slots=True, eq=False)
 class Timing:
-    """Times of passes of `rows` rows behind `context` tokens.
+    """Times of passes of `rows` rows after `context` tokens.
 
     num_needed: passes to run even if time is up.
     before: called before each timed pass, while there is time.

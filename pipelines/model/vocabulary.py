@@ -13,8 +13,8 @@ CONSTANTS = ("openvino_tokenizer.bin", "openvino_detokenizer.bin")  # of tokeniz
 
 
 def have_same_constants(target: Path, draft: Path) -> bool:
-    """Whether the tokenizers in two folders consist of the same tokens. This tells without loading them, which takes as
-    long as compiling a small model."""
+    """Whether the tokenizers in two folders consist of the same tokens. They are compared without being loaded, which
+    takes as long as compiling a small model."""
     return not any(filecmp.cmpfiles(target, draft, CONSTANTS, shallow=False)[1:])
 
 

@@ -14,9 +14,9 @@ BIAS_VARIANCE, WEIGHT_VARIANCE = 0.5, 0.03  # of a weight with a prior
 LEAST_VARIANCE = 0.02  # keeps weights moving, so that probabilities follow a change of text
 UNKNOWN_VARIANCE = 1.0  # of a weight without a prior
 FLATTEST = 15.0  # log-odds are clipped here
-COLDEST, HOTTEST = 0.5, 4.0  # temperatures below and above are taken to be alike
-# By the rounded binary logarithm of the temperature, what is added to the log-odds of proposals from texts before
-# anything is known: measured with two models, up to 1.4 nothing, and at 3 hardly a copy was accepted any more.
+COLDEST, HOTTEST = 0.5, 4.0  # temperatures beyond these are treated like them
+# What is added to the log-odds of proposals from texts before anything is known, by the rounded binary logarithm of the
+# temperature. Measured with two models: nothing up to a temperature of 1.4, while at 3 hardly any copy was accepted.
 FLATTENED: Mapping[float, float] = {1: -0.9, 2: -4.0}
 
 
@@ -34,8 +34,8 @@ class Conditions(NamedTuple):
         return cls(config.acceptance, round(math.log2(min(HOTTEST, max(COLDEST, config.temperature)))))
 
     def nearest_cooler(self, known: Iterable[Conditions]) -> Conditions | None:
-        """Those of the same rule whose temperature is the next below. Hotter ones would say that nothing is accepted,
-        and what is not drafted is not learnt."""
+        """The known conditions with the same rule and the next lower temperature. Hotter ones would predict that
+        nothing is accepted, and then nothing would be drafted or learnt."""
         cooler = (each for each in known if each.rule == self.rule and each.log_temperature < self.log_temperature)
         return max(cooler, default=None)
 
@@ -46,7 +46,7 @@ GREEDY = Conditions()
 class Features(NamedTuple):
     """What a probability is predicted from: the kind of proposal, and numbers of about the size of 1 that describe it.
 
-    A tuple, as many are made in every pass, and that is the quickest object to make.
+    A tuple, since many are made in every pass and no other object is made faster.
     """
 
     kind: str
@@ -102,13 +102,13 @@ class AcceptanceModel:
     An outcome updates the weights by Bayes' rule under a Gaussian with diagonal covariance (assumed-density filtering;
     M. Opper, A Bayesian approach to on-line learning, 1998), so that learning is fast at first, slows down, and never
     stops. `priors` gives the initial weights of a kind, bias first. A kind without a prior starts at even odds and
-    learns faster. Conditions have weights of their own, which begin with those of the nearest cooler ones: what a lossy
-    rule accepts does not disturb exact requests, nor hot requests, for which hardly anything can be drafted, others.
-    The kinds `texts` are proposed without regard to the temperature, and begin with less where it is high; a model
-    draws its proposals as the target does.
+    learns faster. Each `Conditions` has weights of its own, which start as those of the nearest cooler conditions. So
+    what a lossy rule accepts does not disturb exact requests, and hot requests, for which hardly anything can be
+    drafted, do not disturb others. Proposals of the kinds `texts` do not depend on the temperature, so their log-odds
+    start lower where it is high; a model draws its proposals as the target does.
 
-    Probabilities are conditional on all proposals before it being accepted, so outcomes must be observed up to the
-    first rejection only: nothing behind it was tested.
+    A probability is conditional on all earlier proposals being accepted, so only outcomes up to the first rejection may
+    be observed: nothing after it was tested.
     """
 
     def __init__(self, priors: Mapping[str, Sequence[float]] | None = None, texts: Collection[str] = ()) -> None:

@@ -69,12 +69,12 @@ class Attempts:
 
 @dataclass(slots=True)
 class Trials:
-    """Of answers of a kind for which trying has been worth hardly anything, one in TRIED_EVERY is a trial, which shows
-    whether that is still so. The others are left alone."""
+    """Where trying has hardly been worth anything for a kind of answer, one answer of that kind in TRIED_EVERY is a
+    trial, which shows whether that is still so. For the others nothing is tried."""
 
     _num_answers: defaultdict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
 
     def has_next(self, kind: Hashable) -> bool:
-        """Whether the next answer of a kind is one."""
+        """Whether the next answer of a kind is a trial."""
         self._num_answers[kind] += 1
         return self._num_answers[kind] % TRIED_EVERY == 0

@@ -1,4 +1,4 @@
-"""Budgets: the time that each answer may still lose to drafting, and what the next one hopes to gain by it."""
+"""Budgets: the time that each answer may still lose to drafting, and what the next one is expected to gain by it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .attempts import FIRST_HOPE, Attempts, Trials
 from .draft import Draft, Kind
 
 TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
-ALLOWANCE = 3  # passes with a draft of one token that it may lose besides: luck needs time to even out
-LEARN_HOPE = 0.25  # weight of what drafting was last worth to an answer in what the next one hopes for
-FIRST_PAUSE = 3  # passes before the first attempt of an answer of which too little is hoped for to pay for it
+ALLOWANCE = 3  # passes with one drafted token that it may lose in addition: luck needs time to even out
+LEARN_HOPE = 0.25  # weight of what drafting was worth to the latest answer in what is expected of it for the next
+FIRST_PAUSE = 3  # passes before the first attempt for an answer, if attempts are not expected to pay
 
 
 @dataclass(slots=True)
@@ -21,11 +21,11 @@ class LossBudget:
     """For one answer, in milliseconds: what plain decoding would have taken in the same batch, and how much longer its
     passes took because of drafts, its own and those of others, less what its own accepted tokens saved.
 
-    The answer may lose TOLERANCE of its time, and ALLOWANCE passes with a draft of one token. Where a second row is
-    expensive, so is every draft, and three plain passes would not pay for one that is worth it. Reading the prompt adds
-    nothing to the budget, or a short answer behind a long prompt could take twice its time.
+    The answer may lose TOLERANCE of its time and the allowance, ALLOWANCE passes. The allowance is counted in passes
+    with one drafted token, because on machines where a second row is expensive three plain passes could not pay for any
+    draft. Reading the prompt adds nothing to the budget, or a short answer to a long prompt could take twice its time.
 
-    attempts: to draft for it, whose price is that of asking the drafters.
+    attempts: attempts to draft for it; the price of one is that of asking the drafters.
     """
 
     allowance_ms: float
@@ -50,8 +50,8 @@ class LossBudget:
 
 
 class Budgets:
-    """The `LossBudget` of each answer that has begun. What drafting was last worth to an answer tells how soon the next
-    one of its kind gives it up, and whether it is tried at all (see `Trials`)."""
+    """The `LossBudget` of each answer that has begun. What drafting was worth to the latest answers of a kind decides
+    how soon it is given up for the next one, and whether it is tried at all (see `Trials`)."""
 
     def __init__(self) -> None:
         self._begun: dict[Request, LossBudget] = {}

@@ -24,7 +24,7 @@ from .measuring import (
 )  # fmt: skip
 
 WIDE_TILE_ROWS = 64  # see `is_tiled`
-TABLE_ROWS = 128  # costs of up to so many rows are tabulated, since the planner needs many in every pass
+TABLE_ROWS = 128  # costs of up to this many rows are tabulated, since the planner needs many in every pass
 
 # Standard deviations of the logarithms of actual over measured times: of all passes together, as the machine may be
 # busy; of each number of rows and of context, correlated with similar numbers and independently.
@@ -48,24 +48,25 @@ class _Seen(NamedTuple):
 
 @dataclass(slots=True)
 class CostModel:
-    """The time of a pass is a part for all its rows together, a part for each request's attention, and one more if it
-    has another number of rows than the last pass: OpenVINO prepares every operation anew when a shape changes.
+    """The time of a pass has a part for all its rows together, a part for each request's attention, and a further one
+    if its number of rows differs from that of the last pass: OpenVINO prepares every operation anew when a shape
+    changes.
 
     rows: the numbers of rows with known costs, ascending; fewer rows than the first cost as much (see `PagedModel`).
     base_ms: for each of `rows`, the time of a pass over an empty context; ascending.
-    context_ms: for each of `rows`, the time that a token of context adds for a window of so many rows; ascending.
+    context_ms: for each of `rows`, the time that a token of context adds for a window of that many rows; ascending.
     drafts: what the models that draft take, by the drafter's name.
     is_tiled: whether passes of more than UNTILED_ROWS take as long as if they filled the last tile of TILE_ROWS, as
         with OpenVINO's matrix kernels for AVX-512; beyond 192 rows their tiles have WIDE_TILE_ROWS.
     base_doubt, context_doubt: for each of `rows`, additional standard deviations of the logarithms of costs that were
         estimated or measured badly; empty if none were.
-    change_ms: what a pass takes longer behind one with another number of rows. Methods with an argument `last`, the
-        rows of the last pass, tell what a pass takes behind that one, if it is filled up to as many rows where that is
-        cheaper; with 0, what it takes behind one of its own size.
+    change_ms: how much longer a pass takes if the one before it had another number of rows. Methods with an argument
+        `last`, the rows of the last pass, give the time of a pass that follows it and is padded to its size where that
+        is cheaper; with 0, the time of a pass that follows one of its own size.
 
     A `KalmanFilter` over all costs corrects the measurements with every pass: the machine may be busy now, it may have
-    been busy while some costs were measured, and other programs slow down passes of few rows, which wait for memory,
-    differently from passes of many, which compute.
+    been busy while some costs were measured, and other programs slow down passes of few rows, which are bound by
+    memory, differently from passes of many rows, which are bound by arithmetic.
     """
 
     rows: tuple[int, ...]
@@ -120,7 +121,7 @@ class CostModel:
         return min(same_ms + self.changing_ms, self._rows_ms(last)) if rows < last else same_ms + self.changing_ms
 
     def row_ms(self, total_rows: int, rows: int, context: int, last: int = 0) -> float:
-        """The cost of one more row in a pass of `total_rows`, for a window of `rows` rows behind `context` tokens."""
+        """The cost of one more row in a pass of `total_rows`, for a window of `rows` rows after `context` tokens."""
         return self.rows_ms(total_rows, rows, context, 1, last)[0]
 
     def rows_ms(self, total_rows: int, rows: int, context: int, number: int, last: int = 0) -> list[float]:
@@ -134,8 +135,8 @@ class CostModel:
         return [totals[i + 1] - totals[i] + context * (tokens[i + 1] - tokens[i]) for i in range(number)]
 
     def least_row_ms(self, total_rows: int, last: int = 0) -> float:
-        """What each of the next rows of a pass of `total_rows` costs at the least, on average over as many of them as
-        makes it least: a dear row may lead to cheap ones."""
+        """The lowest average cost of the next rows of a pass of `total_rows`, over any number of them: an expensive row
+        may be followed by cheap ones."""
         least = self._least_table.get((total_rows, last))
         if least is None:
             here, end = self.size_ms(total_rows, last), self.rows[-1]
@@ -150,7 +151,7 @@ class CostModel:
         return rows - rows % WIDE_TILE_ROWS if self.is_tiled and rows > UNTILED_ROWS else rows
 
     def observe(self, windows: Iterable[tuple[int, int]], measured_ms: float, has_changed: bool = False) -> None:
-        """Learn from a pass over windows of (rows, context) each that took `measured_ms`, the filling included.
+        """Learn from a pass over windows of (rows, context) each that took `measured_ms`, padding included.
 
         has_changed: whether the pass before had another number of rows.
 
@@ -174,7 +175,7 @@ class CostModel:
                 self.when_refined(self.refined())
 
     def of_draft(self, name: str) -> DraftCost:
-        """What the model of a drafter takes; nothing where it was not measured."""
+        """The costs of a drafter's model; zero if they were not measured."""
         found = self.drafts.get(name)
         return DraftCost(0.0) if found is None else found
 
@@ -266,8 +267,8 @@ class CostModel:
         """Time passes of the target, with `least_rows` to `most_rows` rows, and of the models that draft, by name.
         Raises NoMeasurement.
 
-        budget_s: after so many seconds only indispensable passes are begun. Costs that were not measured are estimated,
-            and corrected by later passes.
+        budget_s: after this many seconds only indispensable passes are begun. Costs that were not measured are
+            estimated, and corrected by later passes.
         token_share: bytes of a token's keys and values for each byte of the target's weights.
         """
         made = measured(target, drafts, max_context, least_rows, most_rows, token_share, budget_s)
@@ -283,7 +284,7 @@ class CostModel:
         token_share: float = TOKEN_SHARE,
         budget_s: float = math.inf,
     ) -> CostModel:
-        """As `measure`, where every pass takes as long as one of `most_rows` rows, behind any context."""
+        """As `measure`, for a target whose passes all take as long as one of `most_rows` rows, after any context."""
         made = measured_at_fixed_size(target, drafts, max_context, most_rows, token_share, budget_s)
         return cls._of(made)
 

@@ -1,4 +1,4 @@
-"""Draft: the tokens proposed behind one request in the next pass. Batch: all of them, and what drafting may take."""
+"""Draft: the tokens proposed for one request in a pass. Batch: all drafts of a pass, and the time they may take."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .cost import CostModel
 from .drafters.base import Proposal
 from .overhead import Usual
 
-SURE = 0.5  # probability of the first token of a draft from which a model has little to add to it
+SURE = 0.5  # if the first token of a draft is at least this probable, a model has little to add to it
 PER_DRAFT = 1 / 2  # share of the budget that the drafts of a pass take, unless only longer ones pay
 
 Kind = tuple[str, Conditions]  # mode and conditions: answers of one kind tell something about each other
@@ -39,7 +39,8 @@ def best_prefix(probabilities: Iterable[float], prices_ms: Iterable[float], rate
 
 
 def best_prefix_sparing(probabilities: Sequence[float], prices_ms: Sequence[float], rate: float, most_ms: float) -> int:
-    """The length of the best prefix that takes `most_ms` at the most, of the best of all where none of those pays."""
+    """The length of the best prefix that takes at most `most_ms`; if no such prefix pays, of the best one of any
+    length."""
     within = sum(price_ms <= most_ms for price_ms in accumulate(prices_ms))
     length, _ = best_prefix(probabilities[:within], prices_ms[:within], rate)
     return length or best_prefix(probabilities, prices_ms, rate)[0]
@@ -47,10 +48,10 @@ def best_prefix_sparing(probabilities: Sequence[float], prices_ms: Sequence[floa
 
 @dataclass(slots=True)
 class Draft:
-    """What a request brings to a pass behind its last token, which has `context` cached tokens before it.
+    """What is drafted for a request in a pass, after its last token, which follows `context` cached tokens.
 
     limit: the most tokens that it may have.
-    conditions, kind: those under which its tokens are accepted, and with the mode.
+    conditions, kind: the conditions under which its tokens are accepted, alone and together with the mode.
     is_bounded: whether a budget bounds the delay of its request.
     offers: drafts that were considered, whether or not they are made, each from its first token on.
     probabilities: for each proposal, that the target accepts the draft up to and including it.
@@ -60,7 +61,7 @@ class Draft:
     reserved_ms: the draft model's time that is set aside for it.
     may_take_all: whether the draft model may take more than PER_DRAFT of the budget, as only so long a draft pays.
     credit: what asking its draft model now is worth in other passes, in tokens.
-    num_fixed: how many of its first proposals may not be cut, since they are up to one that was drawn (see `Proposal`).
+    num_fixed: how many of its first proposals may not be cut: those up to the last one that was drawn (see `Proposal`).
     """
 
     request: Request
@@ -131,8 +132,8 @@ class Draft:
 
 
 class _Priced(NamedTuple):
-    """The prices of a draft's next rows from its `length` on, in a pass with so many `others`. All at once, since most
-    are wanted, one by one."""
+    """The prices of a draft's next rows from its `length` on, in a pass with `others` further rows. They are computed
+    together, since most of them are asked for, one by one."""
 
     draft: Draft
     length: int
@@ -148,7 +149,7 @@ class Batch:
     spent_ms: how much of that is spent or reserved.
     most_rows: the most rows that the pass may have.
     python_row_ms: Python's time for each drafted row.
-    last_rows: the size of the last pass, behind which the next one is priced (see `PassSize`).
+    last_rows: the size of the last pass, on which the prices in the next one depend (see `PassSize`).
     """
 
     cost: CostModel
@@ -172,7 +173,7 @@ class Batch:
 
     @property
     def least_row_ms(self) -> float:
-        """The time that a row adds at the least, alone or with those that follow (see `CostModel.least_row_ms`)."""
+        """The least time that a row adds, alone or averaged with the rows after it (see `CostModel.least_row_ms`)."""
         return self.cost.least_row_ms(self.rows, self.last_rows) + self.python_row_ms
 
     @property
@@ -181,7 +182,8 @@ class Batch:
 
     @property
     def sparing_ms(self) -> float:
-        """The same of the share PER_DRAFT of the budget, so that one rejected draft does not end all drafting."""
+        """What remains of the share PER_DRAFT of the budget, which is kept to so that one rejected draft does not end
+        all drafting."""
         return PER_DRAFT * self.budget_ms - self.spent_ms
 
     def can_afford(self, price_ms: float) -> bool:
@@ -197,7 +199,7 @@ class Batch:
         return True
 
     def charge_doubted(self, price: Usual, number: int, took_ms: float) -> None:
-        """Charge a number of things as they were if they had seemed too dear to be paid."""
+        """Charge what a number of things actually took, if they had seemed too expensive."""
         if price.is_doubted:
             self.spent_ms += max(0.0, took_ms - number * price.value)
 
@@ -208,7 +210,7 @@ class Batch:
 
     def take(self, draft: Draft, proposal: Proposal, probability: float, rate: float) -> bool:
         """Add a row for a proposal, unless there is no room for it, or neither it nor what may follow it would pay at
-        `rate` tokens per millisecond, since nothing behind it is likelier. One that was drawn need not pay."""
+        `rate` tokens per millisecond, since nothing after it is likelier. A proposal that was drawn need not pay."""
         price_ms = self.row_ms(draft)
         if probability < rate * price_ms and proposal.drawn_from is None and probability < rate * self.least_row_ms:
             return False
@@ -220,8 +222,8 @@ class Batch:
         return True
 
     def cut(self, draft: Draft, length: int) -> None:
-        """Shorten a draft, as far as it may be. This saves what the last rows of the pass take, as the rows of other
-        drafts move up."""
+        """Shorten a draft as far as that is allowed. This saves the time of the last rows of the pass, since the rows
+        of other drafts move up."""
         number = len(draft.proposals) - max(length, draft.num_fixed)
         if number > 0:
             draft.cut(len(draft.proposals) - number)
@@ -233,7 +235,7 @@ class Batch:
         self.cut(draft, best_prefix(draft.probabilities, draft.prices_ms, rate)[0])
 
     def cut_to_best_sparing(self, draft: Draft, rate: float) -> None:
-        """The same within `sparing_ms`, unless no prefix within that pays."""
+        """Shorten a draft to its best prefix within `sparing_ms`, or to the best of all if none within it pays."""
         most_ms = self.sparing_ms + sum(draft.prices_ms)
         self.cut(draft, best_prefix_sparing(draft.probabilities, draft.prices_ms, rate, most_ms))
 
@@ -258,7 +260,7 @@ class Batch:
         self.spent_ms += ms
 
     def _last_rows_ms(self, draft: Draft, others: int, rows: int, number: int) -> float:
-        """The time of the last rows of a draft, so many, with `others` rows in the pass before them, `rows` of them the
-        draft's."""
+        """The time of the last `number` rows of a draft, with `others` rows before them in the pass, `rows` of which
+        are the draft's."""
         prices_ms = self.cost.rows_ms(others, rows, draft.context, number, self.last_rows)
         return sum(prices_ms) + number * self.python_row_ms

@@ -1,4 +1,4 @@
-"""DraftCost: predicts the time that a model which drafts takes on this machine, in milliseconds."""
+"""DraftCost: predicts the time that a model takes to draft on this machine, in milliseconds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from .kalman_filter import KalmanFilter
 
-FORGET = 0.0013  # share of the correction that is forgotten in each pass in which it is not asked, so it is asked again
+FORGET = 0.0013  # share of the correction forgotten in each pass in which the model is not asked, so it is asked again
 DOUBT = 0.2  # see `KalmanFilter`
 SPREAD = 0.7  # standard deviation of the logarithms of actual over measured times
 TOGETHER = 0.5  # their correlation: a busy machine slows both
@@ -22,10 +22,10 @@ class DraftCost:
     token_ms: to generate a token.
     row_ms: to read a token that it has to catch up with.
     context_ms: what each token of context adds to that.
-    begin_ms: what a draft takes beyond `token_ms` for each of its tokens, as the target has displaced the model's
-        weights from the processor's cache, and the first passes have other numbers of rows than those before them.
+    begin_ms: what a draft takes in addition to `token_ms` for each of its tokens, since the target has displaced the
+        model's weights from the processor's cache and the number of rows changes in the first passes.
 
-    A filter over two factors, one of `begin_ms` and one of the rest, corrects the measurements with every draft. It
+    A filter over two factors, one for `begin_ms` and one for the rest, corrects the measurements with every draft. It
     returns to them while the model is not asked.
     """
 
@@ -52,7 +52,7 @@ class DraftCost:
         return self.feedings_ms(num_tokens, num_tokens)[0]
 
     def feedings_ms(self, first: int, last: int) -> list[float]:
-        """As `feeding_ms`, of each number of tokens from `first` to `last`."""
+        """As `feeding_ms`, for each number of tokens from `first` to `last`."""
         row_ms, context_ms = self._slowness * self.row_ms, self._slowness * self.context_ms / 2
         return [n * (row_ms + context_ms * n) for n in range(first, last + 1)]
 

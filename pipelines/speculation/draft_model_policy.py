@@ -23,7 +23,7 @@ from .expected_gain import ExpectedGain
 
 LONGEST_GENERATED = 8  # tokens that a model is expected to generate at a time, at most
 LEAST_SCORED = 0.1  # tokens of a draft are scored as far as it is accepted with this probability
-RESTS = 8  # passes in which the model is not asked, after which it is noted, as that takes a hundredth of a short pass
+RESTS = 8  # passes without asking the model are noted this many at a time, as noting takes a hundredth of a short pass
 
 SCORE, GENERATE_BEHIND, GENERATE_INSTEAD = "score", "generate behind", "generate instead"
 
@@ -62,8 +62,8 @@ class _Asked:
 
 
 class DraftModelPolicy:
-    """Decides for each draft whether one model, a draft model or a head, generates tokens behind it, generates others
-    in its place, or scores it (see `Planner`).
+    """Decides for each draft whether one model, a draft model or a head, generates tokens after it, generates others in
+    its place, or scores it (see `Planner`).
 
     A proposal that was drawn (see `Proposal`) is taken whatever it is, if there is room.
 
@@ -80,8 +80,8 @@ class DraftModelPolicy:
         self._trials = Trials()
         self._backoffs: dict[Request, _Backoff] = {}
         self._missed: dict[Request, float] = {}  # tokens that it would have added since it last caught up
-        self._num_rests = 0  # passes in which it was not asked that were not noted yet
-        self._begun: set[Request] = set()  # those whose draft in the next pass it has begun
+        self._num_rests = 0  # passes without asking it that are not noted yet
+        self._begun: set[Request] = set()  # requests whose draft for the next pass it has begun
         self._asked_now = _Asked()
 
     def release(self, request: Request) -> None:
@@ -131,7 +131,7 @@ class DraftModelPolicy:
         return cost.of_draft(self.model.name)
 
     def promise(self, cost: CostModel, context: int, kind: Kind = (AUTO, GREEDY)) -> float:
-        """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give behind
+        """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give after
         `context` tokens of a request of this kind."""
         own, expected = self.cost(cost), self.expected.of(kind)
         tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
@@ -145,14 +145,15 @@ class DraftModelPolicy:
         return best
 
     def rests(self, kind: Kind) -> bool:
-        """Whether it is left out of a whole answer of a kind, since considering it has not been worth its price
+        """Whether the model is left out of a whole answer of a kind, since considering it has not been worth its price
         lately."""
         made = [attempts for (of_kind, _), attempts in self._attempts.items() if of_kind == kind]
         is_given_up = bool(made) and all(attempts.is_given_up for attempts in made)
         return is_given_up and not self._trials.has_next(kind)
 
     def attempts(self, draft: Draft) -> Attempts:
-        """To draft with the model where the text drafters are as sure as for this draft, in requests of its kind."""
+        """The attempts with the model for requests of this draft's kind, where the text drafters are as sure as they
+        are here."""
         return self._attempts[draft.kind, draft.is_sure]
 
     def rest(self, cost: CostModel) -> None:
@@ -176,10 +177,10 @@ class DraftModelPolicy:
         drafts: Sequence[Draft],
         aheads: Sequence[Sequence[int]],
     ) -> Sequence[Answer | None]:
-        """The draft model's answer for each draft, with the tokens in `aheads` behind the request's own.
+        """The draft model's answer for each draft, with the tokens in `aheads` after the request's own.
 
-        Each draft is charged its share of the expected time, together no more than was reserved: this pass may have
-        shown that the model is slower than was thought then.
+        Each draft is charged its share of the expected time, but all of them together no more than was reserved: this
+        pass may have shown since then that the model is slower than was assumed.
         """
         cost, asked = self.cost(batch.cost), self._asked_now
         share_ms = cost.pass_ms(len(drafts)) / len(drafts)
@@ -220,15 +221,15 @@ class DraftModelPolicy:
     ) -> str | None:
         """The use of the draft model with the highest gain, None where none pays; its time is reserved.
 
-        A pass need not pay for as much of catching up as the model would have gained, had it caught up before, in
-        earlier passes for which the text drafters had nothing sure. This loses little whether the answer goes on or
-        ends (ski rental; Karlin et al., Competitive snoopy caching, 1988). Both count for `attempts` as gains: a model
-        that is rarely asked has ever more to catch up with.
+        Catching up is treated as an investment: gains missed in earlier passes because the model was not caught up are
+        credited against its cost, if the text drafters had nothing sure there. This loses little whether the answer
+        goes on or ends (ski rental; Karlin et al., Competitive snoopy caching, 1988). Missed gains and credits also
+        count as gains for `attempts`, since a model that is rarely asked has more and more to catch up with.
 
         others: the uses for other drafts, which may share its passes.
 
-        Prepares the draft: empty where the model generates in its place; as long as the text drafters go on, and
-        outside the batch, where the model scores it.
+        Prepares the draft: it is emptied if the model generates in its place; if the model scores it, it gets all that
+        the text drafters offered, without rows in the batch.
         """
         gain, behind = self._gain(batch, rate, draft), self.model.num_behind(draft.request)
         length = len(draft.proposals)
@@ -236,7 +237,7 @@ class DraftModelPolicy:
         rows_ms, feeding = batch.draft_ms(draft), rate * cost.feeding_ms(behind - 1)
 
         def time_ms(use: str) -> float:
-            """Of catching up and the first pass."""
+            """The time of catching up and of the first pass."""
             num_drafted = {GENERATE_BEHIND: length, GENERATE_INSTEAD: 0, SCORE: draft.num_scored}[use]
             is_shared = any(other is not None and (other == SCORE) == (use == SCORE) for other in others)
             return _share_ms(cost, is_shared) + gain.feeding_ms(behind, num_drafted)
@@ -305,7 +306,7 @@ class DraftModelPolicy:
                 if is_mended := better.token != proposal.token:
                     break
             if is_mended:
-                # The text drafters go on behind the mended token.
+                # The text drafters continue after the mended token.
                 for proposal, probability in self._drafters.surest(draft):
                     if not batch.take(draft, proposal, draft.probability * probability, rate):
                         break
@@ -325,7 +326,7 @@ class DraftModelPolicy:
         return self._acceptance.likeliest((doubted, mended), draft.conditions)[0]
 
     def _is_worth_generating(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
-        """Whether the model is to generate behind a draft, of which it may have scored a part. Its time is reserved."""
+        """Whether the model is to generate after a draft, of which it may have scored a part. Its time is reserved."""
         cost = self.cost(batch.cost)
         feeding_ms = self._feeding_ms(cost, draft, draft.tokens)
         price_ms = feeding_ms + _share_ms(cost, is_shared)
@@ -339,10 +340,10 @@ class DraftModelPolicy:
         return True
 
     def _generate(self, batch: Batch, rate: float, drafts: Sequence[Draft]) -> list[Draft]:
-        """Have the draft model generate one token behind each draft; returns those that are worth another one."""
+        """Have the draft model generate one token after each draft; returns the drafts that are worth another one."""
         proposals = self._asked(batch, self._drafters.generated, drafts, [draft.tokens for draft in drafts])
         goes_on: list[Draft] = []
-        # Those that were drawn come first, so that no other proposal decides whether there is room for them.
+        # Drawn proposals come first, so that no other proposal decides whether there is room for them.
         pairs = sorted(zip(drafts, proposals, strict=True), key=lambda each: each[1] is None or not each[1].drawn_from)
         for draft, proposal in pairs:
             if proposal is None:
@@ -371,7 +372,7 @@ class DraftModelPolicy:
 def best_first(
     policies: Sequence[DraftModelPolicy], cost: CostModel, context: int, kind: Kind
 ) -> list[DraftModelPolicy]:
-    """Policies by what their models promise."""
+    """Policies in descending order of what their models promise."""
     return sorted(policies, key=lambda policy: -policy.promise(cost, context, kind))
 
 

@@ -28,7 +28,7 @@ Ask: TypeAlias = Callable[[Sequence[Draft]], list[Answer | None]]
 class DrafterSet:
     """The drafters by mode. With structured output, tokens forced by the grammar come first in every mode that drafts.
 
-    models: the draft model and the head, of those that there are.
+    models: the drafters that run a model, such as a draft model or a head.
     model_s: their total time in seconds, by `clock`.
 
     A drafter can only cost speed: one that fails is left out of that request. If a model fails for several requests at
@@ -45,14 +45,14 @@ class DrafterSet:
     ) -> None:
         self._modes = modes
         self._clock = clock
-        self._left_out: dict[Request, list[Drafter]] = {}  # which drafters for whom, as they have failed
+        self._left_out: dict[Request, list[Drafter]] = {}  # drafters that are not asked for a request
         self._given_up: list[Drafter] = []  # for all requests
         grammar = Grammar()
         self._modes_in_form = {
             mode: replace(chain, texts=(grammar, *chain.texts)) if chain.drafters else chain
             for mode, chain in modes.items()
         }
-        # Found once: whether an object has the methods of a protocol takes 10 us.
+        # Found once, since checking whether an object has the methods of a protocol takes 10 us.
         self._logits_readers = {
             mode: [drafter for drafter in chain.drafters if isinstance(drafter, LogitsReader)]
             for mode, chain in modes.items()
@@ -78,7 +78,7 @@ class DrafterSet:
             drafter.release(request)
 
     def can_ask(self, model: ModelDrafter, draft: Draft) -> bool:
-        """Whether the request's mode has a model, and it has not failed for it."""
+        """Whether the request's mode uses a model that has not failed for this request."""
         return model in self.of(draft.request).models and self._is_sound(model, draft.request)
 
     def give_up(self, drafter: Drafter) -> None:
@@ -86,7 +86,7 @@ class DrafterSet:
         self._given_up.append(drafter)
 
     def readers(self, request: Request) -> list[Drafter]:
-        """Those of the request's mode that draft from the results of passes."""
+        """The drafters of the request's mode that draft from the results of passes."""
         mode = request.config.mode
         return [*self._logits_readers[mode], *self._states_readers[mode]]
 
@@ -103,7 +103,7 @@ class DrafterSet:
     ) -> None:
         """Hand on the results of a pass to the drafters that draft from them (see `LogitsReader`, `StatesReader`).
 
-        window: what of the request was in the pass.
+        window: the part of the request that was in the pass.
         logits: float32 [window.num_rows, vocabulary]; None if they are not to be read.
         states: float32 [tokens of the window, taps * width], if any.
         """
@@ -125,8 +125,8 @@ class DrafterSet:
                 ahead.append(proposal.token)
 
     def surest(self, draft: Draft) -> Iterator[tuple[Proposal, float]]:
-        """Behind the draft, token by token, the likeliest proposal of the text drafters, and its probability if those
-        before it are accepted."""
+        """For each token after the draft, the likeliest proposal of the text drafters, and its probability if the
+        tokens before it are accepted."""
         drafters, ahead = self.of(draft.request).texts, draft.tokens
         running = [self._proposals(drafter, draft, tuple(ahead)) for drafter in drafters]
         while True:
@@ -142,7 +142,7 @@ class DrafterSet:
                     running[i] = self._proposals(drafters[i], draft, tuple(ahead))
 
     def generated(self, model: ModelDrafter, drafts: Sequence[Draft]) -> Sequence[Proposal | None]:
-        """A model's proposal behind each draft."""
+        """A model's proposal for the token after each draft."""
 
         def generate(drafts: Sequence[Draft]) -> list[Proposal | None]:
             proposals = model.generate([(draft.request, draft.tokens) for draft in drafts])
@@ -154,7 +154,7 @@ class DrafterSet:
         return self._asked(model, generate, drafts)
 
     def score(self, model: ModelDrafter, drafts: Sequence[Draft]) -> Sequence[list[Score] | None]:
-        """A model's scores of the first `num_scored` tokens of each draft, and of its own token behind them."""
+        """A model's scores of the first `num_scored` tokens of each draft, and of its own token after them."""
 
         def score(drafts: Sequence[Draft]) -> list[list[Score] | None]:
             scores = model.score([(draft.request, draft.tokens[: draft.num_scored]) for draft in drafts])
@@ -183,8 +183,8 @@ class DrafterSet:
             self.model_s += self._clock() - began
 
     def _proposals(self, drafter: Drafter, draft: Draft, ahead: Sequence[int]) -> Iterator[Proposal]:
-        """What a drafter proposes behind the draft's request and the tokens ahead of it, for as long as it does not
-        fail and the answer may go on so."""
+        """What a drafter proposes after the draft's request and the tokens ahead of it, until it fails or proposes a
+        token that the answer's structure rules out."""
         request = draft.request
         if not self._is_sound(drafter, request):
             return
@@ -201,7 +201,7 @@ class DrafterSet:
             self._leave_out(drafter, request, error)
 
     def _timed(self, proposals: Iterator[Proposal]) -> Iterator[Proposal]:
-        """A model's proposals, whose time counts as its own."""
+        """A model's proposals; the time that they take counts as the model's."""
         while True:
             began = self._clock()
             try:
@@ -214,7 +214,7 @@ class DrafterSet:
 
     def _checked(self, proposal: Proposal) -> Proposal:
         if not 0 <= operator.index(proposal.token) < self._vocabulary_size:
-            raise ValueError(f"{proposal} is not of the target's vocabulary")
+            raise ValueError(f"{proposal} is not in the target's vocabulary")
         return proposal
 
     def _hand_on(self, drafter: Drafter, request: Request, read: Callable[..., None], *results: object) -> None:
@@ -235,7 +235,7 @@ class DrafterSet:
 
 
 def _one_by_one(ask: Ask[Answer], drafts: Sequence[Draft]) -> tuple[list[Answer | None], dict[int, Exception]]:
-    """What a model answers for each draft alone, and for which of them it fails, by their places."""
+    """What a model answers for each draft alone, and the errors of those for which it fails, by their places."""
     answers: list[Answer | None] = [None] * len(drafts)
     failures: dict[int, Exception] = {}
     for i, draft in enumerate(drafts):

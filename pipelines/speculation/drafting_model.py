@@ -13,7 +13,7 @@ from .drafters.base import ModelDrafter
 
 
 class Model(Protocol):
-    """What is asked of the model: `PagedModel`, `NpuModel`, `GpuPagedModel` and every `HeadModel` are such."""
+    """What the model must provide; `PagedModel`, `NpuModel`, `GpuPagedModel` and every `HeadModel` do."""
 
     weight_bytes: int
 

@@ -22,7 +22,7 @@ class ExpectedGain:
     python_row_ms: Python's time for each drafted row.
     reads_ahead: whether it reads several tokens of a draft in one pass; otherwise each takes a pass.
     depth: tokens of a draft that it can generate or score at most; None: any number.
-    last_rows: the size of the last pass, behind which the next one is priced (see `PassSize`).
+    last_rows: the size of the last pass, on which the prices in the next one depend (see `PassSize`).
     """
 
     cost: CostModel
@@ -45,14 +45,14 @@ class ExpectedGain:
         return self._feedings_ms(num_behind, length, length)[0]
 
     def of_draft(self, draft: Draft, rows: int) -> float:
-        """Of a draft as it is."""
+        """The gain of a draft as it is."""
         return sum(draft.probabilities) - sum(self.row_prices(draft, rows))
 
     def of_generating(
         self, draft: Draft, length: int, rows: int, feeding_ms: float, num_sharing: int, most_ms: float = math.inf
     ) -> float:
-        """Of the tokens that the draft model would generate behind the first `length` tokens of a draft, with at most
-        `most_ms` for its passes and their rows.
+        """The gain of the tokens that the draft model would generate after the first `length` tokens of a draft, with
+        at most `most_ms` for its passes and their rows.
 
         The draft model first catches up in `feeding_ms`, and `num_sharing` requests share its passes.
         """
@@ -77,10 +77,10 @@ class ExpectedGain:
         return best_prefix(probabilities[: len(prices_ms)], prices_ms, self.rate)[1] - self.rate * feeding_ms
 
     def of_scoring(self, draft: Draft, length: int, rows: int, num_behind: int, num_sharing: int) -> tuple[float, int]:
-        """Of having the draft model score a draft, and for how many of its tokens that gains most. Without scores,
-        `length` of its tokens would be drafted.
+        """The gain of having the draft model score a draft, and the number of scored tokens with which it is highest.
+        Without scores, `length` of its tokens would be drafted.
 
-        Where the draft model disagrees, its own token takes the place of the draft's, and the rows behind it are saved.
+        Where the draft model disagrees, its own token takes the place of the draft's, and the rows after it are saved.
         If it agrees with all that it scores, the rest of the draft is kept.
         """
         prices = self.row_prices(draft, rows)
@@ -101,7 +101,7 @@ class ExpectedGain:
         return best, best_length
 
     def _feedings_ms(self, num_behind: int, first: int, last: int) -> list[float]:
-        """As `feeding_ms`, of each length from `first` to `last`."""
+        """As `feeding_ms`, for each length from `first` to `last`."""
         cost, begin_ms, behind = self.draft_cost, self.draft_cost.beginning_ms(), num_behind - 1
         if self.reads_ahead:
             return [begin_ms + ms for ms in cost.feedings_ms(behind + first, behind + last)]

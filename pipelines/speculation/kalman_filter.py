@@ -1,4 +1,4 @@
-"""KalmanFilter: what is thought of several costs that were measured once, as passes go on to show what they are."""
+"""KalmanFilter: estimates of several costs that were measured once, corrected by the times of later passes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 NOISE = 0.1  # standard deviation of the logarithm of one measured time
 CREDIBLE = 2.0  # standard deviations beyond which an error is clipped: a stall must not spoil the plan
-FORGET = 0.0005  # share of what was learnt that is forgotten with each time, or what was once slow is never tried again
+FORGET = 0.0005  # share of what was learnt that is forgotten with each time, so that what was once slow is tried again
 
 
 class KalmanFilter:
@@ -16,8 +16,8 @@ class KalmanFilter:
     mean: float64 [costs], 0 at first and in the long run without new times.
     prior: the covariance at first and in the long run, float64 [costs, costs]; costs that change together are
         correlated.
-    forget: the share of the way back to the prior that is gone before each new time.
-    doubt: the share of the way back to the prior covariance that is gone after a clipped error. A second one is then
+    forget: the share of the way back to the prior that is covered before each new time.
+    doubt: the share of the way back to the prior covariance that is covered after a clipped error. A second one is then
         believed sooner, since it is hardly another stall.
 
     Each new time is one step of a Kalman filter, linear in the logarithms (Kalman, A new approach to linear filtering
@@ -51,7 +51,7 @@ class KalmanFilter:
         return np.sqrt(np.diag(self._covariance))
 
     def forget(self, times: int = 1) -> None:
-        """Go back towards the prior by the share `forget`, so many times."""
+        """Go back towards the prior by the share `forget`, `times` times."""
         kept = (1 - self._forget) ** times
         self.mean *= kept
         self._covariance += (1 - kept**2) * (self._prior - self._covariance)

@@ -22,7 +22,7 @@ from ..model.target import Target
 from ..model.tuning import FAIR, Compilation, load_target
 
 CACHE_TOKENS = 16384  # by default
-COMPILATION = ".compilation-7.json"  # numbered, so that a better search is made where an earlier one was remembered
+COMPILATION = ".compilation-7.json"  # numbered, so that a better search replaces the result of an earlier one
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class LoadedTarget:
     def _on_npu(
         cls, pair: Pair, cache_tokens: int | None, exact: bool | None, properties: Mapping[str, Any], path: Path
     ) -> LoadedTarget:
-        """The cache holds one sequence, so the pool has a single block, as long as that. Exactness costs nothing, since
-        every pass has as many rows."""
+        """The cache holds one sequence, so the pool has a single block of that length. Exactness costs nothing, since
+        every pass has the same number of rows."""
         if cache_tokens is not None:
             raise InvalidOption(
                 f"cache_tokens={cache_tokens} is not possible on an NPU: give MAX_PROMPT_LEN and MIN_RESPONSE_LEN."

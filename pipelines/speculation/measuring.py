@@ -1,4 +1,4 @@
-"""Measuring: times passes of both models, as many as there is time for, and estimates the others."""
+"""Measuring: times passes of the target and of models that draft, as far as there is time, and estimates the rest."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..model.timing import NoMeasurement, Run, Timing, take
 from .draft_cost import DraftCost
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels process rows in fours
-CHANGED = 4  # place among the sizes of that behind which a pass of the first one is timed
+CHANGED = 4  # index of the size that precedes one of the first size when a change of size is timed
 EARLY = (5, 9, 3, 17, 4, 33)  # the most informative sizes, which come first in case time runs out
 CONTEXTS = (64, 1984)  # cached tokens: a short and a long context
 CATCH_UP_ROWS = 64
 BEGINNING_ROWS = 2  # of the first pass for a draft: a head's come from the target then (see `HeadModel.blind_pass`)
-OTHERS = 2  # passes behind which the weights of a model that drafts are in the processor's cache as far as they fit
+OTHERS = 2  # passes after which the weights of a model that drafts are in the processor's cache as far as they fit
 UNTILED_ROWS, TILE_ROWS = 64, 32  # see `CostModel.is_tiled`
 LEAST_ROW = 0.02  # least estimate for one more row, as a share of the smallest pass
 SHORT_SHARE = 0.5  # most that the short context can take of a pass
@@ -144,9 +144,9 @@ def _slopes(
 ) -> tuple[NDArray[np.float64], tuple[float, ...]]:
     """The time in ms that each token of context adds to a pass, for each of `rows`, and its error.
 
-    The short context has `short` tokens, the longer one `num_tokens` more. If it was not timed, keys and values are
-    assumed to be read as fast as the weights. Other programs can make a pass behind it so slow that the short context
-    would take longer than the pass: it takes at most the share SHORT_SHARE.
+    The short context has `short` tokens, the longer one `num_tokens` more. If the longer one was not timed, keys and
+    values are assumed to be read as fast as the weights. Other programs can slow a pass over it so much that the short
+    context would seem to take longer than its whole pass: it is taken to need at most the share SHORT_SHARE.
     """
     by_bytes = token_share * short_ms[0] * np.sqrt(np.divide(rows, rows[0]))
     known = {n: ms for n, timing in at_long.items() if (ms := timing.ms) is not None}
@@ -165,9 +165,9 @@ def _slopes(
 def _draft_timings(
     draft: Run, before: Callable[[], object], max_context: int, short: int, long: int
 ) -> tuple[Timing, Timing, Timing, Timing]:
-    """Timings of a model that drafts: for one token behind another, for the first two of a draft, for these with
-    several to catch up with, and for the same behind a longer context. As in use, a pass of the target `before` the
-    first one has displaced its weights from the processor's cache, and the second has another number of rows."""
+    """Timings of a model that drafts: of a token that follows another, of the first two of a draft, of these with
+    several to catch up with, and of the same after a longer context. As in use, a pass of the target `before` the first
+    one has displaced the model's weights from the processor's cache, and the second one has another number of rows."""
 
     def two(rows: int, context: int) -> None:
         draft(rows, context)
@@ -202,18 +202,18 @@ def _draft_cost(
 
 
 def _change_ms(same_ms: float, changed: Timing) -> float:
-    """What a pass takes longer behind one of another size; none if there was no time to find out.
+    """How much longer a pass takes after one of another size; 0 if there was no time to find out.
 
-    same_ms: what it takes behind one of its own size, as all sizes together show: the machine can have been slow while
-    this one was timed.
+    same_ms: what it takes after one of its own size, judged from the timings of all sizes: the machine may have been
+    slow while this one was timed.
     """
     return max(0.0, changed.ms - same_ms) if changed.ms is not None and not changed.doubt else 0.0
 
 
 def _is_tiled(tiles_ms: SequenceOf[float | None]) -> bool:
-    """Whether the first row of a tile costs more than half of the whole tile. If there was no time to find out, that
-    is assumed: a prompt that is cut for nothing takes a small pass more, and one that is not cut up to half as long
-    again."""
+    """Whether the first row of a tile costs more than half of the whole tile. If there was no time to find out, this is
+    assumed: cutting a prompt needlessly costs one more small pass, while not cutting it where there are tiles can take
+    half as long again."""
     if not tiles_ms:
         return False
     untiled_ms, tiled_ms = tiles_ms

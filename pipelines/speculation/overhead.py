@@ -50,7 +50,7 @@ class Overhead:
     request: for each request of a pass without drafts.
     asking: added by asking a request's text drafters and planning, whether or not they offer a token.
     offering: added by each further token that they offer, whether or not it is drafted.
-    considering: added by considering a model for a request behind that, whether or not it is asked.
+    considering: added by then considering a model for a request, whether or not it is asked.
     row: added by each drafted row.
     reading: added by handing a request's results of a pass to the drafters that draft from them.
     """

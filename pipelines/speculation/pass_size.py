@@ -9,24 +9,25 @@ from .draft import best_prefix
 
 
 class PassSize:
-    """A pass that has another number of rows than the last one takes `CostModel.changing_ms` longer. So a shorter pass
-    is filled up to the size of the last, until what passes of the best size would have gained, since this one was last
-    the best, is worth that (ski rental; Karlin et al., Competitive snoopy caching, 1988).
+    """A pass takes `CostModel.changing_ms` longer if its number of rows differs from that of the last one. Short passes
+    are padded to the previous size until the gain missed by padding, since that size was last the best, exceeds the
+    cost of changing size (ski rental; Karlin et al., Competitive snoopy caching, 1988).
 
-    rows: of the last pass, the filling included; 0 before the first.
-    num_filling: those that fill it.
+    rows: rows of the last pass, padding included; 0 before the first.
+    num_filling: how many of them are padding.
     has_changed: whether the pass before it had another size.
     """
 
     def __init__(self) -> None:
         self.rows = self.num_filling = 0
         self.has_changed = False
-        self._bare_rows = 0  # of the last pass without the drafts that were planned
+        self._bare_rows = 0  # of the last pass without planned drafts
         self._has_bare_changed = False
         self._missed_ms = self._priced_ms = 0.0
 
     def last(self, cost: CostModel) -> int:
-        """The size behind which the rows of the next pass are priced; 0 if that is to be left in any case."""
+        """The last size, on which the prices of the next pass's rows depend; 0 if the size is to be changed in any
+        case."""
         return self.rows if self._missed_ms <= cost.changing_ms else 0
 
     def take(
@@ -38,12 +39,12 @@ class PassSize:
         rate: float = 1.0,
         may_fill: bool = True,
     ) -> int:
-        """Run the next pass, with `rows` rows; the size that it has.
+        """Note the next pass, with `rows` rows, and return the size that it is to have.
 
-        bare_rows: those of the pass without drafts that were planned.
+        bare_rows: rows of the pass without planned drafts.
         probabilities: of each drafted token, that it is reached and accepted.
         rate: what a millisecond is worth, in tokens.
-        may_fill: whether a shorter pass may be filled up.
+        may_fill: whether a shorter pass may be padded.
         """
         num_needed, last, before = rows, self.last(cost), self.rows
         self._priced_ms = cost.size_ms(rows, last) - cost.size_ms(bare_rows, last)
@@ -55,13 +56,13 @@ class PassSize:
         else:
             self.rows, self._missed_ms = rows, 0.0
         self.has_changed = self.rows != before
-        # The target fills up to the fewest itself.
+        # The target itself pads passes to the fewest rows.
         self.num_filling = self.rows - num_needed if self.rows > cost.rows[0] else 0
         return self.rows
 
     def standing_ms(self, cost: CostModel, bare_rows: int) -> tuple[float, float]:
-        """How much longer a pass without planned drafts takes behind the last, and how much of that is due to the
-        drafts before it: plain decoding, too, has passes of other sizes."""
+        """How much longer a pass without planned drafts takes because of the size of the last, and how much of that is
+        due to earlier drafts: with plain decoding the size changes, too."""
         standing_ms = cost.size_ms(bare_rows, self.last(cost)) - cost.size_ms(bare_rows)
         return standing_ms, max(0.0, standing_ms - self._changes(cost, bare_rows) * cost.changing_ms)
 
@@ -71,7 +72,7 @@ class PassSize:
         return cost.size_ms(self.rows) - cost.size_ms(self._bare_rows) + changing_ms
 
     def unpriced_ms(self, cost: CostModel) -> float:
-        """How much of that was not in the price of its rows."""
+        """How much of `delay_ms` was not in the price of the pass's rows."""
         return self.delay_ms(cost) - self._priced_ms
 
     def _changes(self, cost: CostModel, bare_rows: int) -> bool:

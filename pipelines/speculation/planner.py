@@ -28,44 +28,44 @@ from .rate import BarePass, Pace, Step, highest_rate
 from .readers import Readers
 
 LONGEST = 32  # tokens of a draft
-LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, which is much beside a small model
+LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, much compared with a pass of a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
-SCARCE = 4  # plain passes: answers whose budgets are so near to the least come first
+SCARCE = 4  # plain passes: answers whose budgets are this close to the smallest come first
 
 
 class Planner:
     """Decides who drafts for each request of a pass, and how many tokens.
 
     The mode of a request names its drafters, each of which goes on where the one before it ends. With
-    `num_assistant_tokens` so many tokens are drafted, otherwise as many as pay: a draft whose tokens are accepted with
-    the conditional probabilities a1, a2, ... adds a1 + a1 a2 + ... tokens, and is extended while the probability that
-    all of it is accepted exceeds the time that it adds times `rate`, what a millisecond is worth in tokens. By the
-    renewal-reward theorem the best `rate` is that of the best policy in the long run. As answers change between
-    copying and writing anew, it is the geometric mean of the recent rate in the same modes and of the highest rate that
-    this pass can be expected to have. All requests share one pass, so the likeliest tokens are taken first, and a full
-    pass leaves no room for doubtful ones.
+    `num_assistant_tokens`, that many tokens are drafted, otherwise as many as pay: a draft whose tokens are accepted
+    with the conditional probabilities a1, a2, ... adds a1 + a1 a2 + ... tokens, and is extended while the probability
+    that all of it is accepted exceeds the time that it adds times `rate`, what a millisecond is worth in tokens. By the
+    renewal-reward theorem the best `rate` is that of the best policy in the long run. As answers change between copying
+    and writing anew, it is the geometric mean of the recent rate in the same modes and of the highest rate that this
+    pass can be expected to have. All requests share one pass, so the likeliest tokens are taken first, and a full pass
+    leaves no room for doubtful ones.
 
-    A draft model or a head runs where its time, too, is expected to pay: it generates tokens behind those of the text
-    drafters, and in mode "auto" also in their place, or scores them: one pass tells for each token whether the model
-    agrees, and what it would write instead (a cascade, as in Chen et al., arXiv 2312.11462). Where a mode has both, the
-    one that promises more is asked.
+    A draft model or a head runs where its time, too, is expected to pay: it generates tokens after those of the text
+    drafters. In mode "auto" it can also generate in their place or score them: one pass tells for each token whether
+    the model agrees, and what it would write instead (a cascade, as in Chen et al., arXiv 2312.11462). Where a mode has
+    both, the one that promises more is asked.
 
     The `LossBudget` of each answer bounds its delay, by its own drafts or by those of others in its passes. All drafts
     of a pass together may take what the answer with the least budget has left. They take the share PER_DRAFT of that,
     unless nothing so short is expected to pay, so that one rejected draft does not end all drafting. Accepted tokens
-    are credited to their own answer, and drafts grow quickly while they are accepted. So answers whose budgets are near
-    the least come first: nothing else keeps drafting alive for all. Times are those predicted by `cost` and Python's
-    usual ones, so noise does not enter.
+    are credited to their own answer, and drafts grow quickly while they are accepted. So answers whose budgets are
+    close to the smallest come first: only their accepted tokens keep drafting alive for all. Times are those predicted
+    by `cost` and Python's usual ones, so noise does not enter.
 
-    A prompt that is read in the same passes is given more rows, so that it is read as fast as beside plain decoding
-    (see `OwedRows`). Requests with a fixed draft length have no bound. Their rows and their drafters' time count as
-    part of the plain pass, like rows of prompts: what they cost others is not charged to drafts that are planned.
+    A prompt that is read in the same passes is given more rows, so that it is read as fast as with plain decoding (see
+    `OwedRows`). Requests with a fixed draft length have no bound. Their rows and their drafters' time count as part of
+    the plain pass, like rows of prompts: what they cost others is not charged to planned drafts.
 
-    Asking the drafters takes Python's time, and so does considering a model behind those of text, which matters beside
-    small models: both are tried less often while they are not worth that (see `Attempts`). A long copy takes more, as
-    each further token that is offered does, but that is no reason to ask less often: it is taken from what the attempt
-    gains. No such time is counted where an answer has structured output, since most of it goes into the grammar, which
-    plain decoding needs too.
+    Asking the text drafters takes Python's time, and so does considering a model after them, which matters with small
+    models: both are tried less often while they are not worth it (see `Attempts`). Offering more tokens costs more.
+    That cost is subtracted from the attempt's gain and does not lower how often drafters are asked. No such time is
+    counted where an answer has structured output, since most of it goes into the grammar, which plain decoding needs
+    too.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Planner:
         self._readers = Readers(drafter_set, self._policies)
         self._num_planned = 0  # passes
         self._paces: defaultdict[frozenset[Kind], Pace] = defaultdict(Pace)  # by the kinds of requests
-        self._delay_ms = 0.0  # of the pass by its drafts, for everybody in it
+        self._delay_ms = 0.0  # delay of the pass by its drafts, for every request in it
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._planned: Sequence[Draft] = ()  # drafts of the next pass
         self._bare_rows = 0  # of the next pass without planned drafts
@@ -104,7 +104,7 @@ class Planner:
 
     @property
     def num_owed_rows(self) -> int:
-        """Rows of prompts that the next pass is to have in addition to as many as beside plain decoding."""
+        """Rows of prompts that the next pass is to have beyond those that it would read with plain decoding."""
         return self._owed.number
 
     def draft(
@@ -148,10 +148,10 @@ class Planner:
         overhead = self._overhead_of(drafts)
         plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if draft.is_bounded]
-        # What it takes to return to plain passes is kept back.
+        # The time that it takes to return to plain passes is kept in reserve.
         budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms
         standing_ms, lost_ms = self._size.standing_ms(cost, self._bare_rows)
-        if lost_ms > max(0.0, budget_ms):  # rows that are free at this size would keep it for good
+        if lost_ms > max(0.0, budget_ms):  # or rows that are free at this size would keep it for good
             return
         budget_ms = (1 - self._owed.share(cost)) * (budget_ms - lost_ms) - self._delay_ms
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, self._size.last(cost))
@@ -180,11 +180,11 @@ class Planner:
             self._budgets[draft.request].attempts.made(gain_ms, overhead.asking.value, plain_ms)
 
     def fill(self, num_rows: int) -> int:
-        """How many rows fill up the pass that was drafted for, of `num_rows`, to the size of the last (see `PassSize`).
-        What takes longer than without planned drafts counts as a delay by drafting.
+        """How many rows pad the pass that was drafted for, which has `num_rows`, to the size of the last (see
+        `PassSize`). The time by which it takes longer than without planned drafts counts as a delay by drafting.
 
-        Plain decoding alone is never filled: even where the last bits depend on that, it writes the same text again.
-        Nor are answers that nobody is asked to draft for any more.
+        Plain decoding alone is never padded, so that it writes the same text again even where the last bits depend on
+        the number of rows. Nor are answers padded for which no drafter is asked any more.
         """
         cost, size = self.cost, self._size
         if cost is None or not cost.changing_ms:
@@ -229,8 +229,8 @@ class Planner:
     ) -> None:
         """Learn from a pass.
 
-        kept: the tokens that each request gained. target_ms: the target's time, None where the pass had other rows; the
-        one behind that takes longer than its size tells, and its time is not learnt from either.
+        kept: the tokens that each request gained. target_ms: the target's time; None if the pass had other rows. The
+        pass after such a one takes longer than its size suggests, so its time is not learnt from either.
         beside_ms: the time of the rest of the pass, drafting included.
         """
         began = self._clock()
@@ -253,7 +253,7 @@ class Planner:
             num_drafted = sum(len(draft.proposals) for draft in drafts)
             rest_ms = beside_ms - self._drafting_ms - self._reading_ms + self._observing_ms
             overhead.observe_rest(len(drafts), num_drafted, rest_ms)
-        if self._planned or self._delay_ms:  # which a pass has also behind the last drafts of others
+        if self._planned or self._delay_ms:  # there is a delay even after the last drafts of others
             self._charge(self.cost, drafts, kept, overhead)
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
@@ -261,7 +261,7 @@ class Planner:
     def _charge(
         self, cost: CostModel, drafts: Sequence[Draft], kept: Sequence[Sequence[int]], overhead: Overhead
     ) -> None:
-        """Charge each answer what drafts have delayed the pass."""
+        """Charge each answer the time by which drafts have delayed the pass."""
         plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
         self._pace(drafts).add(sum(map(len, kept)), bare_ms + self._delay_ms)
         for draft, tokens in zip(drafts, kept, strict=True):
@@ -271,8 +271,9 @@ class Planner:
     def read(
         self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
     ) -> None:
-        """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting, and logits are
-        not read where an answer of the pass may lose no more, nor anything for one that is left alone."""
+        """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting. Logits are not
+        read where an answer of the pass may lose no more time, and nothing is read for an answer for which nothing is
+        tried."""
         if self._budgets.rests(request) or not self._readers.reads(request, self.cost):
             return
         began = self._clock()
@@ -293,8 +294,8 @@ class Planner:
         self._drafters.release(request)
 
     def _learn(self, draft: Draft, kept: Sequence[int]) -> None:
-        """Compare proposals with the tokens that were kept, also proposals that were not worth a row: otherwise a kind
-        of proposal that once did badly would never be tried again."""
+        """Compare proposals with the tokens that were kept, including proposals that were not worth a row: otherwise a
+        kind of proposal that once did badly would never be tried again."""
         known: set[int] = set()
         for proposals in (draft.proposals, *draft.offers):
             for proposal, token in zip(proposals, kept, strict=False):
@@ -325,8 +326,8 @@ class Planner:
                 batch.cut(draft, sum(step.draft is draft for step in steps[:length]))
 
     def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: BarePass, offering_ms: float) -> list[Step]:
-        """Fill the drafts with all that might pay at the rate of plain decoding, the likeliest first, but before them
-        those of answers near the least budget."""
+        """Fill the drafts with all that might pay at the rate of plain decoding: first those of answers whose budgets
+        are close to the smallest, and the likeliest tokens first."""
         surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
         rate, scarce_ms = bare.rate, batch.budget_ms + SCARCE * bare.time_ms
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
@@ -366,7 +367,7 @@ class Planner:
         return chosen
 
     def _overhead_of(self, drafts: Sequence[Draft]) -> Overhead:
-        """Python's times for a pass; none where an answer has structured output."""
+        """Python's times for a pass; zero where an answer has structured output."""
         return self.overhead if all(draft.request.constraint is None for draft in drafts) else Overhead()
 
     def _budget(self, cost: CostModel, draft: Draft, drafts: Sequence[Draft], plain_ms: float) -> LossBudget:
@@ -380,7 +381,7 @@ class Planner:
 
 
 def _due(policy: DraftModelPolicy, drafts: Sequence[Draft]) -> list[Draft]:
-    """Those for which it is due to consider a model."""
+    """The drafts for which the model is to be considered now."""
     return [draft for draft in drafts if policy.attempts(draft).is_due]
 
 

@@ -23,7 +23,7 @@ class Step(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class BarePass:
     """The pass without planned drafts: its requests, the expected number of tokens, its time, and how much longer it
-    takes behind the last pass."""
+    takes because of the size of the last pass."""
 
     drafts: Sequence[Draft]
     tokens: float

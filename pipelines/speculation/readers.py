@@ -12,8 +12,9 @@ from .drafter_set import DrafterSet
 
 
 class Readers:
-    """Whether anyone reads the results of an answer's passes is decided once, as the answer begins. A model that would
-    is left out of the answer if another one promises more, or if considering it has not been worth its price lately."""
+    """Decides once, when an answer begins, whether any drafter reads the results of its passes. A model that reads them
+    is left out of the answer if another model promises more, or if considering it has not been worth its price
+    lately."""
 
     def __init__(self, drafter_set: DrafterSet, policies: Sequence[DraftModelPolicy]) -> None:
         self._drafters = drafter_set
@@ -21,7 +22,7 @@ class Readers:
         self._decided: dict[Request, bool] = {}
 
     def reads(self, request: Request, cost: CostModel | None) -> bool:
-        """Whether somebody who drafts for a request reads the results of its passes."""
+        """Whether any of a request's drafters reads the results of its passes."""
         is_read = self._decided.get(request)
         if is_read is None:
             is_read = self._decided[request] = self._decide(request, cost)

@@ -24,7 +24,7 @@ FORMAT = 2
 LENGTHS = (8, 5, 3)  # tokens of the n-grams that are looked for, the longest first
 MOST_TOKENS = 20_000_000  # 0.6 GB on disk
 LARGEST_FILE = 4_000_000  # bytes
-MOST_OCCURRENCES = 64  # of an n-gram, the last ones, that are looked at
+MOST_OCCURRENCES = 64  # that are looked at of an n-gram, the latest ones
 END_OF_FILE = 2**32 - 1
 _BASE = 0x9E3779B97F4A7C15
 _WRAP = 2**64 - 1
@@ -33,12 +33,12 @@ log = logging.getLogger(__name__)
 
 
 class Reference:
-    """The tokens of many files, one behind the other, and for each length of n-gram its occurrences in order.
+    """The tokens of many files, one after the other, and for each length of n-gram its occurrences in order.
 
-    tokens: uint32 [tokens], END_OF_FILE behind every file.
-    fingerprints, ends: for each of LENGTHS, uint64 and uint32 [occurrences], by fingerprint and then by position: the
-    n-gram's fingerprint and the position of the token that follows. All stay on disk and are mapped into memory. Two
-    n-grams with the same fingerprint cannot be told apart, which at worst causes a wrong proposal.
+    tokens: uint32 [tokens], END_OF_FILE after every file.
+    fingerprints, ends: for each of LENGTHS, uint64 and uint32 [occurrences], sorted by fingerprint and then by
+    position: the n-gram's fingerprint and the position of the token that follows. All stay on disk and are mapped into
+    memory. Two n-grams with the same fingerprint cannot be told apart, which at worst causes a wrong proposal.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -49,7 +49,7 @@ class Reference:
         self._lengths = [(length, opened(f"fingerprints-{length}"), opened(f"ends-{length}")) for length in LENGTHS]
 
     def match(self, tail: SequenceOf[int]) -> Match | None:
-        """The longest known n-gram at the end of a text, and what mostly followed it."""
+        """The longest known n-gram at the end of a text, and what followed it most often."""
         for length, fingerprints, ends in self._lengths:
             if len(tail) < length:
                 continue
@@ -151,7 +151,7 @@ def _tokens(folder: Path, files: SequenceOf[Path], encode: Callable[[str], list[
 def _write(folder: Path, tokens: NDArray[np.uint32]) -> None:
     np.save(folder / "tokens.npy", tokens)
     for length in LENGTHS:
-        prints = np.zeros(max(0, len(tokens) - length), np.uint64)  # of the n-gram from i on, and the token behind it
+        prints = np.zeros(max(0, len(tokens) - length), np.uint64)  # of the n-gram that begins at i and has a successor
         within = np.ones(len(prints), bool)
         for offset in range(length):
             part = tokens[offset : offset + len(prints)]

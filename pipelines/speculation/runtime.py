@@ -58,7 +58,8 @@ from .speedup import CONTEXT, speedup_of
 # Properties of the target that the draft model shares.
 PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
-# Of a draft model on an NPU: room for what it begins with, and for three times as much before it begins anew.
+# For a draft model on an NPU: room for the tokens that it begins with, and for three times as many before it begins
+# anew.
 NPU_DRAFT = {MAX_PROMPT_LEN: REACH, MIN_RESPONSE_LEN: 3 * REACH}
 MODE_OF = {  # the mode in which a model drafts alone
     DraftModel.name: "draft", Head.name: "head", self_speculative.SKIPPING: "skip", self_speculative.EXIT: "exit",
@@ -85,9 +86,9 @@ class Memory:
 class Reading:
     """What the target computes of a text.
 
-    logits: behind each of the last tokens, float32 [rows, vocabulary].
-    states: its hidden states at all of them, float32 [tokens, taps * width], without rows where no head needs them.
-    blocks: those of its cache that hold the text.
+    logits: after each of the last tokens, float32 [rows, vocabulary].
+    states: its hidden states at all tokens, float32 [tokens, taps * width], without rows where no head needs them.
+    blocks: the blocks of its cache that hold the text.
     """
 
     logits: NDArray[np.float32]
@@ -212,7 +213,7 @@ class Runtime:
 
     def prepare(self) -> None:
         """Run a pass of each size that a draft can lead to, the smaller first, for PREPARED_S seconds at most. The
-        first of its size compiles kernels, which takes a small model a good part of a pass."""
+        first pass of a size compiles kernels, which with a small model takes a good part of a pass."""
         until = time.perf_counter() + PREPARED_S
         room = min(LONGEST + 1, self._room, self._target.rows.most)
         with self._borrowed(room) as blocks:
@@ -230,23 +231,24 @@ class Runtime:
                         passes.remove(run)
 
     def measure(self, again: bool = False) -> None:
-        """Learn what passes cost here, which the planner goes by, within MEASURE_S seconds and a pass; `again`, though
-        it is known, and for as long as it takes."""
+        """Learn what passes cost on this machine, which the planner needs, within MEASURE_S seconds and a pass. `again`
+        measures even what is known, for as long as it takes."""
         if self._is_measured and not again:
             return
-        if again:  # which is tried when the pair is loaded again
+        if again:  # how to compile is searched for anew when the pair is next loaded
             self._compiled.unlink(missing_ok=True)
         self._learn_costs(math.inf if again else MEASURE_S, anew=again)
 
     def measure_fully(self) -> None:
-        """Learn what passes cost here, and measure what could only be estimated so far, for as long as it takes."""
+        """Learn what passes cost on this machine, and measure what could only be estimated so far, for as long as it
+        takes."""
         self.measure()
         if self.cost is not None and self.cost.is_guessed:
             self._learn_costs(math.inf, anew=True)
 
     @contextmanager
     def _borrowed(self, num_tokens: int) -> Iterator[dict[BlockPool, list[int]]]:
-        """Blocks for so many tokens of each cache: the target's, and those of the models that draft in their own."""
+        """Blocks for `num_tokens` tokens of each cache: the target's, and those of the models that draft."""
         pools = dict.fromkeys((self._pool, *(each.pool for each in self._drafting)))
         with self.engine.borrowed(num_tokens, *pools) as tables:
             yield dict(zip(pools, tables, strict=True))
@@ -295,15 +297,15 @@ class Runtime:
         self._profile = self._profile.with_suffix(f".without-{failure.failed.name}.json")
 
     def _warn_if_it_loses(self, cost: CostModel) -> None:
-        """About a draft model on another device, which is usual on the CPU."""
+        """Warn if a draft model on another device does not pay; on the CPU that is common."""
         draft = cost.drafts.get(DraftModel.name)
         if draft is None:
             return
         if speedup_of(cost, HOPED, draft).ratio <= 1 and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "The draft model takes %.1f ms a token on %s, and a pass of the target %.1f: it would not pay even if "
-                "%d%% of its tokens were accepted, so it is hardly ever asked. Load it on the CPU.",
+                "The draft model takes %.1f ms a token on %s, and a pass of the target %.1f: even with %d%% of its "
+                "tokens accepted it would be slower than plain decoding, so it is rarely used. Load it on the CPU.",
                 draft.token_ms, self._draft_device, cost.pass_ms([(1, CONTEXT)]), 100 * HOPED,
             )  # fmt: skip
 
@@ -319,10 +321,10 @@ class Runtime:
 
     @contextmanager
     def reading(self, tokens: Sequence[int], num_rows: int) -> Iterator[Reading]:
-        """Run the target over a text, outside of requests, with logits behind each of the last `num_rows` tokens.
+        """Run the target over a text, outside of requests, with logits after each of the last `num_rows` tokens.
 
-        Serves no request before it is left. Raises ValueError if the text does not fit into the cache, or not
-        `can_read`.
+        No request is served before the context is left. Raises ValueError if the text does not fit into the cache, or
+        if `can_read` is false.
         """
         rows, length = self._target.rows, len(tokens)
         if length > self._room or not self.can_read:
@@ -342,16 +344,16 @@ class Runtime:
 
     @property
     def model_drafters(self) -> tuple[ModelDrafter, ...]:
-        """Those that run a model."""
+        """The drafters that run a model."""
         return tuple(each.drafter for each in self._drafting)
 
     def forget_prompts(self) -> None:
         """Drop what the cache and token recycling keep of earlier requests, as if the pair had just been loaded.
 
-        Serves the running requests to their ends. What passes cost and what drafts were worth stays known.
+        Running requests are finished first. What passes cost and what drafts were worth stays known.
         """
         with self._borrowed(self.cache_tokens):
-            self._recycler.forget()  # and whoever holds every block has taken those that were kept
+            self._recycler.forget()  # holding every block has taken those that were kept
 
 
 def _draft_model(
@@ -381,8 +383,8 @@ def _head(
 
 
 def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """A draft model changes no text, so its activations may be coarse. What the target runs fastest in, it does; and it
-    runs on the processors that the target's `properties` leave to both."""
+    """A draft model changes no text, so its activations may be coarse. It computes in the precision in which the target
+    is fastest, on the processors that the target's `properties` leave to both."""
     return {GROUP_SIZE: 128, PRECISION: precision} | {name: properties[name] for name in PLACE if name in properties}
 
 

@@ -20,7 +20,7 @@ class Speedup:
 
 
 def speedup_of(cost: CostModel, acceptance: float, draft: DraftCost, longest: int = LONGEST) -> Speedup:
-    """The best speedup at an acceptance rate in 0..1 with a drafter that takes what `draft` says, and drafts of up to
+    """The best speedup at an acceptance rate in 0..1 with a drafter whose costs are `draft`, and drafts of up to
     `longest` tokens.
 
     A pass with a draft of n tokens yields 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).

@@ -30,10 +30,10 @@ class DFlashModel:
     """Compiles the head in `folder`, as optimum-intel exports it, with the token embedding and the projection of the
     model in `target`, and a cache of `num_blocks` blocks. Not safe for concurrent calls.
 
-    The pass with the target's states runs a block: the last token, and masks, which see each other and all of the text
-    before. So it is known then what the head proposes for each of them, whatever is put before it, and a row that
-    continues projects the next of them only. Its own states are the block's, behind the place of the last one that was
-    projected. The cache holds what is computed from the target's states.
+    A pass with the target's states runs a block: the last token, and masks, which see each other and all of the text
+    before. That gives the proposals for all masks, no matter which tokens are then drafted before each of them, and a
+    row that continues a draft only projects the next one. The head's own states are the place of the last row that was
+    projected, followed by the block's states. The cache holds what is computed from the target's states.
 
     depth: tokens that a block drafts.
     tap_width: of the target's states.
@@ -96,8 +96,8 @@ class DFlashModel:
         return self.forward([HeadWindow([0], context, blocks, states, is_own=True)])
 
     def _run_block(self, window: HeadWindow) -> States:
-        """Put the rows of a window into the cache, and run the block behind them: the own states before its first
-        place. What the cache is fed holds whole blocks, so that it has few sizes; their ends are masked."""
+        """Put the rows of a window into the cache, and run the block after them. Returns the own states before its
+        first place. What the cache is fed holds whole blocks, so that it has few sizes; their ends are masked."""
         num_rows, end = len(window.tokens), window.start + len(window.tokens)
         used = list(window.blocks[: -(-window.start // BLOCK_SIZE)])
         num_slots = BLOCK_SIZE * len(used)

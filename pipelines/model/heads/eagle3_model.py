@@ -68,7 +68,7 @@ class Eagle3Model:
         paged, context = pass_inputs(plain, lengths, BLOCK_SIZE, self._request.spare_block)
         theirs = [w.states for w in windows if not w.is_own]
         own = [w.states for w in windows if w.is_own]
-        places = {True: sum(map(len, theirs)), False: 0}  # of the own states behind the target's
+        places = {True: sum(map(len, theirs)), False: 0}  # of the own states, which follow the target's
         order: list[int] = []
         for window in windows:
             place = places[window.is_own]
@@ -94,7 +94,7 @@ class Eagle3Model:
 
 
 def _take_vocabulary(model: ov.Model) -> NDArray[np.int64]:
-    """The target's id of each id of the head, of which optimum-intel puts out the difference."""
+    """The target's id for each id of the head; optimum-intel stores the difference of the two."""
     result = next(r for r in model.get_results() if "d2t" in r.input_value(0).get_names())
     differences = result.input_value(0).get_node().data.astype(np.int64)
     model.remove_result(result)

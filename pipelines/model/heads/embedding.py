@@ -1,4 +1,4 @@
-"""The token embedding of a head, which is its target's."""
+"""The token embedding of a head, which it shares with its target."""
 
 from __future__ import annotations
 

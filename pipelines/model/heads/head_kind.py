@@ -16,7 +16,7 @@ from .head_model import HeadModel
 from .medusa_model import MedusaModel
 from .mtp_model import MtpModel
 
-# In the runtime information of such models; "eagle3_mode" and "dflash_mode" as optimum-intel writes them.
+# In the runtime information of such models; optimum-intel itself writes "eagle3_mode" and "dflash_mode".
 EAGLE3, DFLASH, MTP = "eagle3_mode", "dflash_mode", "mtp_mode"
 MEDUSA = "medusa_mode"  # there as well, "medusa" or "hydra"
 LAYERS = "hidden_layers_list"  # there as well, as OpenVINO GenAI reads it

@@ -14,10 +14,10 @@ States: TypeAlias = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class HeadWindow:
-    """One sequence's new rows in a pass of a head. The row at a position knows the target's text up to the token behind
+    """One sequence's new rows in a pass of a head. The row at a position knows the target's text up to the token after
     it, and predicts the one after that.
 
-    tokens: for each row, the token behind its position.
+    tokens: for each row, the token after its position.
     start: the place of the first row in the head's cache, whose blocks are `blocks`.
     states: the target's hidden states at these positions, float32 [rows, taps * width]; or, for a single row, the
         head's own of the row before, float32 [1, width].
@@ -32,9 +32,9 @@ class HeadWindow:
 
 
 class HeadModel(Protocol):
-    """Drafts token by token: first from the target's hidden states, then from what it puts out itself.
+    """Drafts token by token: first from the target's hidden states, then from its own outputs.
 
-    vocabulary: the token ids that the head predicts, int64 [size]: it may know the commonest ones only.
+    vocabulary: the token ids that the head predicts, int64 [size]: it may know only the most common ones.
     reach: tokens of a text that are worth reading to begin with.
     depth: drafted tokens of one draft at most; None: any number.
     weight_bytes, cache_bytes: its size in memory.
@@ -50,8 +50,8 @@ class HeadModel(Protocol):
 
     def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
         """Run all windows in one pass; logits float32 [windows, vocabulary] and the head's own states float32 [windows,
-        width] behind the last row of each, in memory that the next pass overwrites. What own states hold is the head's
-        affair: they are fed back to it with the next token."""
+        width] after the last row of each, in memory that the next pass overwrites. The head decides what its own states
+        hold: they are fed back to it with the next token."""
         ...
 
     def occupy(self, blocks: Sequence[int]) -> None:
@@ -59,6 +59,6 @@ class HeadModel(Protocol):
         ...
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        """A pass of `rows` rows behind `context` tokens, whatever the blocks hold, in order to time it: of one row that
-        continues from the head's own states, or of several that come from the target."""
+        """A pass of `rows` rows after `context` tokens, whatever the blocks hold, in order to time it: one row
+        continues from the head's own states, several come from the target."""
         ...

@@ -32,10 +32,9 @@ class MedusaModel:
     """Compiles the heads in `folder` with the embedding and the projection of the model in `target`, where they have
     none of their own. Not safe for concurrent calls.
 
-    They have no cache: the drafts of one token after another begin from the target's last hidden state, which is all
-    that they read of it. Own states hold this state, how many tokens were drafted, and those tokens, with the one
-    behind the state before them. So the head of that depth computes one row for each further token, and rows of all
-    depths share a pass.
+    They have no cache: all tokens of a draft are computed from the target's last hidden state, which is all that they
+    read of it. Own states hold this state, how many tokens were drafted, the token after the state, and the drafted
+    tokens. So the head of that depth computes one row for each further token, and rows of all depths share a pass.
 
     Raises BrokenPair if an IR cannot be read, UnsupportedModel if these are no such heads or were made for a target of
     other sizes, and InvalidOption for a property that the device refuses.
@@ -96,12 +95,12 @@ class MedusaModel:
         """There is no cache to fill."""
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
-        """A pass takes as long however many rows of the target it begins from."""
+        """A pass takes equally long however many rows of the target it begins from."""
         return self.forward([HeadWindow([0] * rows, context, blocks, np.zeros((rows, self.width), np.float32))])
 
 
 def _logits(model: ov.Model, target: ov.Model, depth: int, width: int, folder: Path) -> ov.Output:
-    """Of all rows, those of the first head first, float32 [rows, vocabulary]."""
+    """The logits of all rows, those of the first head first, float32 [rows, vocabulary]."""
     if projected := _outputs(model, PROJECTED, depth):
         return share_projection(ops.concat(projected, 0).output(0), target, folder)
     logits = ops.concat(_outputs(model, LOGITS, depth), 0).output(0)
@@ -119,7 +118,7 @@ def _logits(model: ov.Model, target: ov.Model, depth: int, width: int, folder: P
 
 
 def _look_up(model: ov.Model, target: ov.Model, depth: int, folder: Path) -> None:
-    """Look the tokens up that the heads read: all in one list, of which each head's rows name places."""
+    """Look up the tokens that the heads read: all in one list, in which each head's rows name places."""
     (tokens,) = index_inputs(model, TOKENS)
     looked_up = embedding(target)
     wants, has = (

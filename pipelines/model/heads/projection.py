@@ -1,4 +1,4 @@
-"""The projection of a head's hidden states to the vocabulary, which is its target's."""
+"""The projection of a head's hidden states to the vocabulary, which it shares with its target."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def share_projection(states: ov.Output, target: ov.Model, folder: Path) -> ov.Ou
 
 
 def take_states(model: ov.Model) -> ov.Output:
-    """The hidden states that a head puts out, of which the model is left without a result. Raises StopIteration."""
+    """The hidden states that a head outputs; they are removed from the model's results. Raises StopIteration."""
     result = next(r for r in model.get_results() if STATES in r.input_value(0).get_names())
     states = result.input_value(0)
     model.remove_result(result)
@@ -38,7 +38,7 @@ def take_states(model: ov.Model) -> ov.Output:
 
 
 def projection_bytes(logits: ov.Output) -> int:
-    """Of the weights of the projection that yields logits."""
+    """The size of the weights of the projection that yields logits."""
     node = logits.get_node()
     while node.get_type_name() != "MatMul":
         node = node.input_value(0).get_node()

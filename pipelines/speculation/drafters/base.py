@@ -13,7 +13,7 @@ from ...engine.request import Request
 from ...engine.sampling import Distribution
 from ..acceptance import Features
 
-EARLIER_TURN = "earlier_turn"  # the source of what is copied from there, whoever finds it
+EARLIER_TURN = "earlier_turn"  # the source of tokens copied from an earlier turn, by any drafter
 
 
 class Proposal(NamedTuple):
@@ -37,12 +37,12 @@ class Drafter(Protocol):
     name: str
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
-        """Proposals for the tokens behind `request.tokens` and `ahead`, lazily; each assumes that those before it are
+        """Proposals for the tokens after `request.tokens` and `ahead`, lazily; each assumes that those before it are
         accepted. Ends where there is nothing to propose."""
         ...
 
     def release(self, request: Request) -> None:
-        """Forget a finished request, also one never seen."""
+        """Forget a finished request, even one never seen."""
         ...
 
 
@@ -68,20 +68,20 @@ class ModelDrafter(Drafter, Protocol):
     depth: int | None
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
-        """The next proposal behind each request's tokens and those ahead of them, all in one pass."""
+        """The next proposal after each request's tokens and those ahead of them, all in one pass."""
         ...
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
-        """A score for every token ahead, and one for the position behind the last, as far as the model's depth."""
+        """A score for every token ahead, and one for the position after the last, as far as the model's depth."""
         ...
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
-        """Tokens that the model must be fed before it can propose the one behind `request.tokens` and `ahead`."""
+        """Tokens that the model must be fed before it can propose the one after `request.tokens` and `ahead`."""
         ...
 
 
 def one_by_one(drafter: ModelDrafter, request: Request, ahead: Sequence[int]) -> Iterator[Proposal]:
-    """What a model proposes behind a request and the tokens ahead, a pass for each."""
+    """What a model proposes after a request and the tokens ahead, with a pass for each token."""
     ahead = list(ahead)
     while (proposal := drafter.generate([(request, ahead)])[0]) is not None:
         yield proposal
@@ -94,8 +94,8 @@ class StatesReader(Protocol):
 
     def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
         """Take the target's hidden states of a request's tokens from position `start` on, float32 [tokens, taps *
-        width], in memory that the next pass overwrites. They are all of the accepted tokens; what was taken from
-        `start` on before is void."""
+        width], in memory that the next pass overwrites. All of them belong to accepted tokens; states taken earlier
+        from `start` on are void."""
         ...
 
 
@@ -105,13 +105,13 @@ class LogitsReader(Protocol):
 
     def read_logits(self, tokens: Sequence[int], logits: NDArray[np.float32]) -> None:
         """Take the target's logits of a pass, float32 [tokens, vocabulary], in memory that the next pass overwrites.
-        `tokens` are those that the rows follow, rejected ones included."""
+        `tokens` are the tokens that the rows follow, rejected ones included."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ModeDrafters:
-    """Who drafts in a mode: those that read the texts, and behind them one of the models.
+    """The drafters of a mode: first those that copy from texts, then one of the models.
 
     drafters: all of them.
     """

@@ -21,7 +21,7 @@ PRIORS = {"draft_model": (0.7, 1.8, 0.0), "draft_model sampled": (0.4, 0.4, 0.0)
 
 @dataclass(slots=True)
 class _Progress:
-    """What the draft model's cache holds of one request, and of the draft behind it: `tokens`, from `begin` on."""
+    """What the draft model's cache holds of one request, and of the draft after it: `tokens`, from `begin` on."""
 
     table: BlockTable
     begin: int
@@ -33,9 +33,9 @@ class DraftModel:
 
     It samples with the target's settings and the target's noise, so that both models choose the same token as often as
     their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). It runs only for proposals
-    that are taken; what it missed is fed in one pass. Of a long text that is the last `reach` tokens, as what lies far
-    back helps a small model little and costs much (Sun et al., TriForce, arXiv 2404.11912); with them it begins anew
-    where its context is full. Where its cache is full it proposes nothing.
+    that are taken; what it missed is fed in one pass. Of a long text it reads the last `reach` tokens, as what lies far
+    back helps a small model little and costs much (Sun et al., TriForce, arXiv 2404.11912); when its context is full,
+    it begins anew with these. Where its cache is full, it proposes nothing.
     """
 
     name = "draft_model"
@@ -61,7 +61,8 @@ class DraftModel:
         return [None if logits is None else scores(self.name, *each, logits) for each, logits in rows]
 
     def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
-        """The last `num_rows` logits behind each request and what is ahead of it, or those of all that is ahead."""
+        """The last `num_rows` logits for each request and the tokens ahead of it; if None, those after the request and
+        after each token ahead."""
         windows: dict[int, Window] = {}
         for i, (request, ahead) in enumerate(wanted):
             progress = self._prepared(request, ahead)
@@ -97,7 +98,8 @@ class DraftModel:
             self._pool.close(progress.table)
 
     def _known(self, request: Request, ahead: Sequence[int]) -> tuple[int, int]:
-        """From where on the model reads a request and what is ahead of it, and how much of that its cache holds."""
+        """The position from which the model reads a request and the tokens ahead, and how many tokens from there its
+        cache holds."""
         progress, tokens, num_ahead = self._progress.get(request), request.tokens, len(ahead)
         if progress is not None and len(tokens) - progress.begin + num_ahead < self._max_context:
             return progress.begin, _common_length(progress.tokens, [*tokens[progress.begin :], *ahead])
@@ -108,7 +110,7 @@ class DraftModel:
         return begin, self._pool.num_known(tokens[begin:])
 
     def _prepared(self, request: Request, ahead: Sequence[int]) -> _Progress | None:
-        """A request's cache with room for a draft; None where there is none."""
+        """A request's cache with room for a draft; None if there is no room."""
         begin, _ = self._known(request, ahead)
         progress, text = self._progress.get(request), request.tokens[begin:]
         num_slots = len(text) + len(ahead)
@@ -129,7 +131,7 @@ class DraftModel:
 
 
 def _common_length(left: list[int], right: list[int]) -> int:
-    """How many first tokens are the same; by halves, since lists compare much faster than a loop over them."""
+    """The length of the common prefix; by bisection, since lists compare much faster than a loop over them."""
     same, different = 0, min(len(left), len(right)) + 1
     while different - same > 1:
         middle = (same + different) // 2

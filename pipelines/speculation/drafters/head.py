@@ -27,11 +27,11 @@ TOKEN_BYTES = 36  # of a number in a list
 class _Progress:
     """What is known of one request.
 
-    begin, end: the first position whose target's hidden states are known, and the one behind the last.
-    states: a row of them for each of these positions, and room behind them for more.
+    begin, end: the first position at which the target's hidden states are known, and the one after the last.
+    states: a row for each of these positions, followed by room for more.
     first, num_read: the head's cache, `table`, holds the rows of `num_read` positions from `first` on, computed from
-        the target's states, and behind them those of the drafted tokens `ahead`.
-    own: the head's hidden states before the first of these tokens and behind each.
+        the target's states, and after them those of the drafted tokens `ahead`.
+    own: the head's hidden states before the first of these tokens and after each.
     """
 
     begin: int
@@ -53,7 +53,7 @@ class _Progress:
         return self.states[start - self.begin : end - self.begin]
 
     def add(self, start: int, states: States) -> None:
-        """Take the states from a position on; what was known behind it is void."""
+        """Take the states from a position on; what was known after it is void."""
         num_known, num_wanted = start - self.begin, start - self.begin + len(states)
         if num_wanted > len(self.states):
             room = np.empty((max(num_wanted, 2 * len(self.states)), states.shape[1]), np.float32)
@@ -77,16 +77,16 @@ class _Progress:
 class Head:
     """Drafts with a head such as EAGLE-3's (arXiv 2503.01840), token by token, in a cache of its own.
 
-    The row at a position is computed from the target's hidden state there and the token behind it, and predicts the
-    token after that. Behind the accepted text the head continues from its own hidden states; these rows are computed
-    again once the target's states are known. So each token of a draft takes a pass, whoever proposed it.
+    The row at a position is computed from the target's hidden state there and the next token, and predicts the token
+    after that. After the accepted text the head continues from its own hidden states; these rows are computed again
+    once the target's states are known. So each token of a draft takes a pass, no matter which drafter proposed it.
 
     It samples with the target's settings and noise, as a draft model does (see `DraftModel`). Of a long text it reads
     the last `model.reach` tokens, and begins anew with them when it has read twice as many. The target computes no
-    states of a beginning that it has in its cache: those are taken over from a request with the same beginning that is
-    running or has ended lately, as the turn before it in a conversation has. It proposes nothing where the states of
-    the last tokens are missing, where its cache is full, behind `depth` drafted tokens, and where the answer's
-    structure allows none of the tokens that it knows.
+    states for a prefix that is in its cache: they are taken over from a request with the same prefix that is running or
+    has ended lately, such as the previous turn of a conversation. It proposes nothing where the states of the last
+    tokens are missing, where its cache is full, after `depth` drafted tokens, and where the answer's structure allows
+    none of the tokens that it knows.
     """
 
     name = "head"
@@ -160,7 +160,7 @@ class Head:
         return max(alike, key=len, default=None)
 
     def _run(self, wanted: Wanted, only_last: bool) -> list[list[Logits] | None]:
-        """Logits behind each request and behind each token ahead of it, or of those at least the last."""
+        """Logits after each request and after each token ahead of it, or at least the last of these."""
         found: list[list[Logits] | None] = []
         running: dict[int, _Progress] = {}
         for i, (request, ahead) in enumerate(wanted):
@@ -227,7 +227,7 @@ class Head:
         return spread
 
     def _allowed(self, request: Request, ahead: Sequence[int], rows: list[Logits]) -> list[Logits] | None:
-        """The rows, unless the answer's structure allows nothing of them."""
+        """The rows; None if the answer's structure allows no token in one of them."""
         before = range(len(ahead) + 1 - len(rows), len(ahead) + 1)
         if request.constraint is None or all(
             np.isfinite(request.restricted(row, ahead[:i]).max()) for i, row in zip(before, rows, strict=True)
@@ -237,7 +237,7 @@ class Head:
 
 
 def _next_window(request: Request, ahead: Sequence[int], progress: _Progress) -> HeadWindow:
-    """What the head reads next: the target's states, or a token ahead with its own."""
+    """What the head reads next: the target's states, or a token ahead with the head's own."""
     assert progress.table is not None
     last = len(request.tokens) - 1
     if progress.next < last:
@@ -252,5 +252,5 @@ def _num_bytes(tokens: Sequence[int], progress: _Progress) -> int:
 
 
 def _num_same(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many first tokens are the same."""
+    """The length of the common prefix."""
     return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

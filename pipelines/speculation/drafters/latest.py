@@ -1,4 +1,4 @@
-"""LatestIndex: the longest end of a text that stood in it before, and where it did last."""
+"""LatestIndex: the longest suffix of a text that occurred in it before, and its latest occurrence."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ _ODD, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 class LatestIndex:
-    """Every n-gram of a growing text, of up to `longest` tokens, at the place where it occurred last.
+    """Every n-gram of up to `longest` tokens in a growing text, with the place of its latest occurrence.
 
     Places are sorted by the tokens before them, the nearest first, in binary search trees, one for each nearest token,
-    where the later is always above the earlier (as in the match finder of I. Pavlov's LZMA). All places behind one
-    n-gram are neighbours in that order, so a search for it meets the latest of them first. Of places that agree in
-    `longest` tokens only the latest is kept. A token costs two numbers, however long n-grams are, and about as many
-    comparisons as the logarithm of the number of its occurrences: tokens are sorted by a hash, so that no order in
-    which they are likely to come makes a tree deep.
+    in which a later place is always above an earlier one (as in the match finder of I. Pavlov's LZMA). All places that
+    follow one n-gram are neighbours in that order, so a search for it meets the latest of them first. Of places that
+    agree in `longest` tokens only the latest is kept. A token costs two numbers, however long n-grams are, and
+    comparisons that grow with the logarithm of the number of its occurrences: tokens are sorted by a hash, so that no
+    order of tokens that is likely in a text makes a tree deep.
     """
 
     __slots__ = ("_longest", "_roots", "_sides")
 
     def __init__(self, longest: int) -> None:
         self._longest = longest
-        self._roots: dict[int, int] = {}  # by token, the place behind its latest occurrence
+        self._roots: dict[int, int] = {}  # by token, the place after its latest occurrence
         self._sides = array("q", (0, 0))  # of each place, those below it that sort before and after it; 0 is none
 
     def extend(self, tokens: SequenceOf[int], end: int) -> None:
@@ -33,7 +33,8 @@ class LatestIndex:
             self._insert(tokens, place)
 
     def match(self, tokens: SequenceOf[int], tail: SequenceOf[int]) -> tuple[int, int]:
-        """The length of the longest end of `tail` that occurs in the text, and the place behind the latest occurrence.
+        """The length of the longest suffix of `tail` that occurs in the text, and the place after its latest
+        occurrence.
 
         `tail`: up to `longest` tokens, at least one. Both are 0 where its last token does not occur.
         """
@@ -46,7 +47,7 @@ class LatestIndex:
         return best, found
 
     def _insert(self, tokens: SequenceOf[int], new: int) -> None:
-        """Make a place the root, and share out those that its search meets to its sides."""
+        """Make a place the root, and distribute the places that its search meets to its two sides."""
         sides, tail = self._sides, tokens[max(0, new - self._longest) : new]
         sides.extend((0, 0))
         before, after = 2 * new, 2 * new + 1  # where the next of each side belongs
@@ -66,7 +67,7 @@ class LatestIndex:
         """The places that a search for a tail meets, the latest first: how many tokens before each are the same, and
         whether it sorts before the tail."""
         place = self._roots.get(tail[-1], 0)
-        same_before = same_after = 1  # as the nearest place met on either side has; all between have as many
+        same_before = same_after = 1  # as before the nearest place met on either side; all in between have as many
         while place:
             same, most = min(same_before, same_after), min(len(tail), place)
             while same < most and tail[-1 - same] == tokens[place - 1 - same]:
@@ -82,6 +83,6 @@ class LatestIndex:
 
 
 def _scattered(token: int) -> int:
-    """Another number for each token, in no order."""
+    """A different number for each token, in no particular order."""
     mixed = token * _ODD & _MASK
     return (mixed ^ mixed >> 32) * _ODD & _MASK

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last time these tokens stood here?"""
+"""Prompt lookup: what followed the last time these tokens occurred?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Token recycling: the token that the target last found likeliest behind the one before."""
+"""Token recycling: the token that the target last found likeliest after the previous one."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ PRIORS = {"recycling": (-1.0, 2.0, -0.5)}
 
 
 class TokenRecycling:
-    """Drafts the likeliest token of the target's latest logits behind each token, those behind rejected ones included.
+    """Drafts, after each token, the one that was likeliest when the target last read that token, even if it was
+    rejected then.
 
     Two numbers are kept for each token of the vocabulary, in one table for all requests, so that answers profit from
-    earlier ones: the likeliest token behind it, and how many times in a row that was the same. After Luo et al. (arXiv
+    earlier ones: the likeliest token after it, and how many times in a row it was the same. After Luo et al. (arXiv
     2408.08696), with one candidate for each token, since drafts are chains here and not trees.
     """
 

@@ -10,12 +10,12 @@ from ..acceptance import Features
 from ..reference import LENGTHS, Reference
 from .base import Proposal
 
-# Weights of the features below, bias first, to begin with: about the share of an n-gram's occurrences that agree.
+# Initial weights of the features below, bias first: about the share of an n-gram's occurrences that agree.
 PRIORS = {"reference": (-1.0, 1.0, 0.2, 1.0, -0.2)}
 
 
 class Retrieval:
-    """Goes on as a text of the reference does that ends in the same n-gram (REST, arXiv 2311.08252)."""
+    """Continues as the reference does after the same n-gram (REST, arXiv 2311.08252)."""
 
     name = "reference"
 

@@ -14,19 +14,20 @@ from ...engine.sampling import Distribution, Logits, choose_token, distribution,
 from ..acceptance import Features
 from .base import Proposal, Score
 
-SUREST = 8.0  # log-odds of a proposal are cut here
+SUREST = 8.0  # log-odds of a proposal are clipped here
 LEAST = 1e-9  # probabilities below this share of the likeliest token's are taken for zero
 
 
 def scores(name: str, request: Request, ahead: Sequence[int], logits: Sequence[Logits]) -> list[Score]:
-    """Of each token ahead of a request, and of the drafter's own behind the last; `logits` are those behind the request
-    and behind each token."""
-    rows = zip_longest(logits, ahead)  # behind the last token, none is there yet
+    """The score of each token ahead of a request, and of the drafter's own token after the last; `logits` are those
+    after the request and after each token."""
+    rows = zip_longest(logits, ahead)  # after the last token nothing is drafted yet
     return [score(name, request, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
 
 
 def score(name: str, request: Request, ahead: Sequence[int], there: int | None, logits: Logits) -> Score:
-    """Of the drafted token `there` behind a request and the tokens ahead, or, if None, of the drafter's own token."""
+    """The score of the drafted token `there` after a request and the tokens ahead, or, if None, of the drafter's own
+    token."""
     tokens, config = [*request.tokens, *ahead], request.config
     logits = request.restricted(logits, ahead)
     own, drawn_from = _choice(request, tokens, logits, is_drawn=there is None)
@@ -37,10 +38,10 @@ def score(name: str, request: Request, ahead: Sequence[int], there: int | None, 
 
 
 def _choice(request: Request, tokens: Sequence[int], logits: Logits, is_drawn: bool) -> tuple[int, Distribution | None]:
-    """The drafter's token behind `tokens`, and the distribution that it was drawn from with noise of its own.
+    """The drafter's token after `tokens`, and the distribution that it was drawn from with noise of its own.
 
     It shares the target's noise, unless rejection sampling is to decide. For that it is drawn independently; or, where
-    the planner is free to leave it out, it is the likeliest, which no noise decides.
+    the planner is free to leave it out, it is the likeliest, which does not depend on noise.
     """
     arguments = logits, tokens, request.num_prompt_tokens, request.config
     if request.config.greedy or request.config.acceptance != REJECTION:

@@ -35,11 +35,11 @@ class _Rows:
 
 
 class SelfSpeculative:
-    """Drafts with the target itself (see `SplitModel`), token by token, in the target's cache behind the accepted text.
+    """Drafts with the target itself (see `SplitModel`), token by token, in the target's cache after the accepted text.
 
     There is nothing to catch up with, as the cache holds the accepted text. It samples with the target's settings and
     noise, as a draft model does (see `DraftModel`). It proposes nothing where no block is free, and where the last
-    token stands in a block that others read.
+    token is in a block that other requests read.
 
     name: SKIPPING or EXIT.
     pool: of the target's cache.
@@ -72,7 +72,8 @@ class SelfSpeculative:
         self._model.forget_drafts()  # its blocks may soon be another's
 
     def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
-        """The last `num_rows` logits behind each request and what is ahead of it, or those of all that is ahead."""
+        """The last `num_rows` logits for each request and the tokens ahead of it; if None, those after the request and
+        after each token ahead."""
         prepared = [self._prepared(request, ahead, num_rows or 1 + len(ahead)) for request, ahead in wanted]
         while waiting := [i for i, rows in enumerate(prepared) if rows is not None and rows.tokens]:
             room = self._model.rows.most

@@ -41,8 +41,8 @@ Tail = tuple[int, ...]  # fingerprints of the last 1, 2, ... DEPTH tokens of a t
 
 
 class Match(NamedTuple):
-    """The longest known end of a text. `share` of its `times` occurrences went on with the same token as the latest,
-    which is at position `end`. A tuple, as many are made in every pass."""
+    """The longest known end of a text. `share` of its `times` occurrences continued with the same token as the latest;
+    that token is at position `end`. A tuple, as many are made in every pass."""
 
     length: int
     end: int
@@ -51,14 +51,14 @@ class Match(NamedTuple):
 
 
 def _longer(tail: Tail, tokens: Iterable[int]) -> Tail:
-    """The tail of the text with some tokens more."""
+    """The tail of the text with some further tokens."""
     for token in tokens:
         tail = tuple([(shorter * _BASE + token + 1) & _MASK for shorter in (0, *tail[: DEPTH - 1])])
     return tail
 
 
 def _tails(tail: Tail, tokens: Sequence[int]) -> Iterator[Tail]:
-    """The tail of a text behind each of some tokens more."""
+    """The tail of a text after each of some further tokens."""
     if len(tokens) >= MANY:
         yield from _many_tails(tail, tokens)
         return
@@ -68,7 +68,7 @@ def _tails(tail: Tail, tokens: Sequence[int]) -> Iterator[Tail]:
 
 
 def _many_tails(tail: Tail, tokens: Sequence[int]) -> Iterator[Tail]:
-    """The same, all at once, as for a prompt, which is read while somebody waits."""
+    """As `_tails`, but all at once, for prompts, which somebody waits for."""
     added = np.array(tokens, np.uint64) + np.uint64(1)
     found = np.empty((len(tokens), DEPTH), np.uint64)
     shorter = np.zeros(len(tokens), np.uint64)
@@ -82,9 +82,9 @@ def _many_tails(tail: Tail, tokens: Sequence[int]) -> Iterator[Tail]:
 class NgramIndex:
     """All n-grams of up to DEPTH tokens of a growing text that are followed by something.
 
-    One dictionary from fingerprint to the position behind the latest occurrence and the number of occurrences. A token
+    One dictionary from fingerprint to the position after the latest occurrence and the number of occurrences. A token
     costs DEPTH look-ups and at most DEPTH entries, less than 2 kB. Two n-grams of the same fingerprint, about one pair
-    in 10^18, are taken for each other: a wrong guess, no more.
+    in 10^18, are mistaken for each other, which causes no more than a wrong guess.
     """
 
     __slots__ = ("_entries", "tail", "tokens")
@@ -122,7 +122,7 @@ class _Copy(NamedTuple):
 
     source: int  # position of the token that comes next
     run: int  # tokens copied so far
-    kind: str  # "copy"; "resume", taken up again behind an edit; "follow", begun in this draft
+    kind: str  # "copy"; "resume", taken up again after an edit; "follow", begun in this draft
     instead: tuple[int, ...] = ()  # rest of a replacement, to be written before copying goes on
 
     def next(self) -> _Copy:
@@ -132,11 +132,11 @@ class _Copy(NamedTuple):
 class _Candidate(NamedTuple):
     token: int
     features: Features
-    then: _Copy  # what is copied behind it
+    then: _Copy  # what is copied after it
 
 
 class _Place(NamedTuple):
-    """What speaks for or against any token behind a text, as numbers of about the size of 1.
+    """The evidence for or against any token after a text, as numbers of about the size of 1.
 
     expected: the token that followed the longest n-gram, if there was one.
     length, odds, times: of that n-gram (see `Match`).
@@ -156,7 +156,7 @@ class _Place(NamedTuple):
         return 0.0 if self.expected is None else 1.0 if token == self.expected else -1.0
 
     def candidate(self, token: int, kind: str, run: int, agreed: float, then: _Copy) -> _Candidate:
-        """One whose features are in the order of the weights in `PRIORS`."""
+        """A candidate with its features in the order of the weights in `PRIORS`."""
         _, length, odds, times, risk, depth = self
         features = (_LOG[min(run, 31)] / 4, length, odds, agreed, times, risk, depth)
         return _Candidate(token, Features(kind, features), then)
@@ -185,7 +185,7 @@ class _Trail:
         self._num_copied = self._num_breaks = 0
 
     def extend(self, tokens: Sequence[int]) -> None:
-        num_left = max(0, self._num_prompt_tokens - len(self.index.tokens))  # of the prompt, which follows nothing
+        num_left = max(0, self._num_prompt_tokens - len(self.index.tokens))  # of the prompt, which copies nothing
         self.index.extend(tokens[:num_left])
         for token in tokens[num_left:]:
             self._follow(token)
@@ -205,7 +205,8 @@ class _Trail:
             copy, tail, depth = best.then, _longer(tail, (best.token,)), depth + 1
 
     def candidates(self, copy: _Copy | None, tail: Tail, depth: int) -> list[_Candidate]:
-        """What may come next, and what speaks for each. What the copy and the longest n-gram agree on comes once."""
+        """What may come next, and the evidence for each. A token on which the copy and the longest n-gram agree comes
+        once."""
         tokens, match = self.index.tokens, self.index.match(tail)
         place = self._place(match, depth)
         if copy is not None and copy.instead:
@@ -305,12 +306,12 @@ class _Trail:
 
 
 class Suffix:
-    """Copies on where the answer copies, and otherwise continues as the longest known n-gram did last.
+    """Continues the copy that the answer is making, and otherwise continues as the longest known n-gram last did.
 
     It reads prompt, answer and earlier turns alike, since all of them are in the request's tokens. It yields the
     candidate that `acceptance` rates highest. Outcomes must be reported to the same model. See `NgramIndex` for time
-    and memory a token. Related to prompt lookup decoding (A. Saxena, 2023), LLMA (arXiv 2304.04487) and SuffixDecoding
-    (arXiv 2411.04975).
+    and memory per token. Related to prompt lookup decoding (A. Saxena, 2023), LLMA (arXiv 2304.04487) and
+    SuffixDecoding (arXiv 2411.04975).
     """
 
     name = "suffix"

@@ -344,7 +344,7 @@ def test_a_cache_that_is_too_large_is_told(model, monkeypatch):
 
 def test_blocks_that_are_no_part_of_ours_are_refused(folder, monkeypatch):
     monkeypatch.setattr(gpu_model, "BLOCK_SIZE", 48)
-    with pytest.raises(UnsupportedModel, match="blocks of 32 tokens, no part of 48"):
+    with pytest.raises(UnsupportedModel, match="blocks of 32 tokens, and 48 is no multiple of that"):
         GpuPagedModel(folder, 4, "CPU", PROPERTIES)
 
 
