@@ -13,6 +13,7 @@ from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.model.pair import context_length
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
+from outrider.pipelines.speculation.draft import LONGEST
 from outrider.pipelines.speculation.drafters import suffix
 from outrider.pipelines.speculation.drafters.base import Drafter, LogitsReader, StatesReader
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
@@ -22,7 +23,6 @@ from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
 from outrider.pipelines.speculation.drafters.retrieval import Retrieval
 from outrider.pipelines.speculation.drafters.self_speculative import SelfSpeculative
 from outrider.pipelines.speculation.drafters.suffix import Suffix
-from outrider.pipelines.speculation.planner import LONGEST
 from outrider.pipelines.speculation.runtime import Reading, Runtime
 
 from .schedule import Foresight

@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from outrider.pipelines.speculation.draft import LONGEST
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
-from outrider.pipelines.speculation.planner import LONGEST
 
 
 class Cost(Protocol):

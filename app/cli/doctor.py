@@ -18,10 +18,10 @@ from outrider.pipelines.devices.genai_loading import TRIED, TRIED_TOKENS
 from outrider.pipelines.devices.npu_model import DECODING_ROWS, NUM_DECODING_ROWS
 from outrider.pipelines.model.tuning import SEARCH_S, Compilation
 from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft import LONGEST
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 from outrider.pipelines.speculation.expected_acceptance import HOPED
-from outrider.pipelines.speculation.planner import LONGEST
 from outrider.pipelines.speculation.speedup import CONTEXT, speedup_of
 
 from ..bench.labels import LABELS

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..model.target import Target, Window
-from ..speculation.draft import Draft
-from ..speculation.planner import LONGEST, Planner
+from ..speculation.draft import LONGEST, Draft
+from ..speculation.planner import Planner
 from .backend import Load, QueueingBackend, Room
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
 from .request import Request

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,11 +14,8 @@ import openvino as ov
 from platformdirs import user_cache_path
 from pydantic import TypeAdapter, ValidationError
 
-from ..speculation import cost_file
-from ..speculation.cost import CostModel
 from .pair import Pair
 from .processor import instruction_limit, instructions, usable_cpus
-from .timing import NoMeasurement
 
 NAMES = ("FULL_DEVICE_NAME", "NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION", "GPU_DRIVER_VERSION")
 
@@ -65,26 +63,6 @@ def _told(core: ov.Core, device: str) -> list[str | None]:
     return told
 
 
-def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:
-    """The cost model saved in `path`, or else a new one, which is saved there now and as it learns. None, with a
-    warning, if no measurement is possible."""
-    kept = cost_file.load(path)
-    if kept is not None:
-        cost_file.keep_on(kept, path)
-        return kept
-    try:
-        cost = measure()
-    except NoMeasurement as error:
-        log.warning("The cost of a pass cannot be measured on this machine, so nothing is drafted: %s", error)
-        return None
-    try:
-        cost_file.save(cost, path)
-        cost_file.keep_on(cost, path)
-    except OSError as error:
-        log.warning("The measurement cannot be kept and will be repeated next time: %s", error)
-    return cost
-
-
 def kept(path: Path, kind: type[T]) -> T | None:
     """The value of type `kind` that is saved in `path`; None if it is missing or damaged."""
     try:
@@ -96,7 +74,18 @@ def kept(path: Path, kind: type[T]) -> T | None:
 def keep(path: Path, value: object) -> None:
     """Save a value that takes long to find; a failure is logged."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(TypeAdapter(type(value)).dump_json(value))
+        write_whole(path, TypeAdapter(type(value)).dump_json(value))
     except OSError as error:
-        log.warning("How to compile the model cannot be kept and will be tried again next time: %s", error)
+        log.warning("What was found out about the pair cannot be kept and will be tried again next time: %s", error)
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file so that it is never seen half written. Raises OSError, and leaves what was there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    try:
+        partial.write_bytes(content)
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise

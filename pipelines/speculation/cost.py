@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..model.timing import Run
 from .draft_cost import DraftCost
 from .kalman_filter import KalmanFilter
-from .measuring import (
-    TILE_ROWS,
-    TOKEN_SHARE,
-    UNTILED_ROWS,
-    Measured,
-    increasing,
-    measured,
-    measured_at_fixed_size,
-)  # fmt: skip
 
-WIDE_TILE_ROWS = 64  # see `is_tiled`
+UNTILED_ROWS, TILE_ROWS, WIDE_TILE_ROWS = 64, 32, 64  # see `CostModel.is_tiled`
 TABLE_ROWS = 128  # costs of up to this many rows are tabulated, since the planner needs many in every pass
 
 # Standard deviations of the logarithms of actual over measured times: of all passes together, as the machine may be
@@ -253,45 +243,6 @@ class CostModel:
         self._token_table = (np.interp(self._tabled, self.rows, context) + widening * beyond).tolist()
         self._least_table = {}
 
-    @classmethod
-    def measure(
-        cls,
-        target: Run,
-        drafts: Mapping[str, Run],
-        max_context: int,
-        least_rows: int = 2,
-        most_rows: int | None = None,
-        token_share: float = TOKEN_SHARE,
-        budget_s: float = math.inf,
-    ) -> CostModel:
-        """Time passes of the target, with `least_rows` to `most_rows` rows, and of the models that draft, by name.
-        Raises NoMeasurement.
-
-        budget_s: after this many seconds only indispensable passes are begun. Costs that were not measured are
-            estimated, and corrected by later passes.
-        token_share: bytes of a token's keys and values for each byte of the target's weights.
-        """
-        made = measured(target, drafts, max_context, least_rows, most_rows, token_share, budget_s)
-        return cls._of(made)
-
-    @classmethod
-    def measure_at_fixed_size(
-        cls,
-        target: Run,
-        drafts: Mapping[str, Run],
-        max_context: int,
-        most_rows: int,
-        token_share: float = TOKEN_SHARE,
-        budget_s: float = math.inf,
-    ) -> CostModel:
-        """As `measure`, for a target whose passes all take as long as one of `most_rows` rows, after any context."""
-        made = measured_at_fixed_size(target, drafts, max_context, most_rows, token_share, budget_s)
-        return cls._of(made)
-
-    @classmethod
-    def _of(cls, made: Measured) -> CostModel:
-        return cls(**{each.name: getattr(made, each.name) for each in fields(made)})
-
     def refined(self) -> CostModel:
         """A model with estimated costs corrected by passes, and measured ones unchanged, as the machine may have been
         busy lately."""
@@ -307,6 +258,11 @@ class CostModel:
             base_doubt=_left(self.base_doubt, deviation[:n], BASE),
             context_doubt=_left(self.context_doubt, deviation[n + 1 : -1], CONTEXT),
         )
+
+
+def increasing(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest non-decreasing sequence below `values`: more rows never cost less, so anything else is noise."""
+    return np.minimum.accumulate(np.asarray(values)[::-1])[::-1]
 
 
 def _prior(rows: Sequence[int], doubts: tuple[NDArray[np.float64], NDArray[np.float64]]) -> NDArray[np.float64]:

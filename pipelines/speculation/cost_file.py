@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+from collections.abc import Callable
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ..model.profile import write_whole
+from ..model.timing import NoMeasurement
 from .cost import CostModel
 from .draft_cost import DraftCost
 
@@ -18,18 +20,31 @@ FORMAT = 12
 log = logging.getLogger(__name__)
 
 
+def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:
+    """The cost model saved in `path`, or else a new one, which is saved there now and as it learns. None, with a
+    warning, if no measurement is possible."""
+    known = load(path)
+    if known is not None:
+        keep_on(known, path)
+        return known
+    try:
+        cost = measure()
+    except NoMeasurement as error:
+        log.warning("The cost of a pass cannot be measured on this machine, so nothing is drafted: %s", error)
+        return None
+    try:
+        save(cost, path)
+        keep_on(cost, path)
+    except OSError as error:
+        log.warning("The measurement cannot be kept and will be repeated next time: %s", error)
+    return cost
+
+
 def save(cost: CostModel, path: Path) -> None:
     """Write `cost.refined()` to `path`, atomically. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
     known = cost.refined()
     stored = {**_stored(known), "drafts": {name: _stored(draft) for name, draft in known.drafts.items()}}
-    try:
-        partial.write_text(json.dumps({"format": FORMAT, **stored}), encoding="utf-8")
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps({"format": FORMAT, **stored}).encode())
 
 
 def keep_on(cost: CostModel, path: Path) -> None:

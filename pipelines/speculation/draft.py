@@ -14,6 +14,7 @@ from .cost import CostModel
 from .drafters.base import Proposal
 from .overhead import Usual
 
+LONGEST = 32  # tokens of a draft
 SURE = 0.5  # if the first token of a draft is at least this probable, a model has little to add to it
 PER_DRAFT = 1 / 2  # share of the budget that the drafts of a pass take, unless only longer ones pay
 

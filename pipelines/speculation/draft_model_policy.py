@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ..config import AUTO
 from ..engine.request import Request
-from .acceptance import GREEDY, AcceptanceModel, Features
+from .acceptance import AcceptanceModel, Features
 from .attempts import Attempts, Trials
 from .cost import CostModel
 from .draft import Batch, Draft, Kind
@@ -20,6 +20,7 @@ from .drafter_set import DrafterSet
 from .drafters.base import ModelDrafter, Proposal, Score
 from .expected_acceptance import ExpectedAcceptance
 from .expected_gain import ExpectedGain
+from .speedup import speedup_of
 
 LONGEST_GENERATED = 8  # tokens that a model is expected to generate at a time, at most
 LEAST_SCORED = 0.1  # tokens of a draft are scored as far as it is accepted with this probability
@@ -130,19 +131,11 @@ class DraftModelPolicy:
         """What the model takes."""
         return cost.of_draft(self.model.name)
 
-    def promise(self, cost: CostModel, context: int, kind: Kind = (AUTO, GREEDY)) -> float:
-        """The highest rate, in tokens per millisecond, that drafts of this model alone are expected to give after
-        `context` tokens of a request of this kind."""
-        own, expected = self.cost(cost), self.expected.of(kind)
-        tokens, time_ms, reached = 1.0, cost.pass_ms([(1, context)]), 1.0
-        best = tokens / time_ms
-        time_ms, token_ms = time_ms + own.beginning_ms(), own.pass_ms(1)
-        for row_ms in cost.rows_ms(1, 1, context, min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)):
-            reached *= expected
-            tokens += reached
-            time_ms += token_ms + row_ms
-            best = max(best, tokens / time_ms)
-        return best
+    def speedup(self, cost: CostModel, context: int, kind: Kind) -> float:
+        """The speed that drafts of this model alone are expected to give after `context` tokens of a request of this
+        kind, over that of plain decoding."""
+        longest = min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)
+        return speedup_of(cost, self.expected.of(kind), self.cost(cost), longest, context).ratio
 
     def rests(self, kind: Kind) -> bool:
         """Whether the model is left out of a whole answer of a kind, since considering it has not been worth its price
@@ -372,8 +365,8 @@ class DraftModelPolicy:
 def best_first(
     policies: Sequence[DraftModelPolicy], cost: CostModel, context: int, kind: Kind
 ) -> list[DraftModelPolicy]:
-    """Policies in descending order of what their models promise."""
-    return sorted(policies, key=lambda policy: -policy.promise(cost, context, kind))
+    """Policies, the one with the highest expected speedup first."""
+    return sorted(policies, key=lambda policy: -policy.speedup(cost, context, kind))
 
 
 def _share_ms(cost: DraftCost, is_shared: bool) -> float:

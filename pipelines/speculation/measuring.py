@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..model.timing import NoMeasurement, Run, Timing, take
+from .cost import TILE_ROWS, UNTILED_ROWS, CostModel, increasing
 from .draft_cost import DraftCost
 
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernels process rows in fours
@@ -19,7 +20,6 @@ CONTEXTS = (64, 1984)  # cached tokens: a short and a long context
 CATCH_UP_ROWS = 64
 BEGINNING_ROWS = 2  # of the first pass for a draft: a head's come from the target then (see `HeadModel.blind_pass`)
 OTHERS = 2  # passes after which the weights of a model that drafts are in the processor's cache as far as they fit
-UNTILED_ROWS, TILE_ROWS = 64, 32  # see `CostModel.is_tiled`
 LEAST_ROW = 0.02  # least estimate for one more row, as a share of the smallest pass
 SHORT_SHARE = 0.5  # most that the short context can take of a pass
 TOKEN_SHARE = 2e-5  # bytes of a token's keys and values for each byte of weights, in models of 1 to 8 billion
@@ -30,30 +30,22 @@ BETWEEN, BEYOND = 0.2, 0.6
 WIDER, BY_BYTES = 0.4, 0.7
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What a `CostModel` is made of; its fields have the same names."""
-
-    rows: tuple[int, ...]
-    base_ms: tuple[float, ...]
-    context_ms: tuple[float, ...]
-    drafts: Mapping[str, DraftCost]
-    is_tiled: bool
-    base_doubt: tuple[float, ...]
-    context_doubt: tuple[float, ...]
-    change_ms: float = 0.0
-
-
-def measured(
+def measure(
     target: Run,
     drafts: Mapping[str, Run],
     max_context: int,
-    least_rows: int,
-    most_rows: int | None,
-    token_share: float,
-    budget_s: float,
-) -> Measured:
-    """See `CostModel.measure`. Raises NoMeasurement."""
+    least_rows: int = 2,
+    most_rows: int | None = None,
+    token_share: float = TOKEN_SHARE,
+    budget_s: float = math.inf,
+) -> CostModel:
+    """Time passes of the target, with `least_rows` to `most_rows` rows, and of the models that draft, by name. Raises
+    NoMeasurement.
+
+    budget_s: after this many seconds only indispensable passes are begun. Costs that were not measured are estimated,
+        and corrected by later passes.
+    token_share: bytes of a token's keys and values for each byte of the target's weights.
+    """
     most = min(max_context - 1, most_rows or max_context)
     rows = tuple(n for n in sorted({least_rows, *ROWS}) if least_rows <= n <= most)
     if len(rows) < 2:
@@ -81,7 +73,7 @@ def measured(
     if base[-1] <= base[0]:  # drafts would seem free, and nothing would show what rows cost
         base, base_doubt = base[0] * (1 + LEAST_ROW * (np.array(rows) - rows[0])), (BEYOND,) * len(rows)
     row_share = (short_ms[-1] - short_ms[0]) / (rows[-1] - rows[0]) / short_ms[0]
-    return Measured(
+    return CostModel(
         rows,
         tuple(base.tolist()),
         tuple(slope.tolist()),
@@ -93,15 +85,15 @@ def measured(
     )
 
 
-def measured_at_fixed_size(
+def measure_at_fixed_size(
     target: Run,
     drafts: Mapping[str, Run],
     max_context: int,
     most_rows: int,
-    token_share: float,
-    budget_s: float,
-) -> Measured:
-    """See `CostModel.measure_at_fixed_size`. Raises NoMeasurement."""
+    token_share: float = TOKEN_SHARE,
+    budget_s: float = math.inf,
+) -> CostModel:
+    """As `measure`, for a target whose passes all take as long as one of `most_rows` rows, after any context."""
     if most_rows < 2:
         raise NoMeasurement("Every pass has a single row, which leaves none for drafts.")
     short = max(0, min(CONTEXTS[0], max_context - most_rows))
@@ -113,12 +105,7 @@ def measured_at_fixed_size(
     take(list(dict.fromkeys((one, *(timing for timings in of_drafts.values() for timing in timings)))), budget_s)
     assert one.ms is not None
     costs = {name: _draft_cost(*timings, 0.0, token_share) for name, timings in of_drafts.items()}
-    return Measured((1, most_rows), (one.ms, one.ms), (0.0, 0.0), costs, False, (one.doubt, one.doubt), (0.0, 0.0))
-
-
-def increasing(values: SequenceOf[float] | NDArray[np.float64]) -> NDArray[np.float64]:
-    """The largest non-decreasing sequence below `values`: more rows never cost less, so anything else is noise."""
-    return np.minimum.accumulate(np.asarray(values)[::-1])[::-1]
+    return CostModel((1, most_rows), (one.ms, one.ms), (0.0, 0.0), costs, False, (one.doubt, one.doubt), (0.0, 0.0))
 
 
 def _filled(rows: SequenceOf[int], timings: Mapping[int, Timing]) -> tuple[NDArray[np.float64], tuple[float, ...]]:

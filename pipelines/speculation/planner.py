@@ -27,7 +27,6 @@ from .pass_size import PassSize
 from .rate import BarePass, Pace, Step, highest_rate
 from .readers import Readers
 
-LONGEST = 32  # tokens of a draft
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, much compared with a pass of a small model
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
 SCARCE = 4  # plain passes: answers whose budgets are this close to the smallest come first

@@ -28,7 +28,7 @@ from ..model.paged_model import PagedModel
 from ..model.paged_request import BLOCK_SIZE
 from ..model.pair import Pair, context_length
 from ..model.processor import GROUP_SIZE, PRECISION
-from ..model.profile import cache_folder, measured_cost, profile_path
+from ..model.profile import cache_folder, profile_path
 from ..model.split_model import ShortModel, SplitModel
 from ..model.target import Window
 from ..model.timing import Run
@@ -37,6 +37,8 @@ from ..text.tokenizer import Tokenizer
 from . import draft_model_policy
 from .acceptance import AcceptanceModel
 from .cost import CostModel
+from .cost_file import measured_cost
+from .draft import LONGEST
 from .drafter_set import DrafterSet
 from .drafters import draft_model, grammar, head, recycling, retrieval, self_speculative, suffix
 from .drafters.base import Drafter, ModeDrafters, ModelDrafter
@@ -50,8 +52,8 @@ from .drafters.suffix import Suffix
 from .drafting_model import DraftingFailed, DraftingModel
 from .expected_acceptance import HOPED
 from .loaded_target import LoadedTarget
-from .measuring import CONTEXTS, ROWS
-from .planner import LONGEST, Planner
+from .measuring import CONTEXTS, ROWS, measure, measure_at_fixed_size
+from .planner import Planner
 from .reference import Reference
 from .speedup import CONTEXT, speedup_of
 
@@ -272,10 +274,8 @@ class Runtime:
                 target = partial(self._target.blind_pass, blocks=blocks[self._pool])
                 token_share = self._target.cache_bytes / self.cache_tokens / self._target.weight_bytes
                 if rows.whole_prompt is not None or rows.fewest == rows.most:
-                    fixed = CostModel.measure_at_fixed_size
-                    return fixed(target, drafts, room, rows.most, token_share, budget_s)
-                least, most = rows.fewest, rows.most
-                return CostModel.measure(target, drafts, room, least, most, token_share, budget_s)
+                    return measure_at_fixed_size(target, drafts, room, rows.most, token_share, budget_s)
+                return measure(target, drafts, room, rows.fewest, rows.most, token_share, budget_s)
 
         try:
             self._planner.cost = measured_cost(self._profile, measured)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .cost import CostModel
+from .draft import LONGEST
 from .draft_cost import DraftCost
-from .planner import LONGEST
 
 CONTEXT = 256  # tokens before the answer
 
@@ -19,17 +19,19 @@ class Speedup:
     ratio: float
 
 
-def speedup_of(cost: CostModel, acceptance: float, draft: DraftCost, longest: int = LONGEST) -> Speedup:
+def speedup_of(
+    cost: CostModel, acceptance: float, draft: DraftCost, longest: int = LONGEST, context: int = CONTEXT
+) -> Speedup:
     """The best speedup at an acceptance rate in 0..1 with a drafter whose costs are `draft`, and drafts of up to
-    `longest` tokens.
+    `longest` tokens, after `context` tokens.
 
     A pass with a draft of n tokens yields 1 + a + a^2 + ... + a^n tokens (Leviathan et al., arXiv 2211.17192).
     """
-    plain_ms = cost.pass_ms([(1, CONTEXT)])
+    plain_ms = cost.pass_ms([(1, context)])
 
     def ratio(length: int) -> float:
         tokens = sum(acceptance**i for i in range(length + 1))
-        draft_ms = length * draft.token_ms + (draft.begin_ms if length else 0.0)
-        return tokens * plain_ms / (cost.pass_ms([(1 + length, CONTEXT)]) + draft_ms)
+        draft_ms = length * draft.pass_ms(1) + (draft.beginning_ms() if length else 0.0)
+        return tokens * plain_ms / (cost.pass_ms([(1 + length, context)]) + draft_ms)
 
     return max((Speedup(length, ratio(length)) for length in range(longest + 1)), key=lambda found: found.ratio)

@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.model import profile
 from outrider.pipelines.model.pair import Pair
-from outrider.pipelines.model.profile import measured_cost, profile_path
+from outrider.pipelines.model.profile import profile_path
 from outrider.pipelines.model.timing import NoMeasurement
 from outrider.pipelines.speculation import cost_file
 from outrider.pipelines.speculation.cost import AT_ONCE, REFINED_AFTER, CostModel
+from outrider.pipelines.speculation.cost_file import measured_cost
 from outrider.pipelines.speculation.draft_cost import DraftCost
+from outrider.pipelines.speculation.measuring import measure
 
 from .machine import Clock
 
@@ -57,7 +59,7 @@ def test_measuring_finds_what_passes_take(monkeypatch):
     draft = Clock(monkeypatch, lambda rows, context: 3 + 0.25 * rows)
     draft.run = lambda rows, context: clock.__setattr__("now", clock.now + draft.takes(rows, context) / 1e3)
     monkeypatch.setattr(time, "perf_counter", lambda: clock.now)
-    made = CostModel.measure(clock.run, {"draft_model": draft.run}, 4096)
+    made = measure(clock.run, {"draft_model": draft.run}, 4096)
     for rows, context in ((2, 0), (5, 300), (20, 1500), (33, 1900)):
         assert made.pass_ms([(rows, context)]) == pytest.approx(clock.takes(rows, context), rel=1e-6)
     assert made.of_draft("draft_model").token_ms == pytest.approx(3.25)
@@ -67,7 +69,7 @@ def test_measuring_finds_what_passes_take(monkeypatch):
 
 def test_a_single_row_may_cost_much_less_over_a_long_context_than_two(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: 20 + rows + 0.01 * context * (1 if rows == 1 else 4))
-    made = CostModel.measure(clock.run, {}, 4096, least_rows=1)
+    made = measure(clock.run, {}, 4096, least_rows=1)
     for rows in (1, 2, 3, 5, 33):
         assert made.pass_ms([(rows, 3600)]) == pytest.approx(clock.takes(rows, 3600), rel=1e-6)
 
@@ -78,7 +80,7 @@ def test_more_rows_never_cost_less_though_the_clock_said_so(seed):
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Clock(monkeypatch, lambda rows, context: (20 + rows + 0.004 * context) * rng.uniform(1, 1.15))
-        made = CostModel.measure(clock.run, {}, 4096)
+        made = measure(clock.run, {}, 4096)
     for context in (0, 2000, 4000):
         assert all(made.pass_ms([(n + 1, context)]) >= made.pass_ms([(n, context)]) - 1e-9 for n in range(2, 40))
     for rows in (64, 96, 160, 256):
@@ -91,7 +93,7 @@ def test_it_is_found_out_whether_a_begun_tile_costs_a_whole_one(monkeypatch, is_
         return 20 + 2 * (rows + -rows % 32 if is_tiled and rows > 64 else rows)
 
     clock = Clock(monkeypatch, takes)
-    made = CostModel.measure(clock.run, {}, 4096)
+    made = measure(clock.run, {}, 4096)
     assert made.is_tiled == is_tiled
     for rows in (33, 64, 65, 80, 96, 97, 150):
         assert made.pass_ms([(rows, 0)]) == pytest.approx(takes(rows, 0))
@@ -106,29 +108,29 @@ def test_it_is_found_out_whether_a_begun_tile_costs_a_whole_one(monkeypatch, is_
 def test_where_there_was_no_time_to_find_out_prompts_are_cut_in_whole_tiles(monkeypatch):
     """A prompt that is cut for nothing takes one small pass more."""
     clock = Clock(monkeypatch, lambda rows, context: 40 + 10 * rows)
-    made = CostModel.measure(clock.run, {}, 4096, budget_s=0.5)
+    made = measure(clock.run, {}, 4096, budget_s=0.5)
     assert made.is_tiled
     assert made.without_part_tile(150) == 128
-    assert not CostModel.measure(clock.run, {}, 4096).is_tiled
+    assert not measure(clock.run, {}, 4096).is_tiled
 
 
 def test_a_short_context_is_measured_within_its_bounds(monkeypatch):
     asked = []
     clock = Clock(monkeypatch, lambda rows, context: asked.append(rows + context) or 5.0 + rows)
-    CostModel.measure(clock.run, {"draft_model": clock.run}, 20)
+    measure(clock.run, {"draft_model": clock.run}, 20)
     assert max(asked) <= 20
 
 
 @pytest.mark.parametrize("takes", [lambda rows, context: 0.0, lambda rows, context: -3.0], ids=["zero", "negative"])
 def test_times_that_cannot_be_are_no_measurement(monkeypatch, takes):
     with pytest.raises(NoMeasurement):
-        CostModel.measure(Clock(monkeypatch, takes).run, {}, 4096)
+        measure(Clock(monkeypatch, takes).run, {}, 4096)
 
 
 def test_wild_times_are_no_measurement(monkeypatch):
     times = (1.05**n for n in itertools.count())
     with pytest.raises(NoMeasurement, match="took"):
-        CostModel.measure(Clock(monkeypatch, lambda rows, context: next(times)).run, {}, 4096)
+        measure(Clock(monkeypatch, lambda rows, context: next(times)).run, {}, 4096)
 
 
 def test_passes_that_were_quick_but_once_are_tried_until_they_are_again(monkeypatch):
@@ -138,7 +140,7 @@ def test_passes_that_were_quick_but_once_are_tried_until_they_are_again(monkeypa
         tried[rows, context] += 1
         return (10 + rows) * (1 if rows != 4 or tried[rows, context] in (2, 60) else 5)
 
-    made = CostModel.measure(Clock(monkeypatch, takes).run, {}, 4096)
+    made = measure(Clock(monkeypatch, takes).run, {}, 4096)
     assert made.pass_ms([(4, 0)]) == pytest.approx(14)
     assert max(tried.values()) == 60
 
@@ -146,13 +148,13 @@ def test_passes_that_were_quick_but_once_are_tried_until_they_are_again(monkeypa
 def test_the_time_of_a_pass_on_a_machine_that_is_often_busy_is_that_of_the_quiet_moments(monkeypatch):
     rng = random.Random(2)
     clock = Clock(monkeypatch, lambda rows, context: (10 + rows) * rng.choice([1.0, 1.0, 3.0, 9.0]))
-    made = CostModel.measure(clock.run, {}, 4096)
+    made = measure(clock.run, {}, 4096)
     assert made.pass_ms([(5, 0)]) == pytest.approx(15)
 
 
 def test_a_burst_of_noise_does_not_make_some_rows_dear(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: (10 + rows) * (2 if 0.3 < clock.now < 0.9 else 1))
-    made = CostModel.measure(clock.run, {}, 4096)
+    made = measure(clock.run, {}, 4096)
     for rows in range(2, 34):
         assert made.pass_ms([(rows, 0)]) == pytest.approx(10 + rows)
 
@@ -240,7 +242,7 @@ def test_more_rows_never_cost_less_whatever_the_passes_take(seed):
 
 def test_rows_that_seem_to_cost_nothing_are_taken_to_cost_something(monkeypatch):
     """Else whatever is drafted would seem free, for good: nothing shows then what rows cost."""
-    made = CostModel.measure(Clock(monkeypatch, lambda rows, context: 20 + 0.003 * context).run, {}, 4096)
+    made = measure(Clock(monkeypatch, lambda rows, context: 20 + 0.003 * context).run, {}, 4096)
     assert made.is_guessed
     assert all(made.row_ms(rows, rows, 0) > 0 for rows in range(2, 64))
     assert made.pass_ms([(1, 1000)]) == pytest.approx(23, rel=0.01)
@@ -250,7 +252,7 @@ def test_rows_that_seem_to_cost_nothing_are_taken_to_cost_something(monkeypatch)
 def test_one_slow_pass_behind_a_long_context_does_not_spoil_what_is_measured(monkeypatch, slow):
     """Its time, divided by the tokens, would say that a short context takes longer than the whole pass."""
     clock = Clock(monkeypatch, lambda rows, context: 0.5 + 0.1 * rows + (slow if context > 64 else 0.0))
-    made = CostModel.measure(clock.run, {}, 4096)
+    made = measure(clock.run, {}, 4096)
     assert made.is_guessed
     assert made.pass_ms([(2, 64)]) == pytest.approx(0.7)
     for _ in range(300):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft_cost import DraftCost
+from outrider.pipelines.speculation.measuring import measure
 
 from .machine import Clock
 
@@ -27,7 +28,7 @@ def test_feeding_the_draft_model_takes_each_tokens_own_time_and_that_for_those_b
 
 def test_what_context_adds_to_the_draft_models_time_is_measured(monkeypatch):
     clock = Clock(monkeypatch, lambda rows, context: 3 + rows * (0.25 + 0.0001 * context))
-    made = CostModel.measure(clock.run, {"draft_model": clock.run}, 4096)
+    made = measure(clock.run, {"draft_model": clock.run}, 4096)
     assert made.of_draft("draft_model").context_ms == pytest.approx(0.0001, rel=0.02)
     assert made.of_draft("draft_model").feeding_ms(2000) == pytest.approx(2000 * (0.25 + 0.0001 * 1000), rel=0.02)
 
@@ -44,7 +45,7 @@ def test_what_beginning_a_draft_takes_beyond_its_tokens_is_measured(monkeypatch)
         now[0], last[:] = now[0] + took_ms / 1e3, ["draft", rows]
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    made = CostModel.measure(target, {"draft_model": draft}, 4096).of_draft("draft_model")
+    made = measure(target, {"draft_model": draft}, 4096).of_draft("draft_model")
     assert (made.token_ms, made.row_ms) == pytest.approx((2.2, 0.2))
     for num_behind, length in ((2, 2), (3, 5), (9, 2)):
         expected_ms = made.beginning_ms() + made.feeding_ms(num_behind - 1) + length * made.pass_ms(1)
@@ -62,7 +63,7 @@ def test_the_first_token_of_a_draft_may_take_a_pass_of_another_kind(monkeypatch)
     head = Clock(monkeypatch, lambda rows, context: 0.5 if rows == 1 else 6 + rows * 0.25)
     head.run = lambda rows, context: target.__setattr__("now", target.now + head.takes(rows, context) / 1e3)
     monkeypatch.setattr(time, "perf_counter", lambda: target.now)
-    of_head = CostModel.measure(target.run, {"head": head.run}, 4096).of_draft("head")
+    of_head = measure(target.run, {"head": head.run}, 4096).of_draft("head")
     assert (of_head.token_ms, of_head.row_ms) == pytest.approx((0.5, 0.25))
     for num_behind in (2, 9):
         first_ms = of_head.beginning_ms() + of_head.feeding_ms(num_behind - 1) + of_head.pass_ms(1)

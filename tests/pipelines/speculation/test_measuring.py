@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.pipelines.model.profile import measured_cost
 from outrider.pipelines.model.timing import NoMeasurement
 from outrider.pipelines.speculation import cost_file
 from outrider.pipelines.speculation.budgets import ALLOWANCE
 from outrider.pipelines.speculation.cost import REFINED_AFTER, CostModel
-from outrider.pipelines.speculation.planner import LONGEST
+from outrider.pipelines.speculation.cost_file import measured_cost
+from outrider.pipelines.speculation.draft import LONGEST
+from outrider.pipelines.speculation.measuring import measure, measure_at_fixed_size
 
 from .planning import OddsDrafter, draft_of, planner_of
 
@@ -71,7 +72,7 @@ def test_what_a_change_of_size_takes_is_measured_apart(monkeypatch, change_ms):
             super().target(rows, context)
 
     clock = Changing(monkeypatch, lambda rows, context: 10.0 + rows + 0.001 * context)
-    made = CostModel.measure(clock.target, clock.drafts(), 4096)
+    made = measure(clock.target, clock.drafts(), 4096)
     assert made.change_ms == pytest.approx(change_ms)
     assert made.pass_ms([(4, 1000)]) == pytest.approx(15.0)
 
@@ -84,7 +85,7 @@ def test_what_a_change_takes_does_not_shrink_where_the_size_that_it_is_measured_
             super().target(rows, context)
 
     clock = Bursting(monkeypatch, lambda rows, context: 2.0)
-    assert CostModel.measure(clock.target, clock.drafts(), 4096).change_ms == pytest.approx(1.0)
+    assert measure(clock.target, clock.drafts(), 4096).change_ms == pytest.approx(1.0)
 
 
 @given(SLOW, st.booleans(), st.integers(1, 2))
@@ -92,7 +93,7 @@ def test_what_a_change_takes_does_not_shrink_where_the_size_that_it_is_measured_
 def test_a_slow_model_is_measured_in_the_time_that_there_is_and_a_pass(machine, has_draft, least_rows):
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, takes(*machine))
-        made = CostModel.measure(clock.target, clock.drafts(has_draft), 2048, least_rows, budget_s=BUDGET_S)
+        made = measure(clock.target, clock.drafts(has_draft), 2048, least_rows, budget_s=BUDGET_S)
     longest_ms = max(clock.takes(*each) for each in clock.passes)
     needed_s = (2 * clock.takes(least_rows, 64) + has_draft * 2 * 0.1 * clock.takes(1, 64)) / 1e3
     draft_ms = clock.takes(least_rows, 64) + 0.1 * clock.takes(1, 64)  # with the target's pass before it
@@ -111,7 +112,7 @@ def test_fifty_passes_show_what_was_guessed(machine, seed):
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, takes(*machine), prepare_ms=50.0)
-        made = CostModel.measure(clock.target, {}, 2048, budget_s=BUDGET_S)
+        made = measure(clock.target, {}, 2048, budget_s=BUDGET_S)
     seen = [(rng.choice((2, 3, 4, 6, 9, 16)), rng.randrange(100, 1500)) for _ in range(50)]
     for window in seen:
         made.observe([window], clock.takes(*window) * math.exp(rng.gauss(0, 0.03)))
@@ -122,10 +123,10 @@ def test_fifty_passes_show_what_was_guessed(machine, seed):
 @pytest.mark.parametrize("has_draft", [False, True])
 def test_a_small_model_is_measured_whole_in_the_same_time(monkeypatch, has_draft):
     clock = Machine(monkeypatch, lambda rows, context: 3 + 0.2 * rows + 0.0005 * context, prepare_ms=8)
-    made = CostModel.measure(clock.target, clock.drafts(has_draft), 2048, budget_s=BUDGET_S)
+    made = measure(clock.target, clock.drafts(has_draft), 2048, budget_s=BUDGET_S)
     assert clock.now < BUDGET_S
     assert not made.is_guessed
-    whole = CostModel.measure(clock.target, clock.drafts(has_draft), 2048)
+    whole = measure(clock.target, clock.drafts(has_draft), 2048)
     for rows, context in itertools.product(whole.rows, (0, 2000)):
         assert made.pass_ms([(rows, context)]) == pytest.approx(whole.pass_ms([(rows, context)]), rel=1e-6)
     one, other = made.of_draft("draft_model"), whole.of_draft("draft_model")
@@ -135,7 +136,7 @@ def test_a_small_model_is_measured_whole_in_the_same_time(monkeypatch, has_draft
 def test_passes_are_timed_one_by_one_until_time_is_up(monkeypatch):
     """On a model in between: sizes that tell most of the others come first."""
     clock = Machine(monkeypatch, takes(60, 0.1, 2e-5), prepare_ms=10)
-    made = CostModel.measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S)
+    made = measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S)
     assert BUDGET_S <= clock.now <= BUDGET_S + 0.5
     sizes = list(dict.fromkeys(rows for rows, _ in clock.passes))
     assert sizes[:3] == [2, 5, 9]
@@ -149,7 +150,7 @@ def test_passes_are_timed_one_by_one_until_time_is_up(monkeypatch):
 @pytest.mark.parametrize(("least_rows", "most_rows"), [(1, 2), (2, 4), (2, 63), (2, 64), (2, 65), (2, 80), (10, 40)])
 def test_no_pass_is_measured_that_has_fewer_or_more_rows_than_a_pass_can_have(monkeypatch, least_rows, most_rows):
     clock = Machine(monkeypatch, lambda rows, context: 10 + rows)
-    made = CostModel.measure(clock.target, clock.drafts(), 2048, least_rows, most_rows)
+    made = measure(clock.target, clock.drafts(), 2048, least_rows, most_rows)
     sizes = [rows for rows, _ in clock.passes]
     assert (min(sizes), max(sizes)) == (least_rows, made.rows[-1] if most_rows < 65 else 65)
     assert made.rows[-1] <= most_rows
@@ -160,7 +161,7 @@ def test_no_pass_is_measured_that_has_fewer_or_more_rows_than_a_pass_can_have(mo
 def test_passes_of_one_size_alone_are_no_measurement(monkeypatch):
     clock = Machine(monkeypatch, lambda rows, context: 10 + rows)
     with pytest.raises(NoMeasurement, match="between 2 and 2 rows"):
-        CostModel.measure(clock.target, {}, 2048, 2, 2)
+        measure(clock.target, {}, 2048, 2, 2)
 
 
 @given(st.floats(0.5, 3000), st.booleans(), st.randoms(use_true_random=False), st.sampled_from([100, 1152, 9000]))
@@ -169,7 +170,7 @@ def test_where_every_pass_takes_as_long_rows_are_free_however_noisy_the_clock(pl
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, lambda rows, context: plain_ms * rng.uniform(1, 1.5))
         drafts = clock.drafts(has_draft)
-        made = CostModel.measure_at_fixed_size(clock.target, drafts, max_context, 8, budget_s=BUDGET_S)
+        made = measure_at_fixed_size(clock.target, drafts, max_context, 8, budget_s=BUDGET_S)
     assert {rows for rows, _ in clock.passes} == {1}
     assert all(rows + context <= max_context for rows, context in clock.passes + clock.draft_passes)
     assert 0.999 * plain_ms <= made.pass_ms([(1, 0)]) <= 1.501 * plain_ms
@@ -180,7 +181,7 @@ def test_where_every_pass_takes_as_long_rows_are_free_however_noisy_the_clock(pl
 def test_a_single_row_in_every_pass_leaves_none_for_drafts(monkeypatch):
     clock = Machine(monkeypatch, lambda rows, context: 10)
     with pytest.raises(NoMeasurement, match="single row"):
-        CostModel.measure_at_fixed_size(clock.target, {}, 2048, 1)
+        measure_at_fixed_size(clock.target, {}, 2048, 1)
 
 
 @given(SLOW, st.floats(0.01, 0.99), st.integers(0, 10_000))
@@ -190,7 +191,7 @@ def test_guessed_costs_lose_little_beyond_what_the_budget_allows(machine, odds, 
     rng = random.Random(seed)
     with pytest.MonkeyPatch.context() as monkeypatch:
         clock = Machine(monkeypatch, takes(*machine))
-        cost = CostModel.measure(clock.target, {}, 2048, budget_s=BUDGET_S)
+        cost = measure(clock.target, {}, 2048, budget_s=BUDGET_S)
     draft = draft_of()
     planner = planner_of(cost, OddsDrafter("suffix", {draft.request: [odds] * LONGEST}))
     plain_ms, took_ms, num_tokens = clock.takes(2, 2), 0.0, 0
@@ -207,7 +208,7 @@ def test_guessed_costs_lose_little_beyond_what_the_budget_allows(machine, odds, 
 
 def guessed(monkeypatch) -> tuple[CostModel, Machine]:
     clock = Machine(monkeypatch, takes(1000, 0.3, 5e-5))
-    return CostModel.measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S), clock
+    return measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S), clock
 
 
 def observe(cost: CostModel, clock: Machine, num_passes: int, factor: float = 1.0) -> None:
@@ -244,7 +245,7 @@ def test_what_was_learnt_is_saved_more_and_more_seldom(monkeypatch, tmp_path):
 
 def test_what_was_measured_stays_though_the_machine_was_busy_since(monkeypatch, tmp_path):
     clock = Machine(monkeypatch, lambda rows, context: 3 + 0.2 * rows + 0.0005 * context)
-    made = CostModel.measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S)
+    made = measure(clock.target, clock.drafts(), 2048, budget_s=BUDGET_S)
     observe(made, clock, 500, factor=5.0)
     draft = made.drafts["draft_model"]
     for _ in range(50):

@@ -15,7 +15,7 @@ from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation import loaded_target
 from outrider.pipelines.speculation import runtime as runtime_module
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.planner import LONGEST
+from outrider.pipelines.speculation.draft import LONGEST
 
 pytestmark = pytest.mark.slow
 
