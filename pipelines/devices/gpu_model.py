@@ -76,8 +76,8 @@ class GpuPagedModel:
         self._block_size: int = values.partial_shape[2].get_length()  # of the device: 16 tokens as a rule
         if BLOCK_SIZE % self._block_size:
             raise UnsupportedModel(
-                f"On {device}, {folder} uses key-value blocks of {self._block_size} tokens, and {BLOCK_SIZE} is no multiple of "
-                "that: leave out the properties, or use another device."
+                f"On {device}, {folder} uses key-value blocks of {self._block_size} tokens, and {BLOCK_SIZE} is no "
+                "multiple of that: leave out the properties, or use another device."
             )
         self.num_threads = 0
         self.precision: str = compiled.get_property(PRECISION).get_type_name()
