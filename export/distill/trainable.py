@@ -96,7 +96,7 @@ class SharingHead(nn.Module):
         return functional.embedding(ids, self.embedding.weight).float()
 
     def own_weights(self) -> dict[str, torch.Tensor]:
-        """By the names that they have in a checkpoint."""
+        """The head's own weights by the names that they have in a checkpoint."""
         return {name: weight for name, weight in self.state_dict().items() if not name.startswith(SHARED)}
 
     def described(self) -> dict[str, Any]:
