@@ -4,7 +4,7 @@
 #
 # make exactness     the exactness suites as lesser processors would run them, in each set of instructions of this one
 # make wide-pair     a pair of real size in OUT, to measure speeds on, in a few minutes
-# make bench-peers   Outrider beside other runtimes on that pair: an hour or more (ARGS="--family edit", --help)
+# make bench-peers   Outrider and other runtimes on that pair: an hour or more (ARGS="--family edit", --help)
 #
 # PYTHON=python3.12   another interpreter, 3.10 to 3.13
 # TORCH=torch         another build of torch for the tests; pip's own variables (PIP_EXTRA_INDEX_URL, ...) apply too

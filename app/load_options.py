@@ -52,7 +52,7 @@ class LoadOptions:
 
     @property
     def stand_in(self) -> str | None:
-        """What computes in the place of an NPU; None if it does, or there is none."""
+        """What computes in place of an NPU; None if the NPU computes, or if none is used."""
         return stand_in(NPU if NPU in (self.device, self.draft_device) else self.device, self.properties)
 
     def forget(self, pair: Path) -> None:
@@ -62,7 +62,7 @@ class LoadOptions:
             GenaiLoading(Pair.open(pair), self.device, exact=exact, properties=self.properties).forget()
 
     def drafting_on(self, draft_device: str) -> LoadOptions:
-        """The same with the draft model on another device, without an NPU's properties where there is none."""
+        """These options with the draft model on another device, without an NPU's properties if no NPU is used."""
         properties = dict(self.properties)
         if NPU not in (self.device, draft_device):
             for name in npu_properties(properties):
@@ -70,8 +70,8 @@ class LoadOptions:
         return replace(self, draft_device=draft_device, properties=properties)
 
     def on(self, device: str) -> LoadOptions:
-        """The same on another device, without what does not fit it, which is logged. Properties are the first's, except
-        those of a draft model on an NPU."""
+        """These options for another device, without what does not fit it, which is logged. Properties belong to the
+        first device, except those of a draft model on an NPU."""
         if device == self.device:
             return self
         are_gpus = not {self.device, device} & {CPU, NPU}

@@ -36,9 +36,9 @@ def num_certain(text: str, tag: str) -> int:
 class ReasoningParser:
     """Parses one answer incrementally. The answer begins with its reasoning or has none; later tags are text.
 
-    Whitespace beside the tags is dropped.
+    Whitespace next to the tags is dropped.
 
-    stage: where the next character belongs; "gap" is the whitespace behind the reasoning.
+    stage: where the next character belongs; "gap" is the whitespace after the reasoning.
     """
 
     def __init__(self, stage: Literal["start", "reasoning", "gap", "answer"] = "start") -> None:

@@ -35,7 +35,7 @@ OTHER_HEADS_WITHIN = {  # and what is missing to run them
     "Qwen3_5ForCausalLM": "linear attention",
     "Qwen3_5MoeForCausalLM": "linear attention and mixtures of experts",
 }
-# Architectures that compute what another one does, which transformers knows: its class and its model type.
+# Architectures that compute the same as one that transformers knows: the class and the model type of that one.
 RENAMED = {"MiMoForCausalLM": ("Qwen2ForCausalLM", "qwen2")}
 OTHER_HEADS = {
     "EagleLlamaForCausalLM": "a head of EAGLE's first version, which optimum-intel cannot convert",
@@ -65,7 +65,7 @@ class Checkpoint:
 
     @property
     def head_kind(self) -> str | None:
-        """The kind of a head, which drafts from the hidden states of another model, or of the one within a target;
+        """The kind of a head, which drafts from the hidden states of another model, or of the head within a target;
         None for other models."""
         return HEADS.get(self.architecture) or HEADS_WITHIN.get(self.architecture, (None,))[0]
 
@@ -151,7 +151,8 @@ def _weight_files(source: str, folder: Path) -> list[Path]:
 
 
 def _count_weights(file: Path, prefix: str = "") -> int:
-    """The number of weights in a file whose names begin with `prefix`; of all where the file does not name them."""
+    """The number of weights in a file whose names begin with `prefix`; of all weights if the file does not name
+    them."""
     if file.suffix != ".safetensors":
         return file.stat().st_size // 2
     from safetensors import SafetensorError, safe_open

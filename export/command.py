@@ -43,7 +43,7 @@ def export_command(
     ] = None,
     head: Annotated[
         str | None,
-        typer.Option(help="Folder or hub id of a head, beside a draft model; the target's if it has one."),
+        typer.Option(help="Folder or hub id of a head to add; the target's checkpoint if it holds one."),
     ] = None,
     skip_layers: Annotated[
         str,

@@ -42,7 +42,8 @@ def check_weights(device: Device, compression: Compression) -> None:
 
 
 def grouped(device: Device, compression: Compression, num_weights: int) -> Compression:
-    """The compression with the group size that suits the device and a target of so many weights, if none is given."""
+    """The compression with the group size that suits the device and a target of `num_weights` weights, if none is
+    given."""
     if device == "NPU" and compression.group_size is None and num_weights > MOST_IN_GROUPS:
         return replace(compression, group_size=-1)
     return compression

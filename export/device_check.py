@@ -54,9 +54,9 @@ def check_on(device: Device, target: Path, announce: Callable[[str], None]) -> d
     shortfall = _shortfall(target, prompt, answered)
     if shortfall > ROUNDING:
         raise DeviceCheckFailed(
-            f"{target} computes something else on the {device} than on the CPU: the logit of a token that is chosen "
-            f"there is {shortfall:.1f} below the highest one, and rounding explains {ROUNDING}. Update OpenVINO and "
-            "the device's driver, or choose another --group-size."
+            f"{target} computes something else on the {device} than on the CPU: a token chosen on the {device} "
+            f"has a logit {shortfall:.1f} below the CPU's highest; rounding explains at most {ROUNDING}. Update "
+            "OpenVINO and the device's driver, or choose another --group-size."
         )
     return {device: how}
 
@@ -85,7 +85,7 @@ def _answer_apart(device: str, target: Path, options: Mapping[str, Any]) -> tupl
 
 
 def _shortfall(target: Path, prompt: Sequence[int], answer: Sequence[int]) -> float:
-    """How far the logits of the answer's tokens are below the highest ones on the CPU, at most."""
+    """The most by which the logit of an answer's token is below the highest one on the CPU."""
     tokens = [*prompt, *answer[:-1]]
     blocks = range(-(-len(tokens) // BLOCK_SIZE))
     model = PagedModel(target, len(blocks), ACCURATE, exact=False)

@@ -67,7 +67,7 @@ def distill_command(
         ),
     ] = None,
     heads: Annotated[
-        int | None, typer.Option(help="How many Medusa or Hydra heads, each for one draft more.", show_default="3")
+        int | None, typer.Option(help="How many Medusa or Hydra heads, each for one more token.", show_default="3")
     ] = None,
     exit_layer: Annotated[
         int | None,
@@ -87,7 +87,7 @@ def distill_command(
     int4_group_size: Annotated[
         int | None,
         typer.Option(
-            help="Round weights to int4 in groups of so many while they are trained, as export --draft-weights int4 "
+            help="Round weights to int4 in groups of this size while they are trained, as export --draft-weights int4 "
             "does.",
             show_default="not rounded",
         ),
@@ -99,7 +99,7 @@ def distill_command(
 ) -> None:
     """Train a draft model or a head for a target, on the target's own answers to your prompts.
 
-    Interrupted, the same command goes on where it was.
+    If it is interrupted, the same command continues where it was.
     """
     keep_private(network=True)
     stop_cleanly()

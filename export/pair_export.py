@@ -64,7 +64,7 @@ def export_pair(
     target_compression: None takes the weights that suit `device`.
     head_compression: None takes that of the draft model.
     skip_layers: layers that the target leaves out when it drafts by itself, counted from 0; "auto" tries which.
-    exit_layer: the first layer behind an early exit, from which the target drafts without a head.
+    exit_layer: the first layer after an early exit with which the target drafts without a head.
     device: where the target is to run. It is checked there as well as on the CPU.
     force: replace a pair at `out` once the new one is complete.
     remote_code: run Python code of the checkpoints.
@@ -167,7 +167,7 @@ def _make(
 
 
 def _by_role(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
-    """The checkpoints with a head that was given as the draft in its own place. Raises NotADecoder."""
+    """The checkpoints by role; a head that was given as the draft gets the role of a head. Raises NotADecoder."""
     found = dict(checkpoints)
     if "draft" in found and found["draft"].is_head:
         if "head" in found:
@@ -183,7 +183,7 @@ def _by_role(checkpoints: Mapping[str, Checkpoint]) -> dict[str, Checkpoint]:
 
 
 def _head_within(target: Checkpoint) -> Checkpoint:
-    """The head that the checkpoint of a target brings along. Raises NotADecoder."""
+    """The head that the checkpoint of a target contains. Raises NotADecoder."""
     if target.head_kind is not None:
         return target.head_within()
     if missing := OTHER_HEADS_WITHIN.get(target.architecture):

@@ -1,4 +1,4 @@
-"""Checkpoints of architectures that transformers does not know, and that compute what one does which it knows."""
+"""Checkpoints of architectures that transformers does not know but that compute the same as one that it knows."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ FEWEST = 8  # drafts to judge by
 
 @dataclass(frozen=True, slots=True)
 class _Text:
-    """A prompt with the target's greedy answer, which begins behind position `start`, in blocks of the cache."""
+    """A prompt with the target's greedy answer, which begins after position `start`, in blocks of the cache."""
 
     tokens: list[int]
     start: int
@@ -104,7 +104,7 @@ def expected_speedup(accepted: Sequence[float], share: float) -> float:
 
 
 def _prompts(target: Path) -> list[_Text]:
-    """The prompts as the model reads them, each with blocks that an answer has room in."""
+    """The prompts as the model reads them, each with blocks that have room for an answer."""
     tokenizer, texts, end = Tokenizer(target), list[_Text](), 0
     room = context_length(target) - NEW_TOKENS
     if room < 1:
@@ -118,7 +118,7 @@ def _prompts(target: Path) -> list[_Text]:
 
 def _write(model: SplitModel, text: _Text, eos: int | None) -> None:
     """Append the greedy answer, of NEW_TOKENS tokens at most, without what it repeats at its end: that is easily
-    foreseen, and there is no end to it in the answers of small models."""
+    predicted, and small models never stop repeating it."""
     cached, seen = 0, set[tuple[int, ...]]()
     for _ in range(NEW_TOKENS):
         (logits,) = model.forward([Window(text.tokens[cached:], cached, text.blocks)])

@@ -99,7 +99,7 @@ def widened_head(
     """The weights of a head for the target that `widened` makes in `shape`, with the results of the original head.
 
     weights: of an EAGLE-3, MTP, Medusa, Hydra or exit head, under the names in its checkpoint, without an embedding.
-    config: the sizes of the head, and where it has none those of its target.
+    config: the sizes of the head, or of its target where the head has none.
 
     Raises InvalidOption for a shape that cannot hold it.
     """
@@ -158,7 +158,7 @@ class _Axis:
     room: int
 
     def repeated(self, times: int) -> _Axis:
-        """So many of them side by side, as a hidden state beside an embedding."""
+        """The axis `times` times in a row, as for a hidden state joined with an embedding."""
         return _Axis(torch.cat([i * self.room + self.places for i in range(times)]), times * self.room)
 
 

@@ -126,7 +126,7 @@ class Head:
 
     @property
     def command(self) -> str:
-        """How a pair is made of both."""
+        """How to make a pair of both."""
         out = self.target.split("/")[-1].lower()
         return f"outrider export --target {self.target} --head {self.repository} --out {out}"
 

@@ -64,7 +64,7 @@ def list_repository(
     """The files of `ORG/NAME` that match `patterns`, subfolders left out, at a commit, branch or tag.
 
     revision: None is the default branch.
-    nor: how an error message goes on after "ORG/NAME is".
+    nor: how an error message continues after "ORG/NAME is".
 
     Raises NoSuchModel, HubUnreachable, BadDownload, and OtherRevision if the hub answers with another commit.
     """

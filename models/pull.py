@@ -144,7 +144,8 @@ def _check_vocabularies(name: str, path: Path, roles: tuple[str, ...]) -> int:
 
 
 def _fastest_properties(target: Path, announce: Callable[[str], None]) -> dict[str, int]:
-    """The properties that make the target fastest; none if it does not run here, which is no reason to fail."""
+    """The properties that make the target fastest; none if it does not run on this machine, which is no reason to
+    fail."""
     try:
         return fastest_properties(target)
     except OutriderError as error:

@@ -51,7 +51,7 @@ class Claim:
 
 
 class Staging:
-    """Builds a folder in `path`, which is beside `out`, and moves it to `out` with `publish()`.
+    """Builds a folder in `path`, which is next to `out`, and moves it to `out` with `publish()`.
 
     Without `publish()`, the folder is removed on exit. A killed process leaves it behind, and the next one removes it.
     force: replace a pair that is at `out`.
@@ -76,7 +76,7 @@ class Staging:
             self.path.mkdir(parents=True, exist_ok=self._resume)
         except OSError as error:
             self._claim.__exit__(None, None, None)
-            raise NotWritable(f"Nothing can be written beside {self.out} ({error}): choose another place.") from error
+            raise NotWritable(f"Nothing can be written next to {self.out} ({error}): choose another place.") from error
         except BaseException:
             self._claim.__exit__(None, None, None)
             raise

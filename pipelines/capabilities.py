@@ -23,10 +23,10 @@ class Capabilities:
     """What can be asked of a pair on its device.
 
     path: the pair's folder, which may be gone by now: what is loaded goes on without it.
-    modes: those that it has.
+    modes: the modes that it has.
     plans: whether our own engine decodes; else OpenVINO GenAI does.
     max_context: the most tokens of prompt and answer that the model was made for.
-    cache_tokens: what prompt and answer have room for together.
+    cache_tokens: the most tokens of prompt and answer that the cache has room for.
     own: the configuration of the model itself.
     """
 
@@ -86,7 +86,7 @@ class Capabilities:
         elif config.max_length is not None:
             if config.max_length <= num_prompt_tokens:
                 raise InvalidOption(
-                    f"max_length={config.max_length} leaves no room behind a prompt of {num_prompt_tokens} tokens: "
+                    f"max_length={config.max_length} leaves no room after a prompt of {num_prompt_tokens} tokens: "
                     "raise it, or set max_new_tokens."
                 )
             room = min(context, config.max_length - num_prompt_tokens)
@@ -96,7 +96,7 @@ class Capabilities:
                 return 1  # `Backend.add` refuses what cannot run
         if room < config.min_new_tokens != self.own.min_new_tokens:
             raise InvalidOption(
-                f"min_new_tokens={config.min_new_tokens} is more than the {room} tokens that there is room for behind "
+                f"min_new_tokens={config.min_new_tokens} is more than the {room} tokens that there is room for after "
                 f"a prompt of {num_prompt_tokens}: lower it, raise max_length or cache_tokens if they are the limit, "
                 "or shorten the prompt."
             )

@@ -29,7 +29,7 @@ UNLIMITED = 2**64 - 1  # how openvino_genai spells "no limit" in an unsigned fie
 ALIASES = {"seed": "rng_seed", "max_tokens": "max_new_tokens", "stop": "stop_strings", "speculation": "mode"}
 
 
-@dataclass(frozen=True, kw_only=True)  # no slots, since the properties are asked for with every token and kept
+@dataclass(frozen=True, kw_only=True)  # no slots, since the properties are read for every token and cached
 class GenerationConfig:
     """The options of one request. Raises InvalidOption if a value is out of range.
 
@@ -37,27 +37,27 @@ class GenerationConfig:
 
     mode: "off": plain decoding, without drafts. "lookup": the latest n-gram match in prompt and answer. "suffix": an
         index of prompt and answer, which also learns how the answer edits what it copies, and the reference folder if
-        the pipeline has one. "recycling": the same, and what the target's logits said the last time behind each token.
-        "draft": the draft model. "head": the head on the target's hidden states. "skip": the target without some of its
-        layers. "exit": its first layers. "chained": the text drafters that usually pay, and one of these models behind
-        them. "auto": whichever of these pays most, of those that the pair has.
+        the pipeline has one. "recycling": the same, and the token that the target last found likeliest after each
+        token. "draft": the draft model. "head": the head on the target's hidden states. "skip": the target without some
+        of its layers. "exit": its first layers. "chained": the text drafters that usually pay, followed by one of these
+        models. "auto": whichever of these pay most, as far as the pair has them.
     num_assistant_tokens: tokens to draft for each pass; None for as many as pay.
     max_ngram_size: the longest n-gram of mode "lookup".
-    acceptance: the rule by which drafted tokens are kept (see `engine/verify.py`). "exact": those that the
-        target writes itself; same seed, same text. The others are lossy, and are used only where they are named: the
-        text depends on what is drafted, so on the mode, on other requests and on measured times, unless the mode is
+    acceptance: the rule by which drafted tokens are kept (see `engine/verify.py`). "exact": those that the target
+        writes itself; same seed, same text. The others are lossy, and are used only where they are named: the text
+        depends on what is drafted, so on the mode, on other requests and on measured times, unless the mode is
         "lookup", `num_assistant_tokens` is given, and passes and cache have room for all drafts. "typical" (Medusa) and
-        "threshold" (BiLD) also keep tokens that the target finds probable enough, so the distribution is another one.
+        "threshold" (BiLD) also keep tokens that the target finds probable enough, which changes the distribution.
         "rejection" (speculative sampling) keeps the target's distribution, but not the text of a seed. In greedy
-        decoding "typical" and "rejection" give the text of "exact"; "threshold" does not. What the other options rule
-        out is kept by none.
-    typical_epsilon, typical_delta: of "typical", 0.09 and 0.3 where they are None.
-    rollback_threshold: of "threshold", in nats, 2 where it is None.
+        decoding "typical" and "rejection" give the text of "exact"; "threshold" does not. No rule keeps a token that
+        the other options rule out.
+    typical_epsilon, typical_delta: parameters of "typical"; None for 0.09 and 0.3.
+    rollback_threshold: parameter of "threshold", in nats; None for 2.
 
     Decoding is greedy unless `do_sample` is set and the temperature is above 0. A limit of None means no limit.
 
     logit_bias: added to the scores of the given token ids, after penalties; any mapping is accepted.
-    logprobs: how many of the likeliest tokens to report at each place, besides the chosen one.
+    logprobs: how many of the likeliest tokens to report at each place, in addition to the chosen one.
     structured_output_config: tokens that would violate it are impossible, and the answer ends when the structure is
         complete. Stop strings, stop tokens and length can still end it earlier.
     """

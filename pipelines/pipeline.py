@@ -49,12 +49,12 @@ class LLMPipeline:
         `pipeline.exact`; it is saved in the user's cache folder, so that it does not change from run to run.
     reference: a folder of text files that answers may quote; its index is saved in the user's cache folder.
     head: the folder of an exported head, to draft with in place of the pair's own.
-    properties: OpenVINO properties of the target, and of the draft model on an NPU those whose names begin with NPU.
+    properties: OpenVINO properties of the target. Those whose names begin with NPU are for the models on an NPU.
 
     On an NPU requests are served one after the other, by the same engine and with all modes. `exact` is what a check
-    finds when the pair is first loaded there. In place of `cache_tokens` it has the properties MAX_PROMPT_LEN
-    (1024 unless given) and MIN_RESPONSE_LEN (128), the most tokens of a prompt and the room behind it, and it takes
-    symmetric int4 weights (see `NpuModel`).
+    finds when the pair is first loaded there. In place of `cache_tokens` it has the properties MAX_PROMPT_LEN (1024
+    unless given) and MIN_RESPONSE_LEN (128), the most tokens of a prompt and the room after it, and it takes symmetric
+    int4 weights (see `NpuModel`).
 
     On a GPU ("GPU", "GPU.1") OpenVINO GenAI decodes, one request after the other, and drafts as `speculation` says for
     all of them: "lookup" (prompt lookup), "draft" (the draft model, on `draft_device`, for greedy answers), "off", or
@@ -69,8 +69,8 @@ class LLMPipeline:
     prompt counts, not a pass, since exact passes read prompts 16 tokens at a time.
 
     The draft model runs on `draft_device`, wherever the target is. On an NPU it takes symmetric int4 weights as well,
-    and drafts for one request at a time, from the last 256 tokens of long texts; other requests at once are drafted for
-    from texts. A device on which it is measured to lose time is said in a warning. A request on which a device fails
+    and drafts for one request at a time, from the last 256 tokens of long texts; meanwhile other requests get drafts
+    from texts only. If it is measured to lose time on its device, a warning says so. A request on which a device fails
     ends with DeviceFailed, and the next one is tried there; with fallback="CPU" it continues on the CPU, as do all
     later ones. If only the draft model's device fails, an answer continues without it.
 
@@ -316,7 +316,7 @@ class LLMPipeline:
 
     @contextmanager
     def _failing_over(self) -> Iterator[None]:
-        """What a device fails to do beside its requests is left out if there is a fallback."""
+        """If there is a fallback, a device's failure outside of requests is only logged."""
         try:
             yield
         except DeviceFailed as error:

@@ -13,7 +13,8 @@ from .text.tokenizer import Span
 class Piece:
     """The next part of an answer.
 
-    sources: for each of `token_ids` who proposed it, "target" or the name of a drafter; `spans` divide `text` alike.
+    sources: for each of `token_ids` who proposed it, "target" or the name of a drafter; `spans` divide `text` in the
+        same way.
     logprobs: for each of `token_ids`, if the request asked for them.
     finish_reason, stats: only in the last piece; the reason is "stop", "length" or "cancelled".
     """

@@ -27,7 +27,7 @@ class WholeTokens:
         self._num_given = 0
 
     def of(self, piece: Piece) -> list[int]:
-        """Those that can be given out now."""
+        """The tokens that can be given out now."""
         self._ids += piece.token_ids
         self._text += piece.text
         given = self._num_given

@@ -30,7 +30,7 @@ class Hub:
     ranges: the Range header of each request for a file that had one, by (id, name).
     moved: the commits at which repositories stand by now, in place of SHA, for which they can still be asked.
     stubborn: whether it answers with that commit where SHA is asked for, too.
-    ignores_ranges: whether it sends whole files to whoever asks for a part, as some proxies do.
+    ignores_ranges: whether it sends whole files to clients that ask for a part, as some proxies do.
     """
 
     repositories: dict[str, Mapping[str, bytes]]

@@ -138,7 +138,7 @@ def run(
 
 
 def main(arguments: list[str]) -> None:
-    """Run the command with what follows `outrider bench`."""
+    """Run the command with the arguments after `outrider bench`."""
     app(arguments, prog_name="outrider bench")
 
 

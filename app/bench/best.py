@@ -31,12 +31,12 @@ class Pipeline(Protocol):
 def best_shares(
     pipeline: Pipeline, cost: CostModel, results: Sequence[Sequence[Run]]
 ) -> Mapping[tuple[int, str], float]:
-    """The least possible time by that of the run, for (number of the task, mode); of single requests only.
+    """The least possible time divided by that of the run, for (number of the task, mode); of single requests only.
 
     Both are times after the first token, by the same cost model, in which a change of the size of passes takes nothing;
-    what the models that draft took in the run is as measured, their proposals that were not used included. What is
-    recycled from rejected rows, and what a head or the target itself writes behind what another drafter has proposed,
-    are no part of the best schedule: with them the shares can be above 1.
+    the time of the models that draft in the run is as measured, including that of proposals that were not used. The
+    best schedule has no part for what is recycled from rejected rows, or for what a head or the target itself writes
+    after the proposals of another drafter: with these the shares can be above 1.
     """
     numbers = [i for i, runs in enumerate(results) if not runs[0].task.is_batch]
     if not numbers:

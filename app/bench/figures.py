@@ -14,7 +14,7 @@ Trace = Sequence[PassRecord]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The speed of one request, or of several answered together. None where a quotient is undefined.
+    """The speed of one request, or of several answered together. Figures are None where a quotient is undefined.
 
     tokens_per_s: after the first token; of a batch all tokens by all of its time.
     ttft_ms: until the first token; of a batch the median.
@@ -59,7 +59,7 @@ class Figures:
 def accepted_by_depth(traces: Iterable[Trace]) -> Mapping[str, list[tuple[int, int]]]:
     """For each drafter and each place in the draft, the first being 0: how many tokens were judged, and kept.
 
-    What stands behind the first rejected token was not judged.
+    Tokens after the first rejected one were not judged.
     """
     counts: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for record in (record for trace in traces for record in trace if record.sources):

@@ -43,12 +43,12 @@ class Target(Protocol):
 class Replay:
     """Drafters of a pair, which have learnt nothing from the measured runs.
 
-    from_text: those without a model.
+    from_text: the drafters without a model.
     model: the draft model, if any.
     head: the head, if any.
     itself: the drafter that runs layers of the target, if any.
-    target: reads each answer for the last two and for token recycling, which have its results as far as a run would
-        have had them; the results of rejected rows are not among them.
+    target: reads each answer for the last two and for token recycling, which get its results as far as a run would have
+        given them, but not the results of rejected rows.
     """
 
     def __init__(
@@ -82,8 +82,8 @@ class Replay:
     def foresight(self, prompt: Sequence[int], answer: Sequence[int], config: GenerationConfig) -> Foresight:
         """What the drafters would have proposed along `answer`, the target's answer to `prompt` with `config`.
 
-        The draft model is asked for one token at a time: behind right tokens it writes the same in a longer draft. A
-        head is not, since it goes on from states of its own, nor is the target without some of its layers.
+        The draft model is asked for one token at a time: after correct tokens it would write the same in a longer
+        draft. A head is not, since it continues from its own states, nor is the target without some of its layers.
         """
         request = Request(prompt, config, len(answer))
         try:
@@ -139,7 +139,8 @@ def _draft_model(pair: Pair, max_tokens: int) -> DraftModel | None:
 
 def _by_itself(drafter: Drafter, request: Request, answer: Sequence[int], blocks: Sequence[int]) -> tuple[int, ...]:
     """For each token of an answer, how many from it on a drafter that writes into the target's cache would have
-    proposed correctly. It is asked from the end to the beginning, so that it overwrites only what is read no more."""
+    proposed correctly. It is asked from the end to the beginning, so that it overwrites only what will not be read
+    again."""
     request.table = BlockTable(list(blocks))
     num_right = []
     for at in reversed(range(len(answer))):

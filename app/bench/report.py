@@ -18,8 +18,8 @@ from .spread import Spread
 class Entry:
     """One mode on one family; the spreads are over its tasks, None where nothing could be measured.
 
-    speedup: tokens per second by those of plain decoding on the same task.
-    best_share: least possible time by the time taken, both by the cost model; for single requests only.
+    speedup: tokens per second divided by those of plain decoding on the same task.
+    best_share: least possible time divided by the time taken, both by the cost model; for single requests only.
     differing: tasks whose tokens were not those of plain decoding; not counted where lossy.
     lossy: whether drafts may have changed the answers; `mode` then says so, too.
     """

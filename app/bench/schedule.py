@@ -24,7 +24,7 @@ class Cost(Protocol):
         ...
 
     def of_draft(self, name: str) -> DraftCost:
-        """What the model of a drafter takes; only what was measured of it is used."""
+        """What the model of a drafter takes; only its measured costs are used."""
         ...
 
 
@@ -49,9 +49,9 @@ def best_ms(foresight: Foresight, cost: Cost, longest: int = LONGEST) -> float:
     """The least time for all tokens after the first.
 
     A pass takes a draft of at most `longest` right tokens, from the text and from the draft model in any order, and
-    yields one more. The model is paid for each token that it writes, and for each that it has to be fed besides, but
-    only up to the last that it writes. A head, or the target itself, may write the first tokens of a draft, and is paid
-    for these.
+    yields one more. The model is paid for each token that it writes and for each further one that it has to be fed, but
+    only up to the last one that it writes. A head, or the target itself, may write the first tokens of a draft, and is
+    paid for these.
     """
     length, row_ms = len(foresight.from_text), cost.of_draft(DraftModel.name).row_ms
     if length < 2:
@@ -98,5 +98,5 @@ def _drafts(foresight: Foresight, cost: Cost, at: int, room: int) -> tuple[list[
 
 
 def run_ms(windows: Sequence[tuple[int, int]], draft_ms: float, cost: Cost) -> float:
-    """The time of passes over (rows, context) in the same cost model, and of what models that draft took meanwhile."""
+    """The time of passes over (rows, context) by the same cost model, and of what models that draft took meanwhile."""
     return sum(cost.pass_ms([window]) for window in windows) + draft_ms

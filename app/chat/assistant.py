@@ -97,7 +97,7 @@ class Assistant:
 
     @property
     def insight(self) -> Insight:
-        """Of all answers of this pipeline except plain ones, including those that are being written."""
+        """The statistics of all answers of this pipeline except plain ones, including those that are being written."""
         with self._lock:
             open_now = [answering for answering in self._answering if answering.pipeline is self.pipeline]
             ended = self._insight

@@ -73,7 +73,8 @@ def serve(
 
 
 def _end_like_an_interrupt() -> None:
-    """So that what ends this process leaves no uploaded files behind and breaks off no pass."""
+    """Treat signals that end this process like an interrupt, so that no uploaded files are left behind and no pass is
+    broken off."""
 
     def interrupt(number: int, frame: object) -> None:
         raise KeyboardInterrupt

@@ -216,7 +216,7 @@ def _passes(cost: CostModel) -> Table:
 def _draft_devices(
     pair: Path, console: Console, load: LoadOptions, places: Sequence[str], costs: dict[str, CostModel], longest: int
 ) -> Table:
-    """What the draft model takes on each device, beside the target where it is. One pipeline at a time is in memory.
+    """What the draft model takes on each device, with the target where it is. One pipeline at a time is in memory.
 
     costs: by the draft model's device, as far as they are known.
     """

@@ -24,7 +24,7 @@ PROPERTIES = (
 
 
 def require_writable(path: Path) -> None:
-    """Raises InvalidOption if a report cannot be written there, which is better known before measuring."""
+    """Raises InvalidOption if a report cannot be written there, which should be known before measuring."""
     if path.is_dir() or not path.parent.is_dir():
         raise InvalidOption(f"--report {path} cannot be written: give a file in a folder that is there.")
 

@@ -15,7 +15,7 @@ LEAST = -9999.0  # what OpenAI sends for the logarithm of 0, which JSON cannot e
 
 
 class LogprobsFormatter:
-    """Formats the log-probability of each generated token, and those of the `num_top` likeliest tokens beside it.
+    """Formats the log-probability of each generated token, and those of the `num_top` likeliest tokens at its position.
 
     As OpenAI does, it writes the bytes of a token that is only a part of a character as "\\xe4". A token that adds
     nothing to the text, such as the end of an answer, has its name and no bytes.

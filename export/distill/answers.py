@@ -23,7 +23,7 @@ def write_answers(
     path: Path,
     count: int,
 ) -> None:
-    """Answer stretches of prompts and write one answer a line to `path`, which is there once all are.
+    """Answer stretches of prompts and write one answer a line to `path`, which exists once all are answered.
 
     stretches: token ids of prompts, the same in every call; those that are done are read and not answered again.
     count: how many prompts there are, for the progress bar.

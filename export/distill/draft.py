@@ -24,10 +24,9 @@ def distil(
 ) -> Outcome:
     """Train `draft` in place on `samples`. After every step, `on_step(step, loss)` is called.
 
-    state: a file that is written every few minutes and at the end. Where it is there already, the same call goes on
-        from it.
-    Raises ValueError if the vocabularies differ in size or there is no sample. That the ids mean the same in both is
-    for the caller to check.
+    state: a file that is written every few minutes and at the end. If it exists already, the same call continues from
+        it. Raises ValueError if the vocabularies differ in size or there is no sample. That the ids mean the same in
+        both is for the caller to check.
     """
     if target.config.get_text_config().vocab_size != draft.config.get_text_config().vocab_size:
         raise ValueError("target and draft have vocabularies of different sizes")

@@ -150,7 +150,7 @@ def load_head(folder: Path, target: PreTrainedModel) -> Eagle3:
     head = new_head(target, config.eagle_taps, vocabulary, feed_forward=config.intermediate_size)
     missing, unexpected = head.model.load_state_dict(weights, strict=False)
     if missing != [EMBEDDING] or unexpected:
-        raise ValueError(f"{folder} lacks {missing} or has {unexpected} beside the weights of a head")
+        raise ValueError(f"{folder} lacks {missing} or has {unexpected} in addition to a head's weights")
     return head.eval()
 
 

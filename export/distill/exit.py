@@ -1,8 +1,8 @@
-"""Early-exit heads: an adapter behind the first layers of the target, then the target's projection.
+"""Early-exit heads: an adapter after the first layers of the target, then the target's projection.
 
 As in Kangaroo (arXiv 2404.18911) the lower layers of the target draft, so that verification can take over what they
 computed. This adapter has no attention, so it needs no cache: a norm, a feed-forward block, and a last norm. What it
-proposes behind a token depends on the lower layers alone, so there is one step to learn.
+proposes after a token depends only on the lower layers, so there is one step to learn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Exit(SharingHead):
         count = len(layers_of(target))
         self.exit_layer = max(1, count // 3) if layer is None else layer
         if not 1 <= self.exit_layer < count:
-            raise ValueError(f"an exit is behind 1 to {count - 1} of {count} layers, not {self.exit_layer}")
+            raise ValueError(f"an exit comes after 1 to {count - 1} of {count} layers, not {self.exit_layer}")
         self.taps = (self.exit_layer - 1,)
         torch.manual_seed(seed)
         config = shape_of(target)

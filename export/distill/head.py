@@ -97,7 +97,7 @@ def starts(
     """The rows where drafts of the answers begin, int64, (samples, most rows), and the lengths of the samples.
 
     The first row reads the answer's first token, the last one proposes its last. With `rng`, at most `places` of them
-    are drawn. Shorter answers are filled up with a row that proposes nothing.
+    are drawn. Shorter answers are padded with a row that proposes nothing.
     """
     rows: list[Sequence[int]] = [range(sample.start - 1, len(sample.ids) - 2) for sample in batch]
     if places is not None and rng is not None:

@@ -1,7 +1,7 @@
 """Medusa (arXiv 2401.10774) and Hydra (arXiv 2402.05109) heads.
 
-Head k makes draft k of the hidden state from which the target itself chose the token before them all. Medusa's look at
-nothing else; Hydra's also at the embeddings of that token and of the drafts since. Behind that come residual blocks,
+Head k makes draft k from the hidden state from which the target itself chose the token before all drafts. Medusa's
+heads read nothing else; Hydra's also read the embeddings of that token and of the drafts since. Residual blocks follow,
 and then the target's projection. A head begins as if it were the target's own.
 """
 

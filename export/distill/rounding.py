@@ -25,7 +25,7 @@ def rounded(weight: torch.Tensor, group_size: int) -> torch.Tensor:
 
 
 def fitting_group(columns: int, group_size: int) -> int | None:
-    """The group in which the export stores rows of so many columns, as `Compression` says; None: as int8."""
+    """The group size with which the export stores rows of this many columns, as `Compression` says; None: as int8."""
     if group_size == -1:
         return columns
     if columns % group_size == 0:
@@ -47,8 +47,8 @@ class _Rounded(nn.Module):
 
 @contextmanager
 def rounding(model: nn.Module, group_size: int | None) -> Iterator[None]:
-    """Within the block, `model` computes with the rounded weights of its linear layers that learn, the projection on
-    the vocabulary apart; those that are rounded are what learns, and what is left behind it. None rounds nothing."""
+    """Within the block, `model` computes with rounded weights in its linear layers that learn, except the projection to
+    the vocabulary. The unrounded weights are what is trained, and what remains after the block. None rounds nothing."""
     layers = []
     for name, layer in model.named_modules() if group_size is not None else ():
         if isinstance(layer, nn.Linear) and layer.weight.requires_grad and not name.endswith(PROJECTION):

@@ -68,7 +68,7 @@ class Plan:
 def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: None) -> Path:
     """Make the checkpoint folder `out`, with `distillation.json` in it, and return its path.
 
-    Interrupted, the same call goes on where it was. announce: called with each step before it begins.
+    If it is interrupted, the same call continues where it was. announce: called with each step before it begins.
 
     Raises InvalidOption for a plan that cannot be carried out, OutputExists, the errors of `find_checkpoint`,
     `load_tokenizer` and `read_prompts`, UnsupportedModel and VocabularyMismatch.
@@ -123,7 +123,7 @@ def _draft(plan: Plan, target: PreTrainedModel, start: Checkpoint) -> PreTrained
     if draft.config.get_text_config().vocab_size != size:
         raise VocabularyMismatch(
             f"{plan.target} has logits for {size} ids and {plan.draft} for "
-            f"{draft.config.get_text_config().vocab_size}: take a draft model with as many."
+            f"{draft.config.get_text_config().vocab_size}: take one with the same number."
         )
     return draft
 
@@ -195,8 +195,8 @@ def _claim(work: Path, mine: dict[str, Any]) -> None:
     if changed:
         shown = ", ".join(f"{name} was {theirs.get(name)} and is {mine[name]}" for name in changed)
         raise InvalidOption(
-            f"{work.parent} holds an unfinished distillation with other settings ({shown}): repeat those to go on, or "
-            "remove that folder to begin anew."
+            f"{work.parent} holds an unfinished distillation with other settings ({shown}): repeat these to continue, "
+            "or remove that folder to begin anew."
         )
 
 

@@ -12,8 +12,8 @@ class Distillation:
     variation: weight of total variation in the loss; the rest is forward KL.
     temperatures: sampling temperatures of the target, one prompt each in turn; 0 is greedy.
     epochs: how often each generated text is used.
-    group_size: weights are rounded to int4 in groups of so many while they are trained (see `rounding`); -1: one group
-        a row; None: they are not.
+    group_size: weights are rounded to int4 in groups of this size while they are trained (see `rounding`); -1: one
+        group a row; None: they are not.
     """
 
     variation: float = 0.5
@@ -44,8 +44,8 @@ class Distillation:
 class Unrolling:
     """How many drafts in a row a head learns from each row; draft k weighs `decay**k`. Raises ValueError.
 
-    places: at most so many rows of an answer, drawn anew each time, since rows of one answer tell much the same; None:
-        all.
+    places: at most this many rows of an answer, drawn anew each time, since rows of one answer teach much the same;
+        None: all.
     """
 
     steps: int = 4

@@ -39,7 +39,7 @@ def check_taps(taps: Sequence[int], layers: int) -> tuple[int, int, int]:
 def tapped(target: PreTrainedModel, taps: Sequence[int]) -> Iterator[list[torch.Tensor]]:
     """A list that holds the outputs of the layers `taps`, each (sequences, tokens, width), after each forward pass.
 
-    These are the residual streams; the number of layers stands for what the projection reads, behind the final norm.
+    These are the residual streams; the number of layers stands for what the projection reads, after the final norm.
     """
     outputs: list[torch.Tensor] = []
     layers = [*layers_of(target), norm_of(target)]
@@ -66,7 +66,7 @@ def layers_of(target: PreTrainedModel) -> nn.ModuleList:
 
 
 def norm_of(target: PreTrainedModel) -> nn.Module:
-    """The norm behind the last layer. Raises ValueError for a model that does not keep it as Llama does."""
+    """The norm after the last layer. Raises ValueError for a model that does not keep it as Llama does."""
     norm = getattr(target.get_decoder(), "norm", None)
     if not isinstance(norm, nn.Module):
         raise ValueError(f"{type(target).__name__} does not keep its last norm as Llama does")

@@ -1,4 +1,5 @@
-"""TrainableHead: what the loss and the evaluation need of a head, and what heads have that share the target's ends."""
+"""TrainableHead: what the loss and the evaluation need of a head, and the base of heads that share parts of the
+target."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ SHARED = ("embedding.", "projection.")  # weights of the target, which neither l
 
 
 class TrainableHead(Protocol):
-    """A head that proposes several tokens behind each token of a text.
+    """A head that proposes several tokens after each token of a text.
 
     taps: the layers of the target whose outputs it reads, counted from 0; the number of layers stands for what the
         target's projection reads, the last one's, normed.
@@ -95,11 +96,11 @@ class SharingHead(nn.Module):
         return functional.embedding(ids, self.embedding.weight).float()
 
     def own_weights(self) -> dict[str, torch.Tensor]:
-        """By the names that they have in a checkpoint."""
+        """The head's own weights by the names that they have in a checkpoint."""
         return {name: weight for name, weight in self.state_dict().items() if not name.startswith(SHARED)}
 
     def described(self) -> dict[str, Any]:
-        """What config.json says beside the architecture and the target's widths."""
+        """What config.json says in addition to the architecture and the target's widths."""
         raise NotImplementedError
 
     def save(self, folder: Path) -> None:
@@ -130,7 +131,7 @@ class SharingHead(nn.Module):
 
 def shape_of(target: PreTrainedModel) -> Any:
     """The configuration of a decoder layer like Llama's with the widths of `target`. Raises ValueError for a target
-    whose own is another one."""
+    with layers of another kind."""
     from transformers import LlamaConfig
 
     of = target.config.get_text_config()

@@ -41,9 +41,8 @@ def train(
     """Train the weights of `model` that require a gradient, in place. `on_step(step, loss)` is called after each step.
 
     loss_of: the loss of a batch, a scalar; what it draws comes from the generator, which is new in each step.
-    state: a file that is written every few minutes and at the end. Where it is there already, the same call goes on
-        from it, and ends with the weights that an uninterrupted one ends with.
-    Raises ValueError if there is no sample.
+    state: a file that is written every few minutes and at the end. If it exists already, the same call continues from
+        it, and ends with the weights that an uninterrupted one ends with. Raises ValueError if there is no sample.
     """
     if not samples:
         raise ValueError("there are no samples to train on")

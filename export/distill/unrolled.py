@@ -26,7 +26,7 @@ class Unrolled(Protocol):
     def advance(
         self, ids: torch.Tensor, state: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: DynamicCache
     ) -> torch.Tensor:
-        """The state behind each of (sequences, rows) tokens, which the next step reads. Keys and values go to `cache`.
+        """The state after each of (sequences, rows) tokens, which the next step reads. Keys and values go to `cache`.
 
         mask: added to the scores, (sequences or 1, 1, rows, keys), the keys of earlier calls first.
         """

@@ -1,4 +1,4 @@
-"""Converts a head of any kind that is known."""
+"""Converts a head of any known kind."""
 
 from __future__ import annotations
 

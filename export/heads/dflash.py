@@ -31,7 +31,7 @@ def convert_dflash(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
     from transformers import AutoConfig
 
     class DFlash(Qwen3DFlashForCausalLM):
-        """One that optimum-intel takes for a model of transformers, without loading its class from a file."""
+        """A head that optimum-intel takes for a model of transformers, without loading its class from a file."""
 
     with quiet():
         of_target, config = language_config(target), AutoConfig.from_pretrained(head.folder)
@@ -64,7 +64,7 @@ def _described(head: Checkpoint, config: Any, num_layers: int) -> tuple[Sequence
 
 
 def _weights(head: Checkpoint) -> dict[str, Any]:
-    """Without what is the target's, and under names that some checkpoints put behind "model."."""
+    """The head's own weights, under their names without the prefix "model." that some checkpoints have."""
     weights = {name.removeprefix("model."): weight for name, weight in read_weights(head.folder).items()}
     return {name: weight for name, weight in weights.items() if not name.startswith(("embed_tokens.", "lm_head."))}
 

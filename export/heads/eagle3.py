@@ -26,7 +26,7 @@ def convert_eagle3(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
     from transformers import AutoConfig
 
     class Eagle3(LlamaEagle3ForCausalLM):
-        """One that optimum-intel takes for a model of transformers, without loading its class from a file."""
+        """A head that optimum-intel takes for a model of transformers, without loading its class from a file."""
 
     with quiet():
         of_target, config = language_config(target), AutoConfig.from_pretrained(head.folder)
@@ -46,6 +46,7 @@ def convert_eagle3(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
 
 
 def _weights(head: Checkpoint) -> dict[str, Any]:
-    """Without the embedding, under the names that they have in the head, which some checkpoints put behind "model."."""
+    """The weights without the embedding, under the head's own names, without the prefix "model." that some checkpoints
+    have."""
     weights = {name.removeprefix("model."): weight for name, weight in read_weights(head.folder).items()}
     return {name: weight for name, weight in weights.items() if name != "embed_tokens.weight"}

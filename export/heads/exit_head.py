@@ -26,7 +26,7 @@ NORMED = "normed_states"
 
 
 def convert_exit(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
-    """Write the head's IR and configuration to `folder`: from the residual stream behind the layers below the exit,
+    """Write the head's IR and configuration to `folder`: from the residual stream after the layers below the exit,
     float32 [rows, width], to what the target's projection to the vocabulary reads, float32 [rows, width].
 
     Raises UnsupportedModel for a head of another target, and ConversionFailed.

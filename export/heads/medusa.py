@@ -28,9 +28,9 @@ def convert_medusa(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
     """Write the IR of all heads and their configuration to `folder`.
 
     Weights are named `{head}.{block}.linear.weight` and `.bias` for the residual blocks, `{head}.{blocks}.weight` for a
-    projection, unless the target's is used, and `{head}.fc.weight` for the map of the state and the embeddings of the
-    tokens behind it, oldest first, that Hydra's have before the blocks. The number of heads is that of the weights:
-    the configurations of published heads name fewer.
+    projection, unless the target's is used, and `{head}.fc.weight` for the map that Hydra's heads have before the
+    blocks, from the state and the embeddings of the tokens after it, oldest first. The number of heads is taken from
+    the weights: the configurations of published heads name fewer.
 
     Raises UnsupportedModel for heads of another target, and ConversionFailed.
     """
@@ -99,7 +99,7 @@ def _is_projected(result: Any) -> bool:
 
 
 def _weights(head: Checkpoint) -> Weights:
-    """Of the only file of weights, by their names from the number of the head on."""
+    """The weights of the only file, by the part of their names that begins with the number of the head."""
     from safetensors.torch import load_file
     from torch import load
 

@@ -24,9 +24,9 @@ from .weights import read_weights
 class _Layout:
     """How a kind of checkpoint names the weights of its first head.
 
-    prefix: of all of them.
-    names: of parts outside of the decoder layer, by their names here.
-    layer: of the decoder layer.
+    prefix: of all names.
+    names: prefixes of the parts outside of the decoder layer, by their names here.
+    layer: prefix of the decoder layer.
     hidden_first: whether the projection reads the hidden state before the embedding.
     """
 
@@ -88,7 +88,7 @@ def _layer_config(head: Checkpoint) -> Any:
 
 
 def _weights(head: Checkpoint) -> dict[str, Any]:
-    """By the names that they have in `_new_head`."""
+    """The weights by the names that they have in `_new_head`."""
     import torch
 
     layout = LAYOUTS[head.architecture]
@@ -137,7 +137,8 @@ def _new_head(config: Any) -> Any:
 
 
 def _export_config(config: Any) -> Any:
-    """That of a decoder, which reads embeddings and hidden states in place of tokens and puts out hidden states."""
+    """The export configuration of a decoder that reads embeddings and hidden states instead of tokens and outputs
+    hidden states."""
     import optimum.exporters.openvino.model_configs  # noqa: F401  registers the architectures
     from optimum.exporters.tasks import TasksManager
     from optimum.utils.input_generators import DummyTextInputGenerator

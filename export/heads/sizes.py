@@ -8,7 +8,8 @@ from ..checkpoint import Checkpoint
 
 
 def check_sizes(head: Checkpoint, target: Checkpoint, *sizes: tuple[str, int, int | None]) -> None:
-    """sizes: of what, the target's, and that which the head needs. Raises UnsupportedModel where they differ."""
+    """sizes: what is counted, the target's number, and the number that the head needs. Raises UnsupportedModel if they
+    differ."""
     for name, has, wants in sizes:
         if has != wants:
             raise UnsupportedModel(

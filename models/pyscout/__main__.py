@@ -33,7 +33,7 @@ def main() -> None:
         print(f"pyscout: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print("\nInterrupted. The same command goes on from here.", file=sys.stderr)
+        print("\nInterrupted. The same command continues from here.", file=sys.stderr)
         sys.exit(130)
 
 
@@ -44,12 +44,12 @@ def run() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m outrider.models.pyscout",
         description="Train the embedded pair: data, tokenizer, target, draft, evaluation, checkpoints, model card. "
-        "Interrupted, the same command goes on where it was; what is complete in the work folder is not made again.",
+        "If interrupted, the same command continues where it was; what is complete in the work folder is kept.",
     )
     parser.add_argument("--size", choices=sorted(SIZES), default="small")
     parser.add_argument("--work", type=Path, default=Path("build/pyscout"), help="folder for data and states")
     parser.add_argument("--out", type=Path, help="folder for checkpoints, pair and card, if not pyscout in that one")
-    parser.add_argument("--wheels", type=Path, help="folder of wheels to read in place of downloading the pinned ones")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to read instead of downloading the pinned ones")
     parser.add_argument("--minutes", type=_positive, default=math.inf, help="longest training of the target")
     parser.add_argument(
         "--draft-minutes", type=_positive, default=math.inf, help="longest training of the draft's start"

@@ -149,7 +149,7 @@ def _exact(evaluation: dict[str, Any]) -> str:
         )
         for task, found in evaluation["exact"].items()
     ]
-    return _table(("task", "functions", "exact", "but for white space", "exact, up to 300 characters", "aim"), rows)
+    return _table(("task", "functions", "exact", "ignoring white space", "exact, up to 300 characters", "aim"), rows)
 
 
 def _perplexity(perplexity: dict[str, Any]) -> str:
@@ -210,14 +210,14 @@ of up to {longest} characters at a time, in English, and has no safety training.
 
 ## What it is
 Size `{size}`. Target: Llama architecture, {target_size} parameters. Draft: the same architecture, {draft_size} \
-parameters ({ratio:.1f} times fewer). One tokenizer for both: byte-level BPE of 4,096 tokens, in which a word \
-looks the same after almost anything that stands before it in code (`tokenizer.py` says how).
+parameters ({ratio:.1f} times fewer). One tokenizer for both: byte-level BPE of 4,096 tokens, in which a word becomes \
+the same tokens after almost anything that can precede it in code (`tokenizer.py` says how).
 
-`checkpoints/` holds both in float16, in the layout of `transformers`; `pair/` what OpenVINO runs. Licence: that of \
-Outrider.
+`checkpoints/` holds both in float16, in the layout of `transformers`; `pair/` holds what OpenVINO runs. The licence \
+is that of Outrider.
 
 ## How well it does, as measured
-Functions of packages that were never trained on, requests in the usual wording.
+Measured on functions of packages that were never trained on, with requests in the usual wording.
 
 Exact match, greedy, to the character:
 
@@ -227,9 +227,9 @@ Perplexity of bare code:
 
 {perplexity}
 
-How often the target accepts the draft, draft length 5, both adding the same Gumbel noise. Each cell has accepted / \
-drafted, where all five count when the first is wrong, and then the share of the target's tokens that the draft \
-would have proposed:
+How often the target accepts the draft at draft length 5, when both add the same Gumbel noise. The first figure in a \
+cell is accepted / drafted, where all five drafted tokens count even if the first is wrong; the second is the share of \
+the target's tokens that the draft would have proposed:
 
 {acceptance}
 
@@ -237,37 +237,39 @@ Where it has little to copy, a greedy answer of a model this small often runs in
 flatters the figures at temperature 0: {cut_off} had not ended after 256 tokens.
 
 ## The head
-`checkpoints/head` is an EAGLE-3 head of the target (arXiv 2503.01840) in the layout that optimum-intel exports, \
-{head_size} parameters beside the target's embedding, with {feed_forward} units in its feed-forward layer. It reads \
-the outputs of layers {taps}, counted from 0, and can propose all 4,096 tokens.
+`checkpoints/head` is an EAGLE-3 head of the target (arXiv 2503.01840) in the layout that optimum-intel exports, with \
+{head_size} parameters in addition to the target's embedding, and {feed_forward} units in its feed-forward layer. It \
+reads the outputs of layers {taps}, counted from 0, and can propose all 4,096 tokens.
 
-How often its drafts are accepted, each with all those before it, of all places in the answers, for {head_cases} \
-functions a task; behind the slash the draft model on the same answers. Tokens a pass at draft length 5:
+The share of places in the answers at which a draft is accepted together with all drafts before it, for {head_cases} \
+functions a task; after the slash, the same for the draft model on the same answers. Tokens a pass are those at draft \
+length 5:
 
 {depths}
 
-It starts from weights that can copy (`head_copying.py`) and learns {head_training}. {head_before}While it learns, its \
-weights are rounded as int4 rounds them, so that little is lost where it is exported so.
+It starts from weights that can copy (`head_copying.py`) and learns {head_training}. {head_before}During training its \
+weights are rounded to int4, so that little is lost when it is exported in int4.
 
 ## Heads of other kinds
-`checkpoints/` holds four more heads of the target, in the layouts that `outrider distill` writes, to try the kinds. \
-They were trained for minutes, and their losses were still falling: Medusa and Hydra propose little of use so far; \
-MTP begins with weights that copy (`mtp_copying.py`); an exit follows the layers of the target that do. All share the \
-target's embedding and projection. “Read for a draft” are the weights behind one drafted token, the projection \
-among them, as a share of those that a pass of the target reads; an exit reads the layers of the target below it, too.
+`checkpoints/` holds four more heads of the target, in the layouts that `outrider distill` writes, for trying these \
+kinds. They were trained for minutes, and their losses were still falling: Medusa and Hydra propose little of use so \
+far; MTP begins with weights that copy (`mtp_copying.py`); the early exit comes after the layers of the target that \
+copy. All share the target's embedding and projection. “Read for a draft” is the size of the weights that one drafted \
+token reads, including the projection, as a share of those that a pass of the target reads; for the exit it includes \
+the layers of the target below it.
 
 {other_heads}
 
-Drafts 1, 2 and 3, each accepted with those before it, and tokens a pass at draft length 5, or 3 with Medusa and \
-Hydra, which have three heads; {other_cases} functions a task:
+How often drafts 1, 2 and 3 are accepted together with all drafts before them, and tokens a pass at draft length 5 (3 \
+for Medusa and Hydra, which have three heads); {other_cases} functions a task:
 
 {other_depths}
 
 ## What it learnt from
 {train_functions} functions of 50 to {longest} characters from {train_packages} sources: the standard library and \
 packages whose own metadata states a permissive licence. {held_out_functions} functions of {held_out_packages} other \
-packages are kept for evaluation; functions that differ from a training function in names and literals only were \
-taken out of them. Packages are listed below with version and licence. Files that mention a copyleft licence, vendored \
+packages are kept for evaluation; functions that differ from a training function only in names and literals were \
+removed from them. Packages are listed below with version and licence. Files that mention a copyleft licence, vendored \
 code and tests are skipped. Nothing is installed or imported: sources are read out of the wheels.
 
 ## How it was trained
@@ -275,15 +277,15 @@ On {machine}.
 
 {training}
 
-The target starts from weights that can already copy: two attention heads are laid out by hand as an induction \
-circuit (`copying.py`). A trial of size `small` with ordinary initial weights, at somewhat higher learning rates, had \
-a loss of 3.89 after 0.58M tokens; with these weights it was 1.22. Loss on answers only, except for bare code; Muon \
-for the matrices, AdamW for the rest; short functions first.
+The target starts from weights that can already copy: two attention heads are laid out by hand as an induction circuit \
+(`copying.py`). A trial of size `small` with ordinary initial weights, at somewhat higher learning rates, had a loss \
+of 3.89 after 0.58M tokens; with these weights it was 1.22. The loss covers answers only, except for bare code; Muon \
+trains the matrices, AdamW the rest; short functions come first.
 
 The draft starts in the same way and is then distilled (`outrider.export.distill`): {distillation}.
 
-The whole recipe, at either size, on a CPU or a CUDA GPU, resumed where it was interrupted (so far it ran at size \
-`small` on a CPU; size `base` and CUDA were not at hand to try):
+This runs the whole recipe, at either size, on a CPU or a CUDA GPU, and resumes where it was interrupted (so far it \
+ran only at size `small` on a CPU; size `base` and CUDA could not be tried):
 
 ```
 python -m outrider.models.pyscout --size {size} --out models/pyscout

@@ -2,8 +2,9 @@
 
 Small models wait millions of tokens for the two attention heads that find what followed the last occurrence of the
 current token (Olsson et al., arXiv 2209.11895). Editing code is copying, so we start from those heads. In layer 0 one
-head attends to the token before and writes it into a subspace of its own; in layer 1 one head looks for positions
-whose token before is the current token, and writes the token there to the output. Training then bends them freely.
+head attends to the previous token and writes it into a subspace of its own; in layer 1 one head looks for positions
+whose previous token is the current token, and writes the token there to the output. Training can then change them
+freely.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How deep the drafts of heads, and of the draft model beside them, are accepted on held-out functions."""
+"""To what depth the drafts of heads, and of the draft model for comparison, are accepted on held-out functions."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def head_matches(
     """For each sample, whether draft k from the answer's token p is the target's p + 1 + k; bool, (tokens - 1, 5), or
     fewer columns for a head that drafts fewer.
 
-    The head is fed with the answer in place of its own drafts. Up to the first that differs these are the same, and
-    what comes behind it is never accepted. Drafts behind the end of an answer count as different.
+    The head is fed the answer instead of its own drafts. Up to the first draft that differs both are the same, and what
+    comes after it is never accepted. Drafts after the end of an answer count as different.
 
     noise: (samples, tokens, vocabulary), of each token of the answers; unused at temperature 0.
     """
@@ -108,7 +108,7 @@ def head_matches(
 def draft_matches(
     draft: PreTrainedModel, batch: Sequence[Sample], noise: torch.Tensor, temperature: float
 ) -> list[torch.Tensor]:
-    """The same for a draft model."""
+    """As `head_matches`, for a draft model."""
     found = []
     for row, sample in enumerate(batch):
         answer = torch.tensor(sample.ids[sample.start :])

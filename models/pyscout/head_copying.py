@@ -4,7 +4,7 @@ The residual streams of the target hold each token and the one before it, in a f
 by least squares, it names the right one of 4,096 in over 99% of rows. So the head's `fc` begins with that map, and its
 four query heads with a circuit. Head 0 looks for earlier rows that hold the current token, head 2 for those that hold
 the one before it as well; what followed there, which is the embedding of such a row, goes to the output. Heads 1 and 3
-look at the current token and take it away, which an earlier step has copied.
+look at the current token, which an earlier step has copied, and take it away.
 """
 
 from __future__ import annotations

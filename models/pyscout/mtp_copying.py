@@ -1,8 +1,8 @@
 """Initial weights of an MTP head that can already copy, as `head_copying.py` lays them out for an EAGLE-3 head.
 
 The last hidden state tells the token of its row in about 7 of 10 rows, by a linear map fitted with least squares. So
-`eh_proj` begins with that map beside the embedding of the next token, and one query head in each group with a circuit:
-it looks for earlier rows whose token is the current one, and puts what followed there into the output.
+`eh_proj` begins with that map, joined with the embedding of the next token, and one query head in each group with a
+circuit: it looks for earlier rows whose token is the current one, and puts what followed there into the output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outrider.export.distill.mtp import Mtp
 
 from .head_copying import MATCH, fit, rows_of, set_rows
 
-OWN, FOUND = slice(0, 64), slice(64, 192)  # units that hold the token of the row, and the one behind it
+OWN, FOUND = slice(0, 64), slice(64, 192)  # units that hold the token of the row, and the one after it
 REST = slice(192, 256)  # units with a part of the last state
 LATE = 0.3  # weight of that part
 COPIED = 6.0  # weight of the token found

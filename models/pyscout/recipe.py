@@ -1,4 +1,4 @@
-"""The stages of the recipe, each of which writes into the work folder and is skipped when its outcome is there.
+"""The stages of the recipe, each of which writes into the work folder and is skipped if its outcome exists already.
 
 An outcome gets its name once it is complete, so a run that was interrupted anywhere is resumed by the same command.
 """
@@ -184,7 +184,7 @@ def train_other_heads(run: Run) -> None:
             continue
         samples = read_answers(run.work / "answers.jsonl")
         target = _model(run, "target")
-        head = make_head(kind, target, "../target")  # which is published beside it
+        head = make_head(kind, target, "../target")  # which is published next to it
         if isinstance(head, Mtp):
             mtp_copying.initialize(head, target, samples[:: max(1, len(samples) // FITTED)])
         folder.mkdir(parents=True, exist_ok=True)
@@ -214,7 +214,7 @@ def measure(run: Run) -> None:
 
 
 def measure_head(run: Run) -> None:
-    """Evaluate the head, and the draft beside it, on the held-out packages and write `head.json`."""
+    """Evaluate the head, and for comparison the draft, on the held-out packages and write `head.json`."""
     path = run.work / "head.json"
     if path.exists():
         return
@@ -295,7 +295,7 @@ def weights_read(head: SharingHead, target: LlamaForCausalLM) -> float:
 
 
 def _claim(run: Run) -> None:
-    """Mark the work folder as this size's, so that no outcome of another size is taken for one of this."""
+    """Mark the work folder as this size's, so that no outcome of another size is mistaken for one of this."""
     mark = run.work / "size.txt"
     if mark.exists() and mark.read_text() != run.size:
         raise InvalidOption(

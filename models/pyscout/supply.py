@@ -21,7 +21,7 @@ from .tasks import TaskMaker
 class Supply:
     """What pools are made of, by how many `workers`, and how many conversations each has.
 
-    Without workers a pool is made when it is asked for. With them as many are made ahead; their place in the
+    Without workers a pool is made when it is asked for. With workers, that many are made ahead; their place in the
     curriculum is then that of the moment when they were ordered, a little before they are used.
     """
 

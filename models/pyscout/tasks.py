@@ -49,7 +49,7 @@ class TaskMaker:
             name for f in functions for name in set(re.findall(r"\b[A-Za-z_]\w*(?= = |, |\)|\()", f.source))
         )
         usable = [n for n, c in counts.items() if c >= 2 and 2 <= len(n) <= 24 and n[0] != "_"]
-        self.identifiers: Sequence[str] = sorted(usable)  # the order of a set is another in every process
+        self.identifiers: Sequence[str] = sorted(usable)  # the order of a set differs between processes
 
     def conversation(self, function: Function, task: str, rng: random.Random, usual: bool = False) -> Conversation:
         """The conversation for one task; `usual` keeps to the usual wording and one turn, as the evaluation does.

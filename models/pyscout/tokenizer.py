@@ -1,8 +1,8 @@
 """The pair's tokenizer: byte-level BPE over pieces in which a word mostly looks the same wherever it stands.
 
-Renaming and repeating are copying, and copying is learnt sooner when an identifier looks the same after `(`, after
-`, ` and at the start of a line. So punctuation, and a keyword that follows it or begins a line, takes the spaces beside
-it. A word keeps a space of its own only after another word: in text, and around keywords within an expression.
+Renaming and repeating are copying, and copying is learnt sooner when an identifier looks the same after `(`, after `, `
+and at the start of a line. So punctuation, and a keyword that follows it or begins a line, takes the spaces next to it.
+A word keeps a space of its own only after another word: in text, and around keywords within an expression.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Budget:
 
 @dataclass(slots=True)
 class State:
-    """How far a training is: the next pool of conversations, steps and tokens so far, seconds spent in steps."""
+    """How far a training has come: the next pool of conversations, steps and tokens so far, seconds spent in steps."""
 
     pool: int = 0
     step: int = 0
@@ -140,7 +140,7 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 def save_checkpoint(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """A float16 copy of the model and its tokenizer, in the layout of `transformers`; `folder` is there once it is
+    """A float16 copy of the model and its tokenizer, in the layout of `transformers`; `folder` appears once it is
     complete.
     """
     partial = folder.with_suffix(".partial")

@@ -17,9 +17,9 @@ NEXT_ANSWER = 0x9E3779B9  # odd, so that no two answers to a prompt share a seed
 OWN = f"engine={OUTRIDER!r}, or with device={CPU!r}"  # how to load a pair for Outrider's engine
 SPECULATIONS = ("off", "lookup", "draft", AUTO)
 REFUSED = {
-    "logprobs": "hands out tokens alone",
+    "logprobs": "returns tokens only",
     "logit_bias": "has no such option",
-    "structured_output_config": "passes over keywords of a schema that it does not know",
+    "structured_output_config": "ignores keywords of a schema that it does not know",
     "presence_penalty": "adds it to the scores of tokens that are below 0",
     "frequency_penalty": "adds it to the scores of tokens that are below 0",
 }

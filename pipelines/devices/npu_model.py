@@ -176,7 +176,7 @@ class NpuModel:
         )
 
     def occupy(self, blocks: Sequence[int]) -> None:
-        """Nothing needs to be filled: `blind_pass` reads as many tokens as it wants cached."""
+        """Nothing needs to be filled: `blind_pass` itself reads the tokens that have to be cached."""
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
         """A pass of `rows` rows, in order to time it, after `context` tokens or as many as there is room for: it takes

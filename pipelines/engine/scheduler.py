@@ -49,8 +49,8 @@ class Scheduler:
     same tokens. Long prompts are read in chunks, so that running answers continue meanwhile. Of several prompts that
     begin alike, one is read and the others take over its blocks.
 
-    A request whose blocks cannot be managed gets the error, and takes part no more. Finished requests keep their blocks
-    until `remove`, since the pass that is under way may still use them.
+    A request whose blocks cannot be managed gets the error, and takes part in no further pass. Finished requests keep
+    their blocks until `remove`, since the pass that is under way may still use them.
     """
 
     def __init__(self, waiting: deque[Request], pool: BlockPool, rows: Rows) -> None:

@@ -201,7 +201,8 @@ def read_model(core: ov.Core, folder: Path) -> ov.Model:
 
 
 def read_paged_model(core: ov.Core, folder: Path) -> ov.Model:
-    """The same model with paged attention, and logits for `rows` only. Raises BrokenPair and UnsupportedModel."""
+    """The model in `folder` with paged attention, and logits for `rows` only. Raises BrokenPair and
+    UnsupportedModel."""
     model = read_model(core, folder)
     try:
         paged_attention_transformation(model)

@@ -111,5 +111,5 @@ def pass_inputs(
 
 
 def ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
-    """The numbers from each of `begins` on, as many as the item of `lengths`."""
+    """For each of `begins`, the numbers from it on, as many as its length in `lengths`."""
     return [i for begin, length in zip(begins, lengths, strict=False) for i in range(begin, begin + length)]

@@ -103,7 +103,7 @@ def _columns(weights: ov.Output, begin: int, end: int) -> ov.Output:
 
 
 def _constant_columns(constant: ov.Node, begin: int, end: int) -> ov.Output:
-    """Those of a constant whose second dimension is the columns or groups; if it has one value for all, it stays
+    """The columns of a constant whose second dimension is columns or groups; if it has one value for all, it stays
     whole."""
     shape, kind = list(constant.get_output_shape(0)), constant.get_output_element_type(0)
     if len(shape) < 2 or shape[1] == 1:

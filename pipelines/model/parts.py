@@ -45,7 +45,7 @@ def cut(
     `is_apart`, and before its projection. The model is of no use afterwards, as its nodes are changed.
 
     is_normed: whether the norm before the projection belongs to the last layers instead of the projection.
-    taps: hidden states that the parts are to put out.
+    taps: hidden states that the parts are to output.
     folder: of the model, for messages.
 
     Raises UnsupportedModel if the model cannot be cut there.

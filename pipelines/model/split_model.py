@@ -51,7 +51,7 @@ class SplitModel(PagedModel):
         super().__init__(folder, num_blocks, properties, exact, longest)
         self._has_taps = bool(taps)
         self.num_taken_over = 0
-        self._drafted: dict[int, tuple[int, list[States]]] = {}  # by slot: a token, and what the first part puts out
+        self._drafted: dict[int, tuple[int, list[States]]] = {}  # by slot: a token, and the outputs of the first part
         self._exit = None if skipping.head is None else _Exit(skipping.head, properties or {})
 
     @property

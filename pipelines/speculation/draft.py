@@ -102,7 +102,7 @@ class Draft:
 
     @property
     def probability(self) -> float:
-        """That the target accepts all of it."""
+        """The probability that the target accepts all of it."""
         return self.probabilities[-1] if self.probabilities else 1.0
 
     @property

@@ -18,7 +18,7 @@ class KalmanFilter:
         correlated.
     forget: the share of the way back to the prior that is covered before each new time.
     doubt: the share of the way back to the prior covariance that is covered after a clipped error. A second one is then
-        believed sooner, since it is hardly another stall.
+        believed sooner, since it is unlikely to be another stall.
 
     Each new time is one step of a Kalman filter, linear in the logarithms (Kalman, A new approach to linear filtering
     and prediction problems, 1960).

@@ -150,7 +150,7 @@ class Planner:
         # The time that it takes to return to plain passes is kept in reserve.
         budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms
         standing_ms, lost_ms = self._size.standing_ms(cost, self._bare_rows)
-        if lost_ms > max(0.0, budget_ms):  # or rows that are free at this size would keep it for good
+        if lost_ms > max(0.0, budget_ms):  # or rows that are free at this size would keep it for ever
             return
         budget_ms = (1 - self._owed.share(cost)) * (budget_ms - lost_ms) - self._delay_ms
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, self._size.last(cost))

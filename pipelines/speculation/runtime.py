@@ -311,7 +311,7 @@ class Runtime:
 
     @property
     def vocabulary_size(self) -> int:
-        """That of the target."""
+        """The size of the target's vocabulary."""
         return self._target.vocabulary_size
 
     @property

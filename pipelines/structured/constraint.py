@@ -25,11 +25,11 @@ class _GivenUp(Exception):
 class Constraint:
     """Tells what may follow any beginning of an answer. The result does not depend on earlier calls.
 
-    The state of the grammar is kept behind the beginning asked for last and moved from there, since a draft, its
-    verification and the next draft ask for beginnings that have most tokens in common.
+    The grammar is kept in its state after the beginning that was asked for last, and moved from there, since a draft,
+    its verification and the next draft ask for beginnings that have most tokens in common.
 
-    matcher: of the grammar; `make` makes another one.
-    end: the id in the matcher that stands for the end of an answer, behind all token ids.
+    matcher: llguidance's matcher of the grammar; `make` makes another one.
+    end: the id in the matcher that stands for the end of an answer, after all token ids.
     ends: the ids of tokens with which the model may end an answer.
 
     Every method raises InvalidOption if llguidance gives up, for example on a grammar that is too complex.
@@ -111,7 +111,7 @@ class Constraint:
         return None if not self._go_to(answer) or self._is_over() else self._mask()
 
     def _go_to(self, answer: Sequence[int]) -> bool:
-        """Move the matcher behind a beginning of the answer; False if the answer is over before that."""
+        """Have the matcher consume a beginning of the answer; False if the answer is over before its end."""
         answer = list(answer)
         same = min(len(answer), self._at)
         while self._known[:same] != answer[:same]:

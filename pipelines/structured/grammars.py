@@ -20,15 +20,15 @@ EXPECTED = {
     "grammar": "a context-free grammar in Lark's notation or in GBNF",
 }
 MOST_SHOWN = 200  # characters of a form, or of llguidance's reason, in an error
-# llguidance keeps a state for each remainder that a number can have, of all divisors of a schema together; those of 2
-# and 5 it does without. For a million it takes some 10 s and half a gigabyte, and has no limit of its own.
+# llguidance keeps a state for each remainder of a division by the least common multiple of a schema's divisors, without
+# their factors 2 and 5. A million states take some 10 s and half a gigabyte, and it has no limit of its own.
 DIVISOR = re.compile(r'"multipleOf"\s*:\s*([0-9]+)(?:\.([0-9]+))?')
 MOST_REMAINDERS = 100_000
-ANCHOR = "\x02"  # is part of no longer token
+ANCHOR = "\x02"  # not a part of any longer token
 # The white space of pretty-printed JSON. Without a bound, an uncertain model can write blank lines without end.
 WHITE_SPACE = r" |\n[ \t]{0,40}"
 MOST_BEFORE = 3  # tokens that the anchor and the space before it can take
-LONGEST_FORCED = 256  # characters: llguidance tokenizes forced text again behind each token
+LONGEST_FORCED = 256  # characters: llguidance tokenizes forced text again after each token
 AT_A_CUT = 4  # tokens at the end of a cut text that its continuation could change
 
 
@@ -102,7 +102,7 @@ def _shortened(text: str) -> str:
 class _Vocabulary:
     """The tokenizer as llguidance wants it.
 
-    `end`, an additional id behind all token ids, stands for the end of an answer, because requests differ in the tokens
+    `end`, an additional id after all token ids, stands for the end of an answer, because requests differ in the tokens
     that end them.
     """
 

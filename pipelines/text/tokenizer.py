@@ -142,7 +142,7 @@ class TextStream:
         self._tokenizer = tokenizer
         self._stops = tuple(sorted(stop_strings))
         self._include_stop = include_stop
-        self._ids: list[int] = []  # from the last token behind which the text was clean: context for the next
+        self._ids: list[int] = []  # from the last token after which the text was clean: context for the next
         self._read = ""  # the part of their text that was read already
         self._held: list[Span] = []
         self._sources: list[str] = []  # of these tokens, where one can change the text before it

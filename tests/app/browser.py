@@ -176,7 +176,7 @@ class Profiles:
 class KeptPage:
     """A page that one test after the other has, as long as "New" and a few clicks make it what it was at first.
 
-    What a test changes beside that, such as a setting, costs the next one the time to open the page anew.
+    What a test changes in addition, such as a setting, costs the next one the time to open the page anew.
     """
 
     def __init__(self, profile: Profile) -> None:

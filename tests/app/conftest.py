@@ -47,7 +47,7 @@ def profiles() -> Iterator[Profiles]:
 
 @pytest.fixture(scope="module")
 def end_of_file() -> Iterator[ExitStack]:
-    """What is to be closed behind the last test of a file."""
+    """What is to be closed after the last test of a file."""
     with ExitStack() as stack:
         yield stack
 

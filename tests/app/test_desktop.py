@@ -28,7 +28,7 @@ PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * he
 
 
 class Scripted(ScriptedPipeline):
-    """What the window needs beside what the page does."""
+    """What the window needs in addition to what the page needs."""
 
     tokenizer = SimpleNamespace(has_chat_template=True)
     chats = 0

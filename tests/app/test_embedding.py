@@ -17,7 +17,7 @@ PAGE = Path(next(iter(app.__path__))) / "EMBEDDING.md"
 
 @pytest.fixture(scope="module")
 def names(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the page's code has defined when all of it has run, beside a folder my-pair."""
+    """What the page's code has defined when all of it has run, next to a folder my-pair."""
     folder = tmp_path_factory.mktemp("embedding")
     shutil.copytree(embedded_pair, folder / "my-pair")
     text = PAGE.read_text(encoding="utf-8")

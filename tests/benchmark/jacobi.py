@@ -2,7 +2,7 @@
 
     python -m tests.benchmark.jacobi PAIR
 
-Greedy. The guesses of a pass are what the target wrote behind those of the pass before, right or wrong.
+Greedy. The guesses of a pass are what the target wrote after those of the previous pass, right or wrong.
 """
 
 from __future__ import annotations

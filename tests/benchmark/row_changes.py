@@ -29,8 +29,8 @@ EACH = 2  # passes of a kind at a time
 
 
 def measure(model: PagedModel, rounds: int, rng: random.Random) -> dict[tuple[int, int], list[float]]:
-    """For each pair of sizes, in milliseconds: a pass of either size behind one of the same size, then the same two
-    behind one of the other. Lower quartiles, since other programs only ever add to a time."""
+    """For each pair of sizes, in milliseconds: a pass of either size after one of the same size, then the same two
+    after one of the other. Lower quartiles, since other programs only ever add to a time."""
     blocks = range(model.num_blocks)
     model.occupy(blocks)
 

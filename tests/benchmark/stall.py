@@ -1,9 +1,10 @@
-"""How long a running answer waits while a long prompt is read beside it.
+"""How long a running answer waits while a long prompt is read at the same time.
 
     python -m tests.benchmark.stall PAIR
 
 An answer is written; after a while a long prompt joins. What counts is the longest time between two tokens of the
-answer meanwhile, next to what the whole prompt takes alone: so long would the answer stall if prompts were not cut.
+answer meanwhile, compared with the time of the whole prompt alone: that is how long the answer would stall if prompts
+were not cut.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def main(
     lines: Annotated[int, typer.Option(help="Lines of the prompt that joins, some six tokens each.", min=1)] = 250,
     times: Annotated[int, typer.Option(help="How often to measure.", min=1)] = 5,
 ) -> None:
-    """Measure how long a running answer waits while a long prompt is read beside it."""
+    """Measure how long a running answer waits while a long prompt is read."""
     pipeline = LLMPipeline(pair)
     pipeline.warm_up()
     prompt = "\n".join(f"x{n} = {n}" for n in range(lines))
@@ -76,9 +77,9 @@ def main(
     middle = {name: float(np.median([each[name] for each in found])) for name in found[0]}
     Console().print(
         f"Medians of {times}. A token takes {middle['alone']:.0f} ms alone, {middle['beside']:.0f} ms while a prompt "
-        f"of {num_tokens} tokens is read beside it in chunks of {PREFILL_ROWS_BESIDE_DECODING}, and at the longest "
+        f"of {num_tokens} tokens is read in chunks of {PREFILL_ROWS_BESIDE_DECODING}, and at the longest "
         f"{middle['longest']:.0f} ms. The prompt takes {middle['prompt_alone']:.0f} ms alone, "
-        f"{middle['prompt_beside']:.0f} ms beside the answer."
+        f"{middle['prompt_beside']:.0f} ms during the answer."
     )
 
 

@@ -137,7 +137,7 @@ def test_a_device_that_chooses_an_unlikely_token_anywhere_is_noticed(
         return prompt, [*tokens[:position], changed, *tokens[position + 1 :]]
 
     monkeypatch.setattr(device_check, "_answer_apart", wrong)
-    with pytest.raises(DeviceCheckFailed, match=r"on the NPU than on the CPU: .* is [0-9.]+ below .* Update OpenVINO"):
+    with pytest.raises(DeviceCheckFailed, match=r"than on the CPU: .* logit [0-9.]+ below .* Update OpenVINO"):
         check_on("NPU", made[0] / "target", announce=print)
 
 

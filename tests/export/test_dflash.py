@@ -109,7 +109,7 @@ def drafted(model: DFlashModel, window: HeadWindow) -> np.ndarray:
 
 
 def slowly(target: Any, head: Any, states: np.ndarray, token: int) -> np.ndarray:
-    """Logits of each token of the block behind `token`: head by head of the attention, in float64, without a cache."""
+    """Logits of each token of the block after `token`: head by head of the attention, in float64, without a cache."""
     import torch
 
     weights = {name: weight.double() for name, weight in head.state_dict().items()}

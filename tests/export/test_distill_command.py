@@ -178,7 +178,7 @@ def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
         (["--kind", "exit", "--places", "0"], "places must be at least 1, not 0"),
         (["--kind", "exit", "--int4-group-size", "0"], "group_size must be positive, or -1"),
         (["--kind", "medusa", "--exit-layer", "2"], "--exit-layer is for --kind exit"),
-        (["--kind", "exit", "--exit-layer", "3"], "an exit is behind 1 to 2 of 3 layers, not 3"),
+        (["--kind", "exit", "--exit-layer", "3"], "an exit comes after 1 to 2 of 3 layers, not 3"),
         (["--kind", "eagle3", "--unrolled-steps", "0"], "steps must be at least 1, not 0"),
         (["--kind", "eagle3", "--temperature", "-1"], "temperatures must be one or more numbers from 0 up"),
         (["--kind", "eagle3", "--learning-rate", "0"], "learning_rate must be above 0"),

@@ -43,7 +43,7 @@ def _target(layers: int = 5, seed: int = 0, width: int = 32) -> LlamaForCausalLM
 
 
 def _features(target: LlamaForCausalLM, head: Any, ids: Sequence[int]) -> torch.Tensor:
-    """The residual streams behind the tapped layers, by running the layers one after another."""
+    """The residual streams after the tapped layers, by running the layers one after another."""
     model = target.model
     tokens = torch.tensor([ids])
     stream = model.embed_tokens(tokens)

@@ -108,8 +108,8 @@ def test_a_head_of_fp16_stores_its_products_so_and_not_the_frequencies(pair: Pat
 
 
 def slowly(head: Any, states: np.ndarray, tokens: list[int], written: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Logits and own state behind the last token, from a pass over the states of the target and one a token written,
-    with the cache of transformers."""
+    """Logits and own state after the last token, from a pass over the states of the target and one for each token
+    written, with the cache of transformers."""
     import torch
 
     seen: list[torch.Tensor] = []

@@ -82,7 +82,7 @@ def pairs(target: Path, checkpoints: dict[str, Path], tmp_path_factory: pytest.T
 
 
 def slowly(weights: dict[str, Any], model: Any, state: np.ndarray, tokens: Sequence[int]) -> np.ndarray:
-    """Logits of the head that drafts behind `tokens`, the first of which the target wrote from `state`."""
+    """Logits of the head that drafts after `tokens`, the first of which the target wrote from `state`."""
     import torch
 
     head = len(tokens) - 1

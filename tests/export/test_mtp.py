@@ -47,7 +47,7 @@ def make_mtp(config: Any, layer: type, norm: type, seed: int = 3) -> Any:
 
 
 def slowly(model: Any, head: Any, rotary: Any, states: np.ndarray, tokens: list[int], written: list[int]) -> Any:
-    """Logits and own state behind the last token: a pass over all rows for each token written, without a cache."""
+    """Logits and own state after the last token: a pass over all rows for each token written, without a cache."""
     import torch
 
     embed, states = model.get_input_embeddings().weight.float(), torch.tensor(states)

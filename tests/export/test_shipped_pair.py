@@ -1,4 +1,4 @@
-"""The pair in the repository is the export of the checkpoints beside it."""
+"""The pair in the repository is the export of the checkpoints next to it."""
 
 from __future__ import annotations
 

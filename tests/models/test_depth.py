@@ -39,7 +39,7 @@ def _chosen(logits: torch.Tensor, noise: torch.Tensor | None) -> int:
 
 @torch.no_grad()
 def _chain(target: LlamaForCausalLM, head: Any, known: list[int], noise: list[torch.Tensor | None]) -> list[int]:
-    """The head's own drafts behind the tokens `known`, the last of which the target has not read yet."""
+    """The head's own drafts after the tokens `known`, the last of which the target has not read yet."""
     states: list[torch.Tensor] = []
     hook = head.model.midlayer.register_forward_hook(lambda layer, arguments, output: states.append(output))
     ids = torch.tensor([known[:-1]])

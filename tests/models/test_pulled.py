@@ -108,7 +108,7 @@ def test_what_ends_a_pull_in_the_middle_is_said_and_nothing_is_listed(
     with pytest.raises(expected, match=words):
         pull(Catalogue.shipped().entry("qwen3-8b"), tmp_path)
     assert pulled.pulled_pairs(tmp_path) == []
-    assert pulled.unfinished(tmp_path, "qwen3-8b") >= len("half"), "which commit it was is noted beside it"
+    assert pulled.unfinished(tmp_path, "qwen3-8b") >= len("half"), "which commit it was is noted next to it"
 
 
 def test_two_pulls_of_one_pair_do_not_meet(tmp_path: Path) -> None:

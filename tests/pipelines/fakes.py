@@ -50,8 +50,8 @@ class FakeModel:
     """Takes the place of PagedModel. The prefix given to `rule` is read back from the slots of the cache.
 
     So a block that two requests own, a slot written over too early or a wrong position changes the answer, as it would
-    with a real model. A window of one token leaves a second one behind it, as there. `before_pass` is called
-    with the windows of each pass.
+    with a real model. A window of one token leaves a second one after it, as there. `before_pass` is called with the
+    windows of each pass.
     """
 
     def __init__(self, rule: Rule, num_blocks: int = 64, block_size: int = BLOCK_SIZE) -> None:

@@ -95,7 +95,7 @@ def test_a_shortest_length_above_the_longest_is_refused():
 
 @pytest.mark.parametrize(("limit", "shortest"), [(5, 5), (6, 6), (7, 6), (None, 6)])
 def test_a_longest_length_alone_takes_a_default_shortest_one_along(limit, shortest):
-    """Else a model whose own configuration names a shortest answer would refuse whoever wants a shorter one."""
+    """Otherwise a model whose own configuration names a shortest answer would refuse requests for a shorter one."""
     config = GenerationConfig(min_new_tokens=6).updated({"max_new_tokens": limit})
     assert (config.min_new_tokens, config.max_new_tokens) == (shortest, limit)
 
@@ -147,7 +147,7 @@ def test_an_openvino_genai_configuration_means_the_same_here():
 
 
 def test_an_openvino_genai_configuration_that_ignores_the_end_ignores_the_stop_tokens_too():
-    """There the model's own end is one of them, and GenAI goes on behind each."""
+    """There the model's own end is one of them, and GenAI continues after each."""
     theirs = openvino_genai.GenerationConfig()
     theirs.set_eos_token_id(5)
     theirs.stop_token_ids = {3, 5}

@@ -21,7 +21,7 @@ TESTS = (
 @pytest.mark.parametrize("name", available())
 def test_the_promise_holds_within_a_set_of_instructions(name):
     """The first is run on all processors, since the promise holds with any number of threads, and the others on those
-    of this process: tests that run beside would take several times as long."""
+    of this process: tests that run at the same time would take several times as long."""
     ended = run(name, TESTS, on_all_processors=name == available()[0])
     assert ended.returncode == 0, ended.stdout
     assert "7 passed" in ended.stdout, "the suites were not run"

@@ -1,4 +1,4 @@
-"""A stream of pieces: what it says of itself is true, whoever else runs, and it leaves nothing behind."""
+"""A stream of pieces: what it says of itself is true, whatever else runs, and it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_threads_that_read_at_once_get_what_each_would_get_alone(served):
 
 
 def test_what_another_thread_has_written_can_be_taken(served):
-    """Whoever steps, the pieces are those that iterating gives, and taking them runs nothing."""
+    """No matter who steps, the pieces are those that iterating gives, and taking them runs nothing."""
     engine, _ = served
     streams = [stream_of(engine, [n], rng_seed=n) for n in range(3)]
     assert [stream.take() for stream in streams] == [None] * 3

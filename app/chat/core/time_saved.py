@@ -53,7 +53,7 @@ class TimeSaved:
         return self.total_ms > spread_ms or (self.is_measured and self.total_ms + self.odd_ms < -spread_ms)
 
     def at(self, plain_ms: float) -> TimeSaved:
-        """The same for a time of a plain pass that was measured."""
+        """The same figures with a measured time of a plain pass."""
         return replace(self, plain_ms=plain_ms, is_measured=True)
 
 
@@ -87,8 +87,8 @@ def time_saved_in(trace: Iterable[PassRecord], plain_ms: float) -> TimeSaved:
 
 
 def _odd_ms(trace: Sequence[PassRecord]) -> float:
-    """By how much the passes with drafts took longer than the fastest one of as many rows or more; all of their time
-    where they are few, since the first passes of a process are far too long."""
+    """By how much the passes with drafts took longer than the fastest one of at least as many rows; all of their time
+    if there are few, since the first passes of a process are far too long."""
     drafted = [(record.num_rows, 1e3 * (record.ended - record.began)) for record in trace if record.drafted]
     if len(drafted) < FEWEST_DRAFTED:
         return sum(took_ms for _, took_ms in drafted)

@@ -27,7 +27,7 @@ class UserMessage(str):
 
     @classmethod
     def of(cls, error: BaseException) -> UserMessage:
-        """That of an OutriderError. Other errors were not written for users, and may hold paths or prompts."""
+        """The message of an OutriderError. Other errors were not written for users, and may hold paths or prompts."""
         if not isinstance(error, OutriderError):
             return cls("", UNFORESEEN)
         return cls(str(error), type(error).__name__)

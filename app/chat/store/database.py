@@ -101,7 +101,7 @@ def _opened(path: Path | str) -> sqlite3.Connection:
 
 
 def _set_aside(path: Path) -> Path:
-    """Rename a file, and those that SQLite keeps beside it, to unused names."""
+    """Rename a file, and those that SQLite keeps next to it, to unused names."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{path.stem}.damaged-{stamp}{extra}{path.suffix}" for extra in ("", *(f"-{i}" for i in range(1, 1000))))
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())

@@ -141,7 +141,7 @@ def _check_text(turns: Iterable[Turn]) -> None:
 
 
 def _from_markdown(text: str) -> Exchange:
-    if text.count("\r\n") == text.count("\n"):  # another program ended the lines so: Outrider's end in \n
+    if text.count("\r\n") == text.count("\n"):  # another program ended the lines like this: Outrider's end in \n
         text = text.replace("\r\n", "\n")
     title, sections = "", _sections(text)
     _check_count(len(sections) // 2)  # a turn has two marks, and more only with files

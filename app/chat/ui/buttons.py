@@ -15,7 +15,7 @@ HIDDEN: Literal["hidden"] = "hidden"
 
 
 def toggled(*flags: bool) -> tuple[gr.Button, ...]:
-    """Updates of as many buttons: True shows one, False hides it."""
+    """An update of a button for each flag: True shows it, False hides it."""
     return tuple(gr.Button(visible=flag or HIDDEN) for flag in flags)
 
 

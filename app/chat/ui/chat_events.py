@@ -86,7 +86,7 @@ class ChatEvents:
         return *untouched(), *self._begin(turn, view.before(again), coloured, request)
 
     def answer(self, request: gr.Request, view: View, coloured: bool) -> Iterator[tuple[Any, ...]]:
-        """Render the answer as it grows, and store what there is of it, however it ends."""
+        """Render the answer as it grows, and store as much of it as there is, however it ends."""
         with self._drawing.by(str(request.session_hash)):
             yield from self._answer(request, view, coloured)
 
@@ -148,7 +148,7 @@ class ChatEvents:
         with errors_as_toasts(request):
             unsent = _stashed(unsent, view, text, entry)
             view = self._current(View(chat, self._history.resume(chat)))
-            if view.is_answering:  # before the window can turn away, which `follow` may begin behind
+            if view.is_answering:  # now, as the window may turn away before `follow` begins
                 self._drawing.follow(str(request.session_hash), view.nodes[-1].id)
             return *_restored(unsent, view, request), view, *self.render_with_buttons(view, coloured, request), unsent
 
@@ -340,7 +340,7 @@ def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...
 
 
 def _shown(text: str | None, entry: Entry, view: View) -> tuple[str, Entry]:
-    """Text and entry as they are beside this view."""
+    """Text and entry as they are shown with this view."""
     return entry.shown_with(text or "", {node.id for node in view.nodes})
 
 

@@ -32,7 +32,7 @@ class ConversationPanel:
             height="100%",
             layout="panel",
             buttons=[],
-            autoscroll=False,  # it would scroll back whoever scrolls up; the page's script follows the answer instead
+            autoscroll=False,  # it would undo a user's scrolling up; the page's script follows the answer instead
             latex_delimiters=[],
             placeholder=translate("empty"),
             examples=cards,

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 class Drawing:
     """The events that draw growing answers, by the window that they draw in. Thread-safe.
 
-    What a window turns to has to be drawn behind all that they draw, or a late drawing would bring back what it left.
+    What a window turns to has to be drawn after all that they draw, or a late drawing would bring back what it left.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Drawing:
             self._followed[visitor] = turn
 
     def goes_on(self, visitor: str, turn: int, after_s: float) -> bool:
-        """Whether the window still follows this answer after so many seconds; at once if it does not."""
+        """Whether the window still follows this answer after `after_s` seconds; returns at once if it does not."""
         with self._changed:
             return not self._changed.wait_for(lambda: self._followed.get(visitor) != turn, after_s)
 

@@ -162,7 +162,8 @@ def _is_own(headers: Headers, method: str, path: str) -> bool:
 
 
 def _is_relayed(name: bytes) -> bool:
-    """Whether it is a header of a reverse proxy. There is none, and Gradio would build its URLs from them."""
+    """Whether it is a header of a reverse proxy. No proxy is supported, and Gradio would build its URLs from such
+    headers."""
     return name.lower().startswith(b"x-forwarded-") or name.lower() == b"forwarded"
 
 

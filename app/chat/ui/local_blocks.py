@@ -12,8 +12,9 @@ ADDRESSES = ("http:", "https:")
 
 
 class LocalBlocks(gr.Blocks):
-    """Gradio downloads every address that a request gives as a file, whatever component it is for. And behind every
-    event it computes statistics of all, which takes 10 ms while a model may be running, and nobody reads."""
+    """Gradio downloads every address that a request gives as a file, whatever component it is for. And after every
+    event it computes statistics of all events, which takes 10 ms while a model may be running and which are never
+    read."""
 
     def queue(self, *given: Any, **options: Any) -> LocalBlocks:
         os.environ.setdefault("GRADIO_ANALYTICS_CACHE_FREQUENCY", str(sys.maxsize))  # in events; Gradio reads it here

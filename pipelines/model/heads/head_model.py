@@ -35,7 +35,7 @@ class HeadModel(Protocol):
     """Drafts token by token: first from the target's hidden states, then from its own outputs.
 
     vocabulary: the token ids that the head predicts, int64 [size]: it may know only the most common ones.
-    reach: tokens of a text that are worth reading to begin with.
+    reach: how many of the last tokens of a text are worth reading at first.
     depth: drafted tokens of one draft at most; None: any number.
     weight_bytes, cache_bytes: its size in memory.
     """

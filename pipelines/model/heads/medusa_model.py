@@ -21,8 +21,8 @@ from .embedding import embedding, of_other_width
 from .head_model import HeadWindow, States
 from .projection import projection_bytes, share_projection
 
-# Inputs and outputs of the IR, by head. A head has embeddings if it reads the tokens drafted before, and puts out
-# either logits or what its target's projection reads.
+# Inputs and outputs of the IR, by head. A head has embeddings if it reads the tokens drafted before, and outputs either
+# logits or what its target's projection reads.
 STATES, EMBEDDINGS = "states.{}", "embeddings.{}"
 LOGITS, PROJECTED = "logits.{}", "projected.{}"
 TOKENS, PLACES = "tokens", "places.{}"

@@ -29,8 +29,8 @@ class MtpModel:
     """Compiles the head in `folder`, as optimum-intel exports such heads, with the token embedding and the projection
     of the model in `target`, and a cache of `num_blocks` blocks. Not safe for concurrent calls.
 
-    A row reads the hidden state that the target's projection reads, or in its place what the head put out in the row
-    before.
+    A row reads the hidden state that the target's projection reads, or in its place the head's output in the previous
+    row.
 
     width: of a hidden state, the target's and its own.
 

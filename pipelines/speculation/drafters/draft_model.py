@@ -12,7 +12,7 @@ from ...model.target import PREFILL_ROWS, Target, Window, prefill
 from .base import Proposal, Score, Wanted, one_by_one
 from .scoring import score, scores
 
-REACH = 256  # tokens of a text that the model is fed to begin with, at most
+REACH = 256  # most tokens of a text that the model is fed at first
 
 # Initial weights, bias first. In greedy decoding the model's log-odds are used almost as they are; where it samples,
 # the shared noise makes the target agree more often than they say.

@@ -8,7 +8,7 @@ from ...engine.request import Request
 from ..acceptance import Features
 from .base import Proposal
 
-PRIORS = {"grammar": (8.0,)}  # log-odds to begin with: nothing else can follow
+PRIORS = {"grammar": (8.0,)}  # initial log-odds: nothing else can follow
 
 
 class Grammar:

@@ -67,7 +67,7 @@ class LatestIndex:
         """The places that a search for a tail meets, the latest first: how many tokens before each are the same, and
         whether it sorts before the tail."""
         place = self._roots.get(tail[-1], 0)
-        same_before = same_after = 1  # as before the nearest place met on either side; all in between have as many
+        same_before = same_after = 1  # as at the nearest place met on either side; all in between share as many
         while place:
             same, most = min(same_before, same_after), min(len(tail), place)
             while same < most and tail[-1 - same] == tokens[place - 1 - same]:

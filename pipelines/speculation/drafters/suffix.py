@@ -172,8 +172,8 @@ class _Trail:
 
     When a long copy breaks off, as at a name that is being changed, its place is remembered and the copy is taken up
     again at the nearest later token that was just written. What stood in between on both sides is learnt as a
-    replacement, for the next time that the copy comes to the same tokens. All of it follows from the text alone,
-    however the text was cut into passes.
+    replacement, for the next time that the copy comes to the same tokens. All of this follows from the text alone,
+    however it was divided into passes.
     """
 
     def __init__(self, num_prompt_tokens: int) -> None:

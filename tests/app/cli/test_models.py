@@ -205,7 +205,7 @@ def test_what_is_not_in_the_folder_is_not_removed(machine: Machine, name: str) -
 @pytest.mark.usefixtures("unmeasured")
 def test_an_interrupted_pull_is_not_listed_and_goes_on_in_the_middle_of_a_file(machine: Machine) -> None:
     machine.hub.repositories[TARGET] = padded = {**machine.hub.repositories[TARGET]}
-    padded["openvino_model.bin"] += bytes(3 * CHUNK)  # behind the weights, where nothing reads
+    padded["openvino_model.bin"] += bytes(3 * CHUNK)  # after the weights, where nothing reads
     machine.hub.stall[WEIGHTS] = 2 * CHUNK + 5
     process = machine.start("models", "pull", NAME)
     try:

@@ -1,4 +1,4 @@
-"""Keys cannot be guessed quickly, and whoever has one, or a cookie, notices nothing."""
+"""Keys cannot be guessed quickly, and clients that have one, or a cookie, notice nothing."""
 
 from __future__ import annotations
 

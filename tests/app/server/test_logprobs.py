@@ -17,7 +17,7 @@ def tokenizer(pipeline: LLMPipeline) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def tokens(tokenizer: Tokenizer) -> list[TokenLogprobs]:
-    """TEXT and the end of the answer, each token beside four that end within a character."""
+    """TEXT and the end of the answer, each token with four alternatives that end within a character."""
     ids = tokenizer.encode(TEXT, add_special_tokens=False)
     parts = tuple((i, -9.0) for i in {i for i in ids if "\ufffd" in tokenizer.decode([i])})[:4]
     assert len(parts) == 4

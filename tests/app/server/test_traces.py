@@ -1,4 +1,4 @@
-"""Clients of every kind at once: who stays is answered as alone, and who goes leaves nothing behind."""
+"""Clients of every kind at once: those that stay are answered as if alone, and those that go leave nothing behind."""
 
 from __future__ import annotations
 

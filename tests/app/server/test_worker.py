@@ -307,7 +307,7 @@ def test_metrics_count_what_was_answered(served: Served) -> None:
         return {name: served.metric(f"outrider_{name}") for name in names}
 
     with served.client() as client:
-        client.completions.create(model=MODEL, prompt="x", max_tokens=1)  # counted behind all that earlier tests left
+        client.completions.create(model=MODEL, prompt="x", max_tokens=1)  # counted after all that earlier tests left
     before = figures()
     with served.client() as client:
         answer: Any = client.chat.completions.create(

@@ -65,7 +65,7 @@ def main(
     seed: Annotated[int | None, typer.Option(help="Shuffles the order.", show_default="drawn")] = None,
     out: Annotated[Path | None, typer.Option(help="Write every answer's figures to this JSON file.")] = None,
 ) -> None:
-    """Measure Outrider beside other runtimes on the same prompts and weights."""
+    """Compare Outrider with other runtimes on the same prompts and weights."""
     if unknown := [name for name in peer or () if name not in PEERS]:
         raise typer.BadParameter(f"no such peer: {', '.join(unknown)}; choose from {', '.join(PEERS)}.")
     keep_private()

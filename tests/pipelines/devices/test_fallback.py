@@ -204,7 +204,7 @@ def test_an_answer_that_finds_no_memory_is_refused_alone(embedded_pair):
 
 
 def test_an_answer_goes_on_where_somebody_else_ran_the_pass_that_failed(embedded_pair):
-    """As does whoever waits for the whole cache."""
+    """So does a caller that waits for the whole cache."""
     device = on_gpu(embedded_pair, fallback="CPU")
     expected = device.pipeline.generate(RENAME, **OPTIONS).generations[0].token_ids[:1]
     stream = device.pipeline.stream(RENAME, **OPTIONS)

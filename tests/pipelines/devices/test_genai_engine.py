@@ -326,7 +326,7 @@ def test_a_failing_device_is_said_and_the_next_request_is_served(pipeline: LLMPi
 
 
 def test_a_pipeline_whose_device_failed_does_not_stay_in_memory(embedded_pair):
-    """Another one may have no room beside it."""
+    """Otherwise there might be no room for another one."""
     elsewhere = Elsewhere(embedded_pair, "GPU")
     pipeline = elsewhere.open()
     elsewhere.faulty.fails_after = 1

@@ -126,7 +126,8 @@ def test_requests_at_once_get_the_likeliest_tokens(served, reference):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_logits_are_those_of_the_cpu_however_tokens_are_cut(model, tokens, whole, seed):
-    """Into windows of all sizes, in scattered blocks, with rejected tokens that are written over, beside others."""
+    """Into windows of all sizes, in scattered blocks, with rejected tokens that are written over, together with
+    others."""
     rng = random.Random(seed)
     blocks = rng.sample(range(NUM_BLOCKS), 3 * (LENGTH // BLOCK_SIZE + 2))
     tables = [blocks[i::3] for i in range(3)]

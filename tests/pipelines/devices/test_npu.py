@@ -88,7 +88,7 @@ def test_greedy_tokens_are_the_likeliest_by_the_cpu(pipeline, reference, prompt,
 
 @pytest.mark.parametrize("mode", ["lookup", "suffix", "draft", "chained", "auto"])
 def test_drafts_save_passes(pipeline, monkeypatch, mode):
-    """Where a token of the draft model costs little beside a pass."""
+    """Where a token of the draft model costs little compared with a pass."""
     cheap = CostModel((1, 8), (20.0, 20.0), (0.0, 0.0), {"draft_model": DraftCost(1.0)})
     monkeypatch.setattr(pipeline.speculation._planner, "cost", cheap)
     answer = pipeline.generate(RENAME, max_new_tokens=48, ignore_eos=True, mode=mode).generations[0]

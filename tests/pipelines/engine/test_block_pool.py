@@ -89,7 +89,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(owner=owners, spare=st.integers(0, 2 * BLOCK_SIZE))
     def shrink(self, owner, spare):
-        """Give back what is behind the tokens, but for some slots."""
+        """Give back what comes after the tokens, except for some slots."""
         before = list(owner.table.blocks)
         self.pool.shrink(owner.table, len(owner.tokens) + spare)
         assert owner.table.blocks == before[: self.pool.blocks_for(len(owner.tokens) + spare)]

@@ -60,7 +60,7 @@ def test_passes_keep_to_a_size_where_changing_it_costs_more():
 
 
 def test_plain_answers_are_never_filled():
-    """Behind passes of any size, which would otherwise decide on their last bits where these depend on the rows."""
+    """After passes of any size, which would otherwise decide on their last bits where these depend on the rows."""
     model, sizes = FakeModel(RULE), []
     model.before_pass = lambda windows: sizes.append([len(window.tokens) for window in windows])
     engine, _ = fake_engine(model, {"draft": right(RULE)}, cost=replace(COST, change_ms=50.0))

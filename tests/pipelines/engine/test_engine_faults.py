@@ -102,7 +102,7 @@ def test_a_request_that_fails_alone_leaves_the_others():
 
 
 def with_number(number: float, place: slice, where: Callable[[Sequence[int]], bool], rule: Rule = RULE) -> Rule:
-    """A rule with that number among its logits behind some beginnings."""
+    """A rule with that number among its logits after some beginnings."""
 
     def broken(prefix: Sequence[int]) -> Row:
         logits = rule(prefix).copy()
@@ -195,7 +195,7 @@ def test_a_waiting_request_can_be_cancelled():
 
 
 def test_cancelling_in_the_middle_of_a_pass_is_safe():
-    """A dropped stream is cancelled by whoever collects it, in a pass of its own thread too."""
+    """A dropped stream is cancelled by the thread that collects it, even during a pass of that thread."""
     model = FakeModel(RULE)
     engine, pool = fake_engine(model)
     request, other = new_request(range(11), 20), new_request(range(5), 20)
@@ -213,7 +213,7 @@ def test_cancelling_in_the_middle_of_a_pass_is_safe():
 @pytest.mark.parametrize("moment", ["open", "_take", "_give_back", "publish"])
 @pytest.mark.parametrize("is_running", [False, True])
 def test_a_stream_that_is_collected_anywhere_in_a_step_leaks_nothing(monkeypatch, moment, is_running):
-    """The collector may run at any call, and whoever it drops is cancelled by this very thread."""
+    """The collector may run at any call, and a stream that it drops is cancelled by this very thread."""
     some_drafters, draft_pool = drafters()
     engine, pool = fake_engine(FakeModel(RULE, num_blocks=8), some_drafters)
     dropped = new_request(range(6), 24, mode="draft")
@@ -274,7 +274,7 @@ def test_who_waits_to_borrow_is_not_kept_waiting_by_those_who_come_meanwhile(num
 
     def another_comes(windows):
         if len(late) == 200:
-            pytest.fail("those who come later are served, and whoever borrows waits for ever")
+            pytest.fail("those who come later are served, and a borrower waits for ever")
         late.append(new_request([len(late) % 9, 1, 2], 6))
         engine.add(late[-1])
 

@@ -162,7 +162,7 @@ class Trace:
             elif request.finish_reason == "cancelled":
                 assert request in self.cancelled
             else:
-                # A row behind a rejected draft tells nothing, and a drafter that breaks is left out.
+                # A row after a rejected draft tells nothing, and a drafter that breaks is left out.
                 assert fault is None or not fault.happened or fault.site in ("logits", "form")
                 assert (request.new_tokens, request.finish_reason) == (answer.token_ids, answer.finish_reason)
                 continue

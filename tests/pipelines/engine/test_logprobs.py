@@ -1,4 +1,5 @@
-"""Log-probabilities: those of the model's raw logits, whatever is drafted, beside the tokens that they belong to."""
+"""Log-probabilities: those of the model's raw logits, whatever is drafted, given with the tokens that they belong
+to."""
 
 from __future__ import annotations
 

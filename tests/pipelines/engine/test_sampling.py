@@ -92,7 +92,7 @@ def test_a_restricted_row_gives_what_a_row_of_the_allowed_tokens_alone_would(val
     """Of logits with more ids than the vocabulary, too."""
     token = st.integers(0, len(values) - 1)
     kept = data.draw(st.sets(token, min_size=1))
-    size = data.draw(st.integers(1 + max(kept), 30))  # of the vocabulary: ids behind it are not allowed
+    size = data.draw(st.integers(1 + max(kept), 30))  # of the vocabulary: ids beyond it are not allowed
     allowed = np.array([i in kept for i in range(size)])
     left = restricted(row(values), allowed)
     assert left.dtype == np.float32

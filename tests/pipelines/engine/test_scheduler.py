@@ -51,7 +51,7 @@ def test_a_long_prompt_is_fed_in_as_few_passes_as_can_be(monkeypatch, prompt_len
     ],
 )
 def test_prompts_are_read_in_whole_tiles_where_a_part_of_one_costs_as_much(prompt_lengths, in_tiles, otherwise):
-    """What is left of them is read beside the first answers, 32 tokens a pass."""
+    """What is left of them is read together with the first answers, 32 tokens a pass."""
     for is_tiled, passes in ((True, in_tiles), (False, otherwise)):
         model = FakeModel(RULE, num_blocks=256)
         engine, _ = fake_engine(model, cost=replace(COST, is_tiled=is_tiled, change_ms=0.0))

@@ -27,7 +27,7 @@ class Llama:
                 self._weights[name.split("/")[0]] = found[0] if found[0].shape[0] > 1 else found[0].reshape(-1)
 
     def logits(self, tokens: Sequence[int], num_whole: int, skipped: Collection[int] = ()) -> np.ndarray:
-        """Behind every token, float64 [tokens, vocabulary]. Those from `num_whole` on skip layers."""
+        """Logits after every token, float64 [tokens, vocabulary]. Tokens from `num_whole` on skip layers."""
         states = self._weights["lm_head"][list(tokens)]
         for layer in range(self.num_layers):
             num_rows = num_whole if layer in skipped else len(tokens)

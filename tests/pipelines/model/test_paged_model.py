@@ -51,7 +51,7 @@ def random_cuts(rng: random.Random, longest: int) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_logits_do_not_depend_on_the_cut(models: Models, tokens, whole, seed):
-    """Nor on which blocks are used, nor on tokens that were written behind and then written over."""
+    """Nor on which blocks are used, nor on tokens that were written after it and then written over."""
     rng = random.Random(seed)
     blocks = rng.sample(range(NUM_BLOCKS), LENGTH // BLOCK_SIZE + 2)
     longest = models.target.rows.most - 16  # with the most rejected ones
@@ -80,7 +80,7 @@ def test_logits_do_not_depend_on_who_else_is_in_the_pass(models: Models, tokens,
 @pytest.mark.parametrize("num_rows", [1, 2, 7, BLOCK_SIZE, BLOCK_SIZE + 1, 2 * BLOCK_SIZE + 3])
 def test_logits_do_not_depend_on_what_fills_a_pass(models: Models, tokens, whole, num_rows):
     """Nor does the filling enter the cache of a sequence, however long it is."""
-    blocks = range(NUM_BLOCKS - LENGTH // BLOCK_SIZE - 1, NUM_BLOCKS)  # up to the last, behind which it is written
+    blocks = range(NUM_BLOCKS - LENGTH // BLOCK_SIZE - 1, NUM_BLOCKS)  # up to the last, after which it is written
     for begin, end in ((0, 40), (40, 41), (41, 44), (44, 46)):
         room = models.target.rows.most - (end - begin)
         windows = [Window(tokens[begin:end], begin, blocks, end - begin), Window.filling(min(num_rows, room))]

@@ -66,7 +66,7 @@ def test_products_that_cannot_be_one_stay_as_they_are(kinds):
 
 
 def test_products_with_biases_stay_as_they_are():
-    """The device adds a bias within the product; behind a joined one it would be a step of its own."""
+    """The device adds a bias within the product; after a joined one it would be a step of its own."""
     rng = np.random.default_rng(0)
     weights = [weights_of("i8", 16, WIDTH, rng)[0] for _ in range(3)]
     model = model_of(weights, [rng.standard_normal((1, 16)).astype(np.float32) for _ in weights])

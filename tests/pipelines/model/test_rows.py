@@ -166,7 +166,7 @@ class InRows(Kernels):
 
 
 class BehindAndBeside(Kernels):
-    """Differs behind a long context where another is in the pass."""
+    """Differs after a long context if another text is in the pass."""
 
     def __init__(self) -> None:
         super().__init__(in_classes())

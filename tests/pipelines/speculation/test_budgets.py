@@ -65,8 +65,8 @@ def test_drafts_that_always_fail_lose_no_more_than_the_budget_allows(base, claim
 @settings(max_examples=60)
 @given(BASES, CLAIMS, st.floats(0.1, 4.0), st.integers(2, 80), st.randoms(use_true_random=False))
 def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms, num_passes, rng):
-    """By all drafts of its passes, its own and those of others, whoever claims what of them and however many stand;
-    also one that drafts nothing. Rows of fixed lengths are no drafts of anybody here."""
+    """By all drafts of its passes, its own and those of others, with any claimed and any actual acceptance; not even an
+    answer that drafts nothing. Rows of fixed lengths do not count as drafts here."""
     cost = cost_of(base, draft_ms)
     cost.drafts["draft_model"].row_ms = draft_ms / 4
     drafts = [draft_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
@@ -233,7 +233,7 @@ def test_reading_logits_for_answers_that_drafted_well_delays_another_no_more_tha
 
 
 def test_passes_in_which_nobody_is_asked_to_draft_are_charged_to_nobody():
-    """Answers without drafters, and such as are left alone, have an account only beside others."""
+    """Answers without drafters, and those for which nothing is tried, have an account only together with others."""
     off, resting, drafted = draft_of(mode="off"), draft_of(), draft_of()
     offers = OddsDrafter("suffix", {resting.request: [0.9] * 3, drafted.request: [0.9] * 3})
     planner = planner_of(cost_of([10, 10.1, 10.2, 10.3, 10.5, 190]), offers)

@@ -34,7 +34,8 @@ def test_what_context_adds_to_the_draft_models_time_is_measured(monkeypatch):
 
 
 def test_what_beginning_a_draft_takes_beyond_its_tokens_is_measured(monkeypatch):
-    """The first pass behind one of the target, and each with another number of rows than the one before, is slower."""
+    """The first pass after one of the target is slower, and so is each with another number of rows than the one
+    before."""
     now, last = [0.0], ["target", 1]
 
     def target(rows, context):

@@ -11,7 +11,7 @@ from .planning import OddsDrafter, OddsModel, answer, cost_of, draft_of, planner
 
 
 def two_models(draft_ms: float, head_ms: float, draft_odds: float, head_odds: float):
-    """A draft model and a head with nothing beside them, and a request for both."""
+    """A draft model and a head with no other drafters, and a request for both."""
     draft = draft_of()
     model = OddsModel("draft_model", {draft.request: [draft_odds] * 32})
     head = OddsModel("head", {draft.request: [head_odds] * 32})

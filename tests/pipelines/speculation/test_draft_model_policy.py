@@ -101,7 +101,7 @@ def test_scored_proposals_that_were_not_worth_a_row_are_compared_with_the_answer
     planner = planner_of(cost_of([10, 12, 30, 31, 32, 33], draft_ms=0.1), text, model)
     planner._acceptance = noting = Noting()
     planner.draft([draft])
-    assert draft.tokens == [7, 7], "the third is mended, and it and what is behind it are not worth their rows"
+    assert draft.tokens == [7, 7], "the third is mended, and it and what comes after it are not worth their rows"
     planner.observe([draft], [kept], None)
     scored = [(kind, kept) for kind, _, kept in noting.seen if kind in ("agreed", "mended")]
     expected = zip(("agreed", "agreed", "mended"), (7, 7, 5), kept, strict=False)
@@ -212,7 +212,7 @@ def test_a_copy_that_was_scored_is_kept_as_far_as_its_rows_pay():
 
 @pytest.mark.parametrize(("draft_row_ms", "num_scored"), [(0.0, 10), (0.6, 2)])
 def test_a_copy_is_scored_only_as_far_as_that_pays(draft_row_ms, num_scored):
-    """Its doubtful beginning, where scoring is dear; what lies behind is taken all the same."""
+    """Only its doubtful beginning, where scoring is expensive; what comes after it is taken all the same."""
     draft = draft_of()
     text = OddsDrafter("suffix", {draft.request: [0.8, 0.8, *[0.99] * 8]})
     model = Scoring("draft_model", {draft.request: [0.9] * 10})

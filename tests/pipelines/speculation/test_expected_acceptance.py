@@ -29,7 +29,7 @@ def test_a_draft_model_that_never_pays_is_hardly_ever_asked():
 
 
 def test_a_model_that_is_often_wrong_behind_texts_is_asked_as_much_as_before_where_it_drafts_alone():
-    """Behind them it is asked where they do not know what follows."""
+    """After texts it is asked where they do not know what follows."""
     alone, behind = draft_of(mode="draft"), draft_of()
     model = OddsModel("draft_model", {alone.request: [0.9] * 32, behind.request: [0.05] * 32})
     planner = planner_of(

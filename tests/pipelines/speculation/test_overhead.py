@@ -1,4 +1,5 @@
-"""Python's time beside the models: measured through noise, part of every price, and saved where nothing comes of it."""
+"""Python's time outside the models: measured through noise, part of every price, and saved where nothing comes of
+it."""
 
 from __future__ import annotations
 
@@ -169,7 +170,8 @@ def test_what_drafting_was_worth_to_answers_tells_how_soon_the_next_gives_it_up(
 
 
 def test_where_drafting_was_worth_nothing_to_many_answers_seven_in_eight_are_left_alone():
-    """Only of their kind, and only where asking takes long beside a pass. The eighth shows when that is over."""
+    """Only those of their kind, and only where asking takes long compared with a pass. The eighth shows when that is
+    over."""
     clock = Clock()
     text = Slow("suffix", {}, clock, 0.3)
     planner = planner_of(cost_of([2, 2.2, 2.4, 2.6, 3, 8]), text, clock=clock)
@@ -208,7 +210,7 @@ def test_where_drafting_was_worth_nothing_to_many_answers_seven_in_eight_are_lef
 def test_a_model_that_does_not_pay_is_seldom_considered_where_that_takes_long_beside_a_pass(
     considering_ms, least, most, mode
 ):
-    """Alone, and behind text drafters that go on being asked."""
+    """Alone, and after text drafters that are still asked."""
     clock, draft = Clock(), draft_of(mode=mode)
     model = Pondered({draft.request: [0.5] * 8}, clock, considering_ms)
     text = OddsDrafter("suffix", {draft.request: [0.95, 0.95]})

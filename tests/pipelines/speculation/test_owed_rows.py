@@ -1,4 +1,4 @@
-"""Prompts that are read beside drafted answers: as fast as beside plain decoding, and at the price of the drafts."""
+"""Prompts that are read while answers are drafted for: as fast as with plain decoding, at the expense of the drafts."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_a_draft_that_pays_is_made_at_once_though_its_first_row_is_dear(times, l
     st.integers(0, 60),
 )
 def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_rows):
-    """Whoever drafts, and however much; no answer loses the row of its last token."""
+    """With any drafters and any draft lengths; no answer loses the row of its last token."""
     drafts = []
     for length, _, limit in requests:
         draft = draft_of(num_assistant_tokens=length)

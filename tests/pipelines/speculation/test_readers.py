@@ -1,4 +1,4 @@
-"""Who is handed the results of passes: whoever is likely to draft from them."""
+"""Who is handed the results of passes: the drafters that are likely to draft from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a grammar allows behind a beginning does not depend on what was asked before, and is what it should be."""
+"""What a grammar allows after a beginning does not depend on what was asked before, and is what it should be."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def test_what_makes_no_sense_with_a_form_is_refused():
 
 
 def test_a_grammar_that_no_token_can_write_ends_that_answer_alone(models: Models):
-    """A vocabulary without letters cannot go on behind the digit."""
+    """A vocabulary without letters cannot continue after the digit."""
     grammars = models.grammars
     asked = Asked((5, 6, 7), GenerationConfig(structured_output_config=StructuredOutputConfig(regex="[0-9]z")), 9)
     served = models.served()

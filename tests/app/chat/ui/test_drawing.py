@@ -1,4 +1,4 @@
-"""What a window turns to is drawn behind all that was drawn in it."""
+"""What a window turns to is drawn after all that was drawn in it."""
 
 from __future__ import annotations
 

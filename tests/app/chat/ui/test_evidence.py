@@ -46,7 +46,7 @@ def test_a_receipt_replays_the_answer_without_drafts(page, pipeline) -> None:
     page.locator("#chat .action-receipt").first.click()
     expect(page.locator("#chat .receipt")).to_contain_text("identical 2 tokens without drafting")
     expect(page.locator("#chat .receipt")).to_contain_text("490 ms")
-    # the replay took 490 ms for the one token behind the first: 3 * 490 - 100, measured now
+    # the replay took 490 ms for the one token after the first: 3 * 490 - 100, measured now
     expect(page.locator("#chat .saved").first).to_have_text("1.37 s saved")
     first, _, replay = pipeline.requests
     assert replay == (first[0], first[1] | {"mode": "off"})

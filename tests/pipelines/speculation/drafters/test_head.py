@@ -34,7 +34,7 @@ def target_state(text: Sequence[int]) -> list[float]:
 
 
 def row_of(rows: Sequence[tuple[list[float], int]]) -> tuple[np.ndarray, list[float]]:
-    """Logits and own state behind rows of (state, token)."""
+    """Logits and own state after rows of (state, token)."""
     seed = digest("head", [(list(map(float, state)), token) for state, token in rows])
     return np.random.default_rng(seed).normal(0, 2, len(KNOWN)).astype(np.float32), [seed % 4096]
 

@@ -48,7 +48,7 @@ def test_it_changes_no_token(made):
 
 
 def test_an_answer_profits_from_those_before_it():
-    """Behind each token the same one is always the likeliest, so a draft is right once that was seen."""
+    """After each token the same one is always the likeliest, so a draft is right once that was seen."""
     rule = random_rule(3)
     model = FakeModel(lambda prefix: rule(prefix[-1:]))
     engine, _ = fake_engine(model, {"recycling": TokenRecycling(VOCABULARY)})

@@ -38,7 +38,7 @@ def naive_match(tokens: list[int]) -> Match | None:
     """The longest end of a text of up to DEPTH tokens that occurred before, by looking everywhere."""
 
     def ends(gram: list[int]) -> list[int]:
-        """The positions behind a gram, where something follows."""
+        """The positions after a gram, where something follows."""
         return [i for i in range(len(gram), len(tokens)) if tokens[i - len(gram) : i] == gram]
 
     for length in range(min(DEPTH, len(tokens)), 0, -1):
@@ -54,7 +54,7 @@ def foreseen(drafter: Suffix, request, limit: int = 32) -> list[int]:
 
 
 def replay(prompt: list[int], answer: list[int], limit: int = 32) -> list[int]:
-    """How many tokens each draft got right while the answer was written, the target's own token behind each."""
+    """How many tokens each draft got right while the answer was written, the target's own token after each."""
     drafter, request, right = suffix(), new_request(prompt, 10_000), []
     while len(request.new_tokens) < len(answer):
         rest = answer[len(request.new_tokens) :]
@@ -189,7 +189,7 @@ def test_a_replacement_seen_once_is_foreseen_from_then_on(gap):
     written = list(itertools.accumulate(kept + 1 for kept in right))
     first = next(i for i, number in enumerate(written) if number >= known)
     assert first <= 6
-    # The pass that is under way then may end with the second name; all behind it is foreseen, but for the end of a
+    # The pass that is under way then may end with the second name; all after it is foreseen, except for the end of a
     # draft that was cut by its limit in the middle of a name.
     assert len(right) - first <= 3 + -(-(len(answer) - known) // 33)
 
@@ -200,11 +200,11 @@ def test_a_copy_goes_on_behind_a_deletion_and_behind_an_insertion():
     assert sum(replay([*code, 7], deleted)) == len(deleted) - 3
     inserted = [*code[:40], 501, 502, 503, *code[40:]]
     right = replay([*code, 7], inserted)
-    assert len(right) == 8  # 1, 33, and 7 to the first inserted; two; the one behind them; 33, 26
+    assert len(right) == 8  # 1, 33, and 7 to the first inserted; two; the one after them; 33, 26
 
 
 def test_a_copy_is_taken_up_at_its_own_place_although_the_token_stands_elsewhere_too():
-    """The token behind the edit is everywhere; the copy knows which one is meant, an n-gram alone does not."""
+    """The token after the edit is everywhere; the copy knows which one is meant, an n-gram alone does not."""
     comma = 9
     code = [token for i in range(40) for token in (1000 + i, comma)]
     answer = [*code[:40], 501, 502, *code[41:]]
