@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ..speculation import cost_file
 from ..speculation.cost import CostModel
-from .pair import Pair
+from .pair import MODEL, Pair, head_model
 from .processor import instruction_limit
 from .timing import NoMeasurement
 
@@ -39,7 +39,9 @@ def profile_path(
 
     A model is identified by its graph, which determines the cost of a pass; the values of its weights do not.
     """
-    models = [path for path in (pair.target, pair.draft, pair.head, pair.exit) if path is not None]
+    models = [path / MODEL for path in (pair.target, pair.draft, pair.exit) if path is not None]
+    if pair.head is not None:
+        models.append(pair.head / head_model(pair.head))
     core = ov.Core()
     threads = core.get_property("CPU", "INFERENCE_NUM_THREADS")
     names = [_told(core, each) for each in dict.fromkeys(("CPU", device, draft_device))]
@@ -50,7 +52,7 @@ def profile_path(
         about.append(pair.skipping.layers)
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
-        digest.update((model / "openvino_model.xml").read_bytes())
+        digest.update(model.read_bytes())
     return cache_folder() / "cost" / f"{digest.hexdigest()[:32]}.json"
 
 
