@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,7 +32,7 @@ def tap_candidates(head: Checkpoint, target: Checkpoint) -> list[tuple[int, ...]
 
     EAGLE names the layers whose inputs are read, GenAI those whose outputs are. Raises UnsupportedModel.
     """
-    config: dict[str, Any] = json.loads((head.folder / "config.json").read_text(encoding="utf-8"))
+    config = head.config()
     layers = num_layers(target.folder)
     if head.head_kind in LAST_STATE:
         return [(layers,)]

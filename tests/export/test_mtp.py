@@ -280,17 +280,38 @@ def test_what_cannot_be_a_head_of_this_target_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=r"head for a model with 128 numbers in a hidden state, and .* has 64"):
         export_pair(draft, head_checkpoint, tmp_path / "pair")
-    other = save_head(tmp_path / "other", llama.config, head, architectures=["DeepseekV3ForCausalLM"])
-    (other / "config.json").write_text(
-        json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}), encoding="utf-8"
-    )
-    with pytest.raises(NotADecoder, match=r"The MTP head in .* cannot be run yet, for want of multi-head latent"):
-        export_pair(target, None, tmp_path / "pair", head=other)
     del (broken := deepcopy(head))["layer"].mlp.up_proj
     incomplete = save_head(tmp_path / "incomplete", llama.config, broken)
     with pytest.raises(ConversionFailed, match=r"not those of an MTP head: model.layers.0.mlp.up_proj.weight"):
         export_pair(target, incomplete, tmp_path / "pair")
     assert not (tmp_path / "pair").exists()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "message"),
+    [
+        ("DeepseekV3ForCausalLM", {"model_type": "deepseek_v3", "kv_lora_rank": 512}, "multi-head latent attention: "),
+        (
+            "Glm4MoeLiteForCausalLM",
+            {"model_type": "glm4_moe_lite", "kv_lora_rank": 512, "n_routed_experts": 64},
+            "multi-head latent attention and mixtures of experts: leave --head out",
+        ),
+        ("Ernie4_5_MoeForCausalLM", {"model_type": "ernie4_5_moe", "moe_num_experts": 64}, "mixtures of experts: "),
+        ("LlamaForCausalLM", {"model_type": "llama"}, "the names of its weights: "),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_what_the_head_within_a_target_needs_that_cannot_be_run_yet_is_named(
+    target: Path, head_checkpoint: Path, tmp_path: Path, architecture: str, config: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "model.safetensors").symlink_to(head_checkpoint / "model.safetensors")
+    described = {"architectures": [architecture], "num_nextn_predict_layers": 1, **config}
+    (tmp_path / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    with pytest.raises(NotADecoder, match=rf"MTP head .*\({architecture}\) cannot be run yet, for want of {message}"):
+        export_pair(target, None, tmp_path / "pair", head=tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**described, "num_nextn_predict_layers": 0}), encoding="utf-8")
+    with pytest.raises(NotADecoder, match=f"is a {architecture}, not a head: give it with --draft"):
+        export_pair(target, None, tmp_path / "pair", head=tmp_path)
 
 
 def test_a_head_of_a_target_of_another_width_is_refused(pair: Path, tmp_path: Path) -> None:
