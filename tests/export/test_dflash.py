@@ -231,7 +231,7 @@ def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
         assert all(answer.stats.drafted > 0 for answer in answers[pipeline.modes.index("head")])
 
 
-def test_as_many_drafts_are_accepted_as_with_openvino_genai(deep: Any, head: Any, tmp_path: Path) -> None:
+def test_the_text_is_openvino_genais_and_as_many_drafts_are_accepted(deep: Any, head: Any, tmp_path: Path) -> None:
     """Of a head that has learnt a part of the answer; without rounding in the caches."""
     import torch
 
@@ -260,6 +260,7 @@ def test_as_many_drafts_are_accepted_as_with_openvino_genai(deep: Any, head: Any
     theirs = genai.generate([PROMPT], config)
     (ours,) = LLMPipeline(made, exact=False, **exact).generate([PROMPT], mode="head", **options).generations
     assert list(ours.token_ids) == tokens[prompt.shape[1] :]
+    assert ours.text == theirs.texts[0]
     assert ours.stats.accepted == theirs.extended_perf_metrics.get_num_accepted_tokens() > NEW_TOKENS / 4
 
 

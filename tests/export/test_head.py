@@ -10,18 +10,22 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import openvino_genai
 import pytest
 
 from outrider.export import Compression, export_pair, pair_export
 from outrider.export.checkpoint import find_checkpoint
 from outrider.export.errors import ConversionFailed, NotADecoder
-from outrider.export.heads.eagle3 import convert_eagle3
+from outrider.export.heads import eagle3
+from outrider.export.heads.ir import rewrite
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.errors import InvalidOption, UnsupportedModel
 from outrider.pipelines.model.heads.eagle3_model import Eagle3Model
-from outrider.pipelines.model.heads.head_kind import tapped_layers
+from outrider.pipelines.model.heads.embedding import embedding, without_embedding
+from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.processor import PRECISION
 from outrider.pipelines.model.target import Window
 
 from .conftest import make_llama, make_tokenizer, save
@@ -76,6 +80,11 @@ def pair(deep_target: Path, head_checkpoint: Path, tmp_path_factory: pytest.Temp
         target_compression=Compression("fp16"),
         draft_compression=Compression("fp16"),
     )
+
+
+def converted(head: Path, target: Path, folder: Path) -> Path:
+    eagle3.convert_eagle3(*(find_checkpoint(str(each), False, print) for each in (head, target)), folder)
+    return folder
 
 
 def test_the_head_computes_what_its_checkpoint_does(pair: Path, deep: Any, head: Any) -> None:
@@ -142,8 +151,8 @@ def test_a_head_as_vllm_describes_one_computes_what_it_does_there(
     save_file(
         {name.replace("midlayer.", "layers.0."): weight for name, weight in weights.items() if "2" not in name}, file
     )
-    convert_eagle3(*(find_checkpoint(str(each), False, print) for each in (checkpoint, deep_target)), tmp_path / "head")
-    compiled = Eagle3Model(tmp_path / "head", pair / "target", 4, {"KV_CACHE_PRECISION": "f32"})
+    folder = converted(checkpoint, deep_target, tmp_path / "head")
+    compiled = Eagle3Model(folder, pair / "target", 4, {"KV_CACHE_PRECISION": "f32"})
     assert compiled.vocabulary.tolist() == [*range(VOCABULARY)]
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, VOCABULARY, 40).tolist()
@@ -207,9 +216,9 @@ def as_in_vllm(head: Any, states: np.ndarray, tokens: list[int], written: list[i
 def test_a_head_that_computes_something_else_is_refused(
     deep_target: Path, head: Any, tmp_path: Path, config: dict[str, Any], message: str
 ) -> None:
-    checkpoint = find_checkpoint(str(save_head(tmp_path / "head", head, **config)), False, print)
+    checkpoint = save_head(tmp_path / "head", head, **config)
     with pytest.raises((UnsupportedModel, ConversionFailed), match=message):
-        convert_eagle3(checkpoint, find_checkpoint(str(deep_target), False, print), tmp_path / "converted")
+        converted(checkpoint, deep_target, tmp_path / "converted")
 
 
 @pytest.mark.parametrize("name", ["d2t", "lm_head.weight"])
@@ -224,9 +233,7 @@ def test_a_head_without_what_it_knows_tokens_by_is_refused(
     del weights[name]
     save_file(weights, file)
     with pytest.raises(ConversionFailed, match=f"not those of an EAGLE-3 head: {name}"):
-        convert_eagle3(
-            *(find_checkpoint(str(each), False, print) for each in (checkpoint, deep_target)), tmp_path / "converted"
-        )
+        converted(checkpoint, deep_target, tmp_path / "converted")
 
 
 def test_sequences_of_both_kinds_share_a_pass_of_the_head(pair: Path) -> None:
@@ -260,6 +267,28 @@ def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
         assert answers[pipeline.modes.index("head")].stats.drafted > 0
 
 
+def test_the_text_is_openvino_genais_with_the_same_head(pair: Path) -> None:
+    """Without rounding in the caches."""
+    exact = {PRECISION: "f32", "KV_CACHE_PRECISION": "f32"}
+    genai = openvino_genai.LLMPipeline(
+        str(pair / "target"),
+        "CPU",
+        draft_model=openvino_genai.draft_model(str(pair / "head"), "CPU", **{PRECISION: "f32"}),
+        scheduler_config=openvino_genai.SchedulerConfig(),
+        **exact,
+    )
+    options = {"max_new_tokens": 40, "num_assistant_tokens": 3, "ignore_eos": True, "apply_chat_template": False}
+    config = openvino_genai.GenerationConfig()
+    for name, value in options.items():
+        setattr(config, name, value)
+    ours = LLMPipeline(pair, exact=False, **exact)
+    for prompt in ("area = width", "The quick"):
+        theirs = genai.generate([prompt], config)
+        (answer,) = ours.generate([prompt], mode="head", **options).generations
+        assert answer.stats.drafted > 0
+        assert answer.text == theirs.texts[0]
+
+
 def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
     deep_target: Path, draft: Path, head_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -279,15 +308,10 @@ def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
     assert facts["checks"]["round_trip"]["head"]["drafted"] > 0
     assert tapped_layers(pair.head, LAYERS) == TAPS
     assert {"draft", "head"} < {*LLMPipeline(both, cache_tokens=1024, exact=True).modes}
-    embeddings = [
-        node.get_output_shape(0)
-        for node in ov.Core().read_model(pair.head / "openvino_model.xml").get_ops()
-        if node.get_type_name() == "Constant" and list(node.get_output_shape(0)) in ([VOCABULARY, WIDTH], [1, WIDTH])
-    ]
-    assert embeddings == [[1, WIDTH]], "the target's embedding is stored a second time"
+    assert own_embedding(pair.head) == [1, WIDTH], "the target's embedding is stored a second time"
 
 
-def test_of_layers_that_a_head_does_not_name_those_are_taken_that_serve_it_best(
+def test_of_layers_that_a_head_may_mean_those_are_taken_that_serve_it_best(
     deep_target: Path, head: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from outrider.export.heads import taps as exporting
@@ -307,6 +331,38 @@ def test_of_layers_that_a_head_does_not_name_those_are_taken_that_serve_it_best(
     assert tapped_layers(made / "head", LAYERS) == (1, 3, 5)
     facts = json.loads((made / "pair.json").read_text(encoding="utf-8"))["models"]["head"]
     assert (facts["taps"], facts["acceptance_by_taps"]) == ([1, 3, 5], {"0 2 4": 0.25, "1 3 5": 0.5})
+
+
+@pytest.mark.slow
+def test_a_head_that_optimum_intel_exported_drafts_the_same(
+    pair: Path, head_checkpoint: Path, deep_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an embedding of its own, which was never trained, and does not say which layers it reads."""
+    monkeypatch.setattr(eagle3, "rewrite", lambda folder, change: None)
+    theirs = converted(head_checkpoint, deep_target, tmp_path / "theirs")
+    assert own_embedding(theirs) == [VOCABULARY, WIDTH]
+    assert tapped_layers(theirs, 12) == (2, 6, 9)
+    ours = shutil.copytree(theirs, tmp_path / "ours")
+    rewrite(ours, without_embedding)
+    assert own_embedding(ours) == [1, WIDTH]
+    drafts = []
+    for folder in (theirs, ours):
+        model = open_head(folder, pair / "target", 4)
+        rng = np.random.default_rng(0)
+        states = rng.normal(size=(40, model.tap_width)).astype(np.float32)
+        window, tokens = HeadWindow(rng.integers(0, VOCABULARY, 40).tolist(), 0, [2, 0], states), list[int]()
+        for place in range(40, 48):
+            logits, own = model.forward([window])
+            tokens.append(int(model.vocabulary[logits[0].argmax()]))
+            window = HeadWindow(tokens[-1:], place, [2, 0], own.copy(), is_own=True)
+        drafts.append(tokens)
+    assert drafts[0] == drafts[1]
+    assert len({*drafts[0]}) > 1
+
+
+def own_embedding(folder: Path) -> list[int]:
+    """The shape of the embedding that an IR looks tokens up in."""
+    return list(embedding(ov.Core().read_model(folder / "openvino_model.xml")).get_input_shape(0))
 
 
 def test_a_head_of_another_target_is_refused(target: Path, head_checkpoint: Path, tmp_path: Path) -> None:
