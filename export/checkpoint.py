@@ -13,8 +13,10 @@ from typing import Any
 from outrider.models.checkpoint import WEIGHTS, download
 from outrider.models.digest import sha256
 from outrider.models.errors import NoSuchModel
+from outrider.pipelines.errors import UnsupportedModel
 
 from .errors import NotADecoder
+from .needs import listed, needs_of_model
 
 HEADS = {  # kinds by architecture
     "LlamaForCausalLMEagle3": "eagle3",
@@ -28,18 +30,13 @@ HEADS = {  # kinds by architecture
 COUNTED = {"medusa_num_heads": "MedusaModel", "hydra_num_heads": "HydraModel"}  # published heads name no architecture
 # Kinds of the heads within the checkpoints of targets, by the target's architecture, and the names of their weights.
 HEADS_WITHIN = {"MiMoForCausalLM": ("mtp", "model.mtp_layers.")}
-OTHER_HEADS_WITHIN = {  # and what is missing to run them
-    "DeepseekV3ForCausalLM": "multi-head latent attention",
-    "Glm4MoeForCausalLM": "mixtures of experts",
-    "Qwen3NextForCausalLM": "linear attention and mixtures of experts",
-    "Qwen3_5ForCausalLM": "linear attention",
-    "Qwen3_5MoeForCausalLM": "linear attention and mixtures of experts",
-}
 # Architectures that compute the same as one that transformers knows: the class and the model type of that one.
 RENAMED = {"MiMoForCausalLM": ("Qwen2ForCausalLM", "qwen2")}
 OTHER_HEADS = {
     "EagleLlamaForCausalLM": "a head of EAGLE's first version, which optimum-intel cannot convert",
     "EAGLEModel": "a head of EAGLE's first version, which optimum-intel cannot convert",
+    "Eagle3Speculator": "an EAGLE-3 head as vLLM's speculators saves it, which optimum-intel cannot convert",
+    "Eagle3DraftModel": "an EAGLE-3 head as vLLM's speculators saves it, which optimum-intel cannot convert",
 }
 
 
@@ -73,6 +70,10 @@ class Checkpoint:
     def is_head(self) -> bool:
         return self.architecture in HEADS
 
+    def config(self) -> dict[str, Any]:
+        """What config.json says."""
+        return _read_config(self.source, self.folder)
+
     def head_within(self) -> Checkpoint:
         """The head in the checkpoint of a target, with its share of the weights. Raises NoSuchModel without one."""
         _, prefix = HEADS_WITHIN[self.architecture]
@@ -87,7 +88,7 @@ def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], No
 
     announce: called before a download, and with its progress.
 
-    Raises NoSuchModel, NotADecoder, HubUnreachable, OtherRevision, BadDownload, NoRoom, InProgress.
+    Raises NoSuchModel, NotADecoder, UnsupportedModel, HubUnreachable, OtherRevision, BadDownload, NoRoom, InProgress.
     """
     if Path(source).is_dir():
         folder, revision = Path(source), ""
@@ -111,12 +112,7 @@ def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], No
 def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise NoSuchModel(f"{source} has no config.json: it is not a checkpoint saved by transformers.") from error
-    except ValueError as error:
-        raise NoSuchModel(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+    config = _read_config(source, folder)
     architectures = config.get("architectures") or [name for field, name in COUNTED.items() if field in config]
     for architecture in architectures:
         if architecture in HEADS or architecture in RENAMED:
@@ -125,6 +121,11 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
             raise NotADecoder(
                 f"{source} is {OTHER_HEADS[architecture]}: choose another head or a draft model for this target."
             )
+    if needs := needs_of_model(config):
+        raise UnsupportedModel(
+            f"{source} ({' '.join(architectures)}) cannot be run yet, for want of {listed(needs)}: choose a model of "
+            "text without these, such as one of the class Qwen3ForCausalLM."
+        )
     known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.get("model_type", ""), ())
     known = (known,) if isinstance(known, str) else known
     for architecture in architectures:
@@ -141,6 +142,16 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
         f"{source} is {' '.join(architectures) or 'a model of unknown architecture'}, not a decoder language model: "
         "choose one whose config.json names a class for causal language modelling, such as LlamaForCausalLM."
     )
+
+
+def _read_config(source: str, folder: Path) -> dict[str, Any]:
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise NoSuchModel(f"{source} has no config.json: it is not a checkpoint saved by transformers.") from error
+    except ValueError as error:
+        raise NoSuchModel(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+    return config
 
 
 def _weight_files(source: str, folder: Path) -> list[Path]:

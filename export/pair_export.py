@@ -18,7 +18,7 @@ from outrider.pipelines.model.parts import require_layers
 from outrider.pipelines.model.tuning import fastest_properties
 from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
-from .checkpoint import OTHER_HEADS_WITHIN, Checkpoint, find_checkpoint
+from .checkpoint import Checkpoint, find_checkpoint
 from .compression import BYTES_PER_WEIGHT, Compression
 from .convert import compress, convert, precisions
 from .device import Device, check_weights, default_weights, grouped
@@ -28,6 +28,7 @@ from .extra import require_extra
 from .heads.convert_head import convert_head
 from .heads.ir import halve
 from .heads.taps import NAMED_BY_IR, choose_taps, tap_candidates
+from .needs import has_head, listed, needs_of_head
 from .round_trip import round_trip
 from .skip_layers import choose_layers
 from .tokenizer import SAMPLES, convert_tokenizer, differing_samples
@@ -186,10 +187,11 @@ def _head_within(target: Checkpoint) -> Checkpoint:
     """The head that the checkpoint of a target contains. Raises NotADecoder."""
     if target.head_kind is not None:
         return target.head_within()
-    if missing := OTHER_HEADS_WITHIN.get(target.architecture):
+    if has_head(config := target.config()):
+        needs = needs_of_head(config) or ["the names of its weights"]
         raise NotADecoder(
-            f"The MTP head in {target.source} ({target.architecture}) cannot be run yet, for want of {missing}: leave "
-            "--head out, or give a head or a draft model of its own."
+            f"The MTP head in {target.source} ({target.architecture}) cannot be run yet, for want of {listed(needs)}: "
+            "leave --head out, or give a head or a draft model of its own."
         )
     raise NotADecoder(f"{target.source} is a {target.architecture}, not a head: give it with --draft.")
 

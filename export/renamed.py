@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 from .checkpoint import RENAMED, Checkpoint
 
@@ -25,7 +24,7 @@ def known_form(checkpoint: Checkpoint) -> Iterator[Path]:
             if file.suffix != ".py":
                 (folder / file.name).symlink_to(file.resolve())
         (folder / "config.json").unlink()
-        config: dict[str, Any] = json.loads((checkpoint.folder / "config.json").read_text(encoding="utf-8"))
+        config = checkpoint.config()
         config.pop("auto_map", None)
         config |= {"architectures": [architecture], "model_type": model_type}
         (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")

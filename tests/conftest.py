@@ -111,14 +111,16 @@ def models_compiled_once() -> Iterator[None]:
 
 def digest(model: Any) -> str:
     """Tells a model from all that compute anything else."""
-    found = hashlib.sha256()
+    found, places = hashlib.sha256(), dict[str, int]()
     for node in model.get_ordered_ops():
-        kind = node.get_type_name()
-        found.update(kind.encode())
+        kind, name = node.get_type_name(), node.get_friendly_name()
+        places[name] = len(places)
+        read = [(places[each.get_node().get_friendly_name()], each.get_index()) for each in node.input_values()]
+        found.update(f"{kind}{read}".encode())
         if kind == "Constant":
             found.update(np.ascontiguousarray(node.data).view(np.uint8).data)
         else:
-            found.update(f"{node.get_attributes()}{node.get_friendly_name() if kind == 'Parameter' else ''}".encode())
+            found.update(f"{node.get_attributes()}{name if kind == 'Parameter' else ''}".encode())
         for output in node.outputs():
             found.update(f"{output.get_element_type()}{output.partial_shape}{sorted(output.get_names())}".encode())
     return found.hexdigest()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from outrider.pipelines.errors import UnsupportedModel
-from outrider.pipelines.model.heads.dflash_model import SIZE
-from outrider.pipelines.model.heads.head_kind import LAYERS
+from outrider.pipelines.model.heads.dflash_model import FACTS, LAYERS, LEAST_SIZE, MASK, SIZE
 
 from ..checkpoint import Checkpoint
 from ..quiet import quiet
@@ -17,8 +14,6 @@ from .ir import rewrite
 from .optimum_intel import converting, language_config, load_weights, write_ir
 from .sizes import check_sizes
 from .weights import read_weights
-
-LEAST_BLOCK = 2  # the token that is known, and one that is drafted
 
 
 def convert_dflash(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
@@ -41,25 +36,25 @@ def convert_dflash(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
             ("tokens in its vocabulary", of_target.vocab_size, config.vocab_size),
             ("numbers in a hidden state", of_target.hidden_size, config.hidden_size),
         )
-        layers, size = _described(head, config, of_target.num_hidden_layers)
+        size = _size(head, config, of_target.num_hidden_layers)
         with converting(head):
             load_weights(model := DFlash(config), _weights(head), "a DFlash head")
             write_ir(model, folder)
-    rewrite(folder, partial(_describe, layers=layers, size=size))
+    rewrite(folder, lambda model: model.set_rt_info(str(size), [FACTS, SIZE]))
 
 
-def _described(head: Checkpoint, config: Any, num_layers: int) -> tuple[Sequence[int], int]:
-    """The layers of the target that the head reads, and the size of its blocks. Raises UnsupportedModel."""
+def _size(head: Checkpoint, config: Any, num_layers: int) -> int:
+    """The size of the head's blocks. Raises UnsupportedModel for one that cannot be converted for this target."""
     facts = getattr(config, "dflash_config", None) or {}
-    layers, size = facts.get("target_layer_ids") or (), getattr(config, "block_size", facts.get("block_size"))
+    layers, size = facts.get(LAYERS) or (), getattr(config, SIZE, facts.get(SIZE))
     if config.model_type != "qwen3":
         problem = f"has layers like those of {config.model_type}, and optimum-intel converts those of qwen3"
-    elif not layers or facts.get("mask_token_id") is None or not isinstance(size, int) or size < LEAST_BLOCK:
-        problem = "does not say its block_size, or its target_layer_ids and mask_token_id in dflash_config"
+    elif not layers or facts.get(MASK) is None or not isinstance(size, int) or size < LEAST_SIZE:
+        problem = f"does not say its {SIZE}, or its {LAYERS} and {MASK} in dflash_config"
     elif beyond := [layer for layer in layers if not 0 <= layer < num_layers]:
         problem = f"wants hidden states of layer {beyond[0]}, and its target has {num_layers}"
     else:
-        return layers, size
+        return size
     raise UnsupportedModel(f"{head.source} {problem}: choose a DFlash head that was made for this model.")
 
 
@@ -67,8 +62,3 @@ def _weights(head: Checkpoint) -> dict[str, Any]:
     """The head's own weights, under their names without the prefix "model." that some checkpoints have."""
     weights = {name.removeprefix("model."): weight for name, weight in read_weights(head.folder).items()}
     return {name: weight for name, weight in weights.items() if not name.startswith(("embed_tokens.", "lm_head."))}
-
-
-def _describe(model: Any, layers: Sequence[int], size: int) -> None:
-    model.set_rt_info(list(layers), [LAYERS])
-    model.set_rt_info(str(size), [*SIZE])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ def convert_exit(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
 
     Raises UnsupportedModel for a head of another target, and ConversionFailed.
     """
-    config, of_target = json.loads((head.folder / "config.json").read_text(encoding="utf-8")), language_config(target)
+    config, of_target = head.config(), language_config(target)
     check_sizes(
         head,
         target,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -80,7 +79,7 @@ def _layer_config(head: Checkpoint) -> Any:
     """The configuration of a decoder of a single layer, such as the head's."""
     from transformers import AutoConfig
 
-    config: dict[str, Any] = json.loads((head.folder / "config.json").read_text(encoding="utf-8"))
+    config = head.config()
     _, model_type = RENAMED.get(head.architecture, ("", config.get("model_type", "llama")))
     for name in ("architectures", "auto_map", "model_type", "layer_types"):
         config.pop(name, None)

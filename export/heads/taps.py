@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ PROMPTS = (
 )
 LAST_STATE = {"medusa", "hydra"}  # kinds that read what the projection reads
 NAMED_BY_IR = {"dflash", "mtp"}  # kinds whose conversion notes the layers
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # in a configuration, or in "eagle_config" there
 NEW_TOKENS, DRAFT_TOKENS = 48, 3
 CACHE_TOKENS = 1024
 
@@ -32,7 +32,7 @@ def tap_candidates(head: Checkpoint, target: Checkpoint) -> list[tuple[int, ...]
 
     EAGLE names the layers whose inputs are read, GenAI those whose outputs are. Raises UnsupportedModel.
     """
-    config: dict[str, Any] = json.loads((head.folder / "config.json").read_text(encoding="utf-8"))
+    config = head.config()
     layers = num_layers(target.folder)
     if head.head_kind in LAST_STATE:
         return [(layers,)]
@@ -44,13 +44,21 @@ def tap_candidates(head: Checkpoint, target: Checkpoint) -> list[tuple[int, ...]
             )
         return [tuple(config["eagle_taps"])]
     usual = [2, layers // 2, layers - 3]
-    named = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids") or usual
+    named = config.get(LAYER_IDS) or (config.get("eagle_config") or {}).get(LAYER_IDS) or usual
+    if len(named) != len(usual):
+        raise UnsupportedModel(
+            f"{head.source} reads {len(named)} layers of its target, {named}, and those that can be converted read "
+            f"{len(usual)}: choose another head, or a draft model for this target."
+        )
     candidates = [tuple(layer - 1 for layer in named), tuple(named)]
     fitting = [taps for taps in candidates if len({*taps}) == len(taps) and all(0 <= tap < layers for tap in taps)]
     if not fitting:
+        which = f"reads layers {named} of its target, which"
+        if named == usual:
+            which = f"does not say which layers of its target it reads, and the usual ones, {named},"
         raise UnsupportedModel(
-            f"{head.source} does not say which layers of its target it reads, and the usual ones, {named}, do not "
-            f'exist in a model of {layers} layers: add "eagle_taps", a list of layers from 0 up, to its config.json.'
+            f"{head.source} {which} do not exist in a model of {layers} layers: choose the head that was made for this "
+            'model, or add "eagle_taps", a list of layers from 0 up, to its config.json.'
         )
     return fitting
 

@@ -14,6 +14,7 @@ from openvino._offline_transformations import paged_attention_transformation
 
 from ..errors import BrokenPair, InvalidOption, UnsupportedModel, reason_of
 from .paged_request import BLOCK_SIZE, PagedRequest, is_cache, pass_inputs, ranges
+from .pair import MODEL
 from .partial_sums import longest_inner, split_products
 from .processor import PRECISION, limited_properties
 from .projections import join_projections
@@ -189,9 +190,9 @@ def compiled_on_cpu(
         ) from error
 
 
-def read_model(core: ov.Core, folder: Path) -> ov.Model:
-    """The model in `folder`/openvino_model.xml. Raises BrokenPair."""
-    path = folder / "openvino_model.xml"
+def read_model(core: ov.Core, folder: Path, name: str = MODEL) -> ov.Model:
+    """The model in the file `name` of a folder. Raises BrokenPair."""
+    path = folder / name
     if not path.is_file() or not path.with_suffix(".bin").is_file():
         raise BrokenPair(f"{path} or its .bin file is missing: export the pair again.")
     try:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import BrokenPair
 
+MODEL = "openvino_model.xml"
+MTP_MODEL = "openvino_mtp_model.xml"  # a head that optimum-intel exports into the folder of its target
 MODEL_FILES = (
-    "openvino_model.xml", "openvino_model.bin", "openvino_tokenizer.xml", "openvino_tokenizer.bin",
-    "openvino_detokenizer.xml", "openvino_detokenizer.bin", "config.json",
+    MODEL, "openvino_model.bin", "openvino_tokenizer.xml", "openvino_tokenizer.bin", "openvino_detokenizer.xml",
+    "openvino_detokenizer.bin", "config.json",
 )  # fmt: skip
-
-
-HEAD_FILES = ("openvino_model.xml", "openvino_model.bin", "config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +56,20 @@ class Pair:
         folder = Path(path).expanduser()
         if not folder.is_dir():
             raise BrokenPair(f"There is no folder {folder}: give a folder that `outrider export` made.")
-        if not any((folder / name).exists() for name in ("openvino_model.xml", "pair.json")):
+        if not any((folder / name).exists() for name in (MODEL, "pair.json")):
             raise BrokenPair(
                 f"{folder} is not a pair, since it has neither pair.json nor openvino_model.xml: give a folder that "
                 "`outrider export` made."
             )
-        if (folder / "openvino_model.xml").is_file():
+        if (folder / MODEL).is_file():
             pair = cls(folder, folder, None)
         else:
             drafting = {role: folder / role for role in ("draft", "head", "exit") if (folder / role).is_dir()}
             metadata = read_json(folder / "pair.json")
             found = (drafting.get("draft"), drafting.get("head"), metadata, drafting.get("exit"))
             pair = cls(folder, folder / "target", *found)
-        files = {pair.target: MODEL_FILES, pair.draft: MODEL_FILES, pair.head: HEAD_FILES, pair.exit: HEAD_FILES}
+        files: dict[Path | None, Sequence[str]] = {pair.target: MODEL_FILES, pair.draft: MODEL_FILES}
+        files |= {head: _head_files(head) for head in (pair.head, pair.exit) if head is not None}
         for model, names in files.items():
             missing = [name for name in names if model is not None and not (model / name).is_file()]
             if missing:
@@ -82,7 +82,7 @@ class Pair:
     def with_head(self, head: str | Path) -> Pair:
         """The same pair with the exported head in a folder instead of its own. Raises BrokenPair."""
         folder = Path(head).expanduser()
-        missing = [name for name in HEAD_FILES if not (folder / name).is_file()]
+        missing = [name for name in _head_files(folder) if not (folder / name).is_file()]
         if missing:
             raise BrokenPair(f"{folder} is not an exported head, since it lacks {', '.join(missing)}: give its folder.")
         return replace(self, head=folder)
@@ -136,6 +136,16 @@ class Pair:
     def max_context(self) -> int:
         """The most tokens of prompt and answer together, by the target's config.json."""
         return context_length(self.target)
+
+
+def head_model(folder: Path) -> str:
+    """The name of the file with a head's IR."""
+    return MTP_MODEL if (folder / MTP_MODEL).is_file() else MODEL
+
+
+def _head_files(folder: Path) -> tuple[str, ...]:
+    name = head_model(folder)
+    return name, Path(name).with_suffix(".bin").name, "config.json"
 
 
 def _are_layers(layers: object, number: int) -> bool:

@@ -14,7 +14,7 @@ import openvino as ov
 from platformdirs import user_cache_path
 from pydantic import TypeAdapter, ValidationError
 
-from .pair import Pair
+from .pair import MODEL, Pair, head_model
 from .processor import instruction_limit, instructions, usable_cpus
 
 NAMES = ("FULL_DEVICE_NAME", "NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION", "GPU_DRIVER_VERSION")
@@ -37,7 +37,9 @@ def profile_path(
 
     A model is identified by its graph, which determines the cost of a pass; the values of its weights do not.
     """
-    models = [path for path in (pair.target, pair.draft, pair.head, pair.exit) if path is not None]
+    models = [path / MODEL for path in (pair.target, pair.draft, pair.exit) if path is not None]
+    if pair.head is not None:
+        models.append(pair.head / head_model(pair.head))
     core = ov.Core()
     names = [_told(core, each) for each in dict.fromkeys(("CPU", device, draft_device))]
     about = [
@@ -48,7 +50,7 @@ def profile_path(
         about.append(pair.skipping.layers)
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
-        digest.update((model / "openvino_model.xml").read_bytes())
+        digest.update(model.read_bytes())
     return cache_folder() / "cost" / f"{digest.hexdigest()[:32]}.json"
 
 

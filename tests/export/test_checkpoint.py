@@ -10,6 +10,7 @@ import pytest
 from outrider.export.checkpoint import Checkpoint, find_checkpoint
 from outrider.export.errors import NotADecoder
 from outrider.models.errors import HubUnreachable, NoSuchModel
+from outrider.pipelines.errors import UnsupportedModel
 
 
 def find(source: Path | str, remote_code: bool = False) -> Checkpoint:
@@ -78,6 +79,46 @@ def test_a_damaged_config_is_refused(tmp_path: Path) -> None:
 def test_a_model_that_is_no_decoder_is_refused_by_its_name(tmp_path: Path, model_type: str, architecture: str) -> None:
     write_config(tmp_path, model_type=model_type, architectures=[architecture])
     with pytest.raises(NotADecoder, match=f"{architecture}, not a decoder language model"):
+        find(tmp_path)
+
+
+QWEN3_5 = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "rope_parameters": {"rope_type": "default", "mrope_section": [11, 11, 10]},
+    "mtp_num_hidden_layers": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "message"),
+    [
+        (
+            "Qwen3_5ForConditionalGeneration",
+            {"model_type": "qwen3_5", "text_config": QWEN3_5, "vision_config": {"depth": 27}},
+            r"a vision part, positions of three numbers a token \(M-RoPE\) and linear attention: choose a model",
+        ),
+        ("Qwen3_5ForCausalLM", {"model_type": "qwen3_5_text", **QWEN3_5}, r"\(M-RoPE\) and linear attention: choose"),
+        ("Qwen3NextForCausalLM", {"model_type": "qwen3_next", "linear_num_key_heads": 16}, "want of linear attention:"),
+        (
+            "Qwen2VLForConditionalGeneration",
+            {"model_type": "qwen2_vl", "rope_scaling": {"mrope_section": [16, 24, 24]}, "vision_config": {}},
+            r"want of a vision part and positions of three numbers a token \(M-RoPE\): ",
+        ),
+        ("Gemma3ForConditionalGeneration", {"model_type": "gemma3", "vision_config": {}}, "want of a vision part: "),
+        ("Qwen2AudioForConditionalGeneration", {"audio_config": {}, "text_config": {}}, "want of an audio part: "),
+        (
+            "OwnForCausalLM",
+            {"linear_attn_config": {}, "auto_map": {"AutoModelForCausalLM": "modeling.OwnForCausalLM"}},
+            "want of linear attention: ",
+        ),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_what_a_model_needs_that_cannot_be_run_yet_is_named(
+    tmp_path: Path, architecture: str, config: dict[str, Any], message: str
+) -> None:
+    write_config(tmp_path, architectures=[architecture], **config)
+    with pytest.raises(UnsupportedModel, match=rf"{architecture}\) cannot be run yet, for .*{message}"):
         find(tmp_path)
 
 

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import openvino_genai
 import pytest
 
 from outrider.export import Compression, export_pair
+from outrider.export.checkpoint import find_checkpoint
 from outrider.export.errors import ConversionFailed
+from outrider.export.heads import dflash
+from outrider.export.heads.ir import rewrite
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.errors import UnsupportedModel
 from outrider.pipelines.model.heads.dflash_model import DFlashModel
@@ -95,6 +100,44 @@ def test_the_head_computes_what_its_checkpoint_does(model: DFlashModel, pair: Pa
         expected = slowly(deep, head, states[:end], tokens[end])
         assert np.allclose(drafted(model, window), expected, atol=0.05)
         start = end
+
+
+def test_a_head_that_optimum_intel_exported_is_read_as_it_describes_itself(
+    pair: Path, model: DFlashModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its IR names the layers in a place of their own, and only its configuration the size of a block."""
+    models = json.loads((pair / "pair.json").read_text(encoding="utf-8"))["models"]
+    head, target = (find_checkpoint(models[role]["source"], False, print) for role in ("head", "target"))
+    monkeypatch.setattr(dflash, "rewrite", lambda folder, change: None)
+    dflash.convert_dflash(head, target, tmp_path)
+    found = ov.Core().read_model(tmp_path / "openvino_model.xml")
+    assert not any(map(found.has_rt_info, (["hidden_layers_list"], ["dflash", "block_size"])))
+    assert tapped_layers(tmp_path, LAYERS) == TAPS
+    opened = open_head(tmp_path, pair / "target", 6)
+    assert opened.depth == BLOCK - 1
+    states = np.random.default_rng(2).normal(size=(9, model.tap_width)).astype(np.float32)
+    window = HeadWindow(range(9), 0, [0], states)
+    assert np.allclose(opened.forward([window])[0], model.forward([window])[0], atol=0.02)
+
+
+@pytest.mark.parametrize("name", ["target_layer_ids", "mask_token_id", "block_size"])
+def test_what_a_head_says_nowhere_is_not_assumed(pair: Path, tmp_path: Path, name: str) -> None:
+    def forget(model: ov.Model) -> None:
+        facts = model.get_rt_info("dflash").value
+        del facts[name]
+        model.set_rt_info(facts, "dflash")
+
+    folder = shutil.copytree(pair / "head", tmp_path / "head")
+    rewrite(folder, forget)
+    assert tapped_layers(folder, LAYERS) == TAPS
+    assert open_head(folder, pair / "target", 6).depth == BLOCK - 1
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config.get("dflash_config", {}).pop(name, None)
+    config.pop(name, None)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    message = rf"does not say its {name}: copy this field from .* to .*config\.json"
+    with pytest.raises(UnsupportedModel, match=message):
+        _ = tapped_layers(folder, LAYERS), open_head(folder, pair / "target", 6)
 
 
 def drafted(model: DFlashModel, window: HeadWindow) -> np.ndarray:
@@ -188,7 +231,7 @@ def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
         assert all(answer.stats.drafted > 0 for answer in answers[pipeline.modes.index("head")])
 
 
-def test_as_many_drafts_are_accepted_as_with_openvino_genai(deep: Any, head: Any, tmp_path: Path) -> None:
+def test_the_text_is_openvino_genais_and_as_many_drafts_are_accepted(deep: Any, head: Any, tmp_path: Path) -> None:
     """Of a head that has learnt a part of the answer; without rounding in the caches."""
     import torch
 
@@ -217,6 +260,7 @@ def test_as_many_drafts_are_accepted_as_with_openvino_genai(deep: Any, head: Any
     theirs = genai.generate([PROMPT], config)
     (ours,) = LLMPipeline(made, exact=False, **exact).generate([PROMPT], mode="head", **options).generations
     assert list(ours.token_ids) == tokens[prompt.shape[1] :]
+    assert ours.text == theirs.texts[0]
     assert ours.stats.accepted == theirs.extended_perf_metrics.get_num_accepted_tokens() > NEW_TOKENS / 4
 
 

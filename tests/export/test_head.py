@@ -10,34 +10,41 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import openvino_genai
 import pytest
 
 from outrider.export import Compression, export_pair, pair_export
+from outrider.export.checkpoint import find_checkpoint
 from outrider.export.errors import ConversionFailed, NotADecoder
+from outrider.export.heads import eagle3
+from outrider.export.heads.ir import rewrite
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.errors import InvalidOption, UnsupportedModel
 from outrider.pipelines.model.heads.eagle3_model import Eagle3Model
-from outrider.pipelines.model.heads.head_kind import tapped_layers
+from outrider.pipelines.model.heads.embedding import embedding, without_embedding
+from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.processor import PRECISION
 from outrider.pipelines.model.target import Window
 
 from .conftest import make_llama, make_tokenizer, save
+from .test_dflash import norm, turned
 
 LAYERS, WIDTH, VOCABULARY, KNOWN = 6, 128, 300, 100
 TAPS = (0, 2, 4)
 
 
-def make_head(target: Any, seed: int = 3) -> Any:
-    """One with random weights that knows every third token."""
+def make_head(target: Any, known: int = KNOWN, seed: int = 3) -> Any:
+    """One with random weights that knows every third token, or all."""
     import torch
     from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
     from transformers import LlamaConfig
 
     torch.manual_seed(seed)
-    sizes = {"num_hidden_layers": 1, "draft_vocab_size": KNOWN, "tie_word_embeddings": False, "initializer_range": 0.1}
+    sizes = {"num_hidden_layers": 1, "draft_vocab_size": known, "tie_word_embeddings": False, "initializer_range": 0.1}
     head = LlamaEagle3ForCausalLM(LlamaConfig(**{**target.config.to_dict(), **sizes})).eval()
-    head.model.d2t.copy_(torch.arange(KNOWN) * 2)
+    head.model.d2t.copy_(torch.arange(known) * (VOCABULARY // known - 1))
     head.model.embed_tokens.weight.data = target.model.embed_tokens.weight.data.float()
     return head
 
@@ -73,6 +80,11 @@ def pair(deep_target: Path, head_checkpoint: Path, tmp_path_factory: pytest.Temp
         target_compression=Compression("fp16"),
         draft_compression=Compression("fp16"),
     )
+
+
+def converted(head: Path, target: Path, folder: Path) -> Path:
+    eagle3.convert_eagle3(*(find_checkpoint(str(each), False, print) for each in (head, target)), folder)
+    return folder
 
 
 def test_the_head_computes_what_its_checkpoint_does(pair: Path, deep: Any, head: Any) -> None:
@@ -126,6 +138,104 @@ def slowly(head: Any, states: np.ndarray, tokens: list[int], written: list[int])
     return output.logits[0, -1].numpy(), seen[-1][0, -1].numpy()
 
 
+@pytest.mark.slow
+def test_a_head_as_vllm_describes_one_computes_what_it_does_there(
+    deep: Any, deep_target: Path, pair: Path, tmp_path: Path
+) -> None:
+    """Its residual is normed, it knows all tokens without saying so, and its layer has another name."""
+    from safetensors.torch import load_file, save_file
+
+    config = {"norm_before_residual": True, "draft_vocab_size": None, "target_hidden_size": None}
+    checkpoint = save_head(tmp_path / "checkpoint", head := make_head(deep, known=VOCABULARY), **config)
+    weights = load_file(file := checkpoint / "model.safetensors")
+    save_file(
+        {name.replace("midlayer.", "layers.0."): weight for name, weight in weights.items() if "2" not in name}, file
+    )
+    folder = converted(checkpoint, deep_target, tmp_path / "head")
+    compiled = Eagle3Model(folder, pair / "target", 4, {"KV_CACHE_PRECISION": "f32"})
+    assert compiled.vocabulary.tolist() == [*range(VOCABULARY)]
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, VOCABULARY, 40).tolist()
+    states = rng.normal(size=(len(tokens), compiled.tap_width)).astype(np.float32)
+    logits, own = compiled.forward([HeadWindow(tokens, 0, [2, 0], states)])
+    written: list[int] = []
+    for place in range(len(tokens), len(tokens) + 4):
+        expected, expected_own = as_in_vllm(head, states, tokens, written)
+        assert np.allclose(logits[0], expected, atol=0.02)
+        assert np.allclose(own[0], expected_own, atol=0.02)
+        written.append(int(rng.integers(0, VOCABULARY)))
+        logits, own = compiled.forward([HeadWindow(written[-1:], place, [2, 0], own.copy(), is_own=True)])
+
+
+def as_in_vllm(head: Any, states: np.ndarray, tokens: list[int], written: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """What `slowly` gives, where the residual is taken behind the norm; in float64, head by head of the attention, and
+    without a cache."""
+    import torch
+
+    weights = {name.removeprefix("midlayer."): weight.double() for name, weight in head.model.state_dict().items()}
+    config, size = head.config, head.config.head_dim
+    with torch.no_grad():
+        read = torch.tensor(states).double() @ weights["fc.weight"].T
+        for count in range(len(written) + 1):
+            embedded = weights["embed_tokens.weight"][torch.tensor([*tokens, *written[:count]])]
+            residual = norm(read, weights["hidden_norm.weight"])
+            both = torch.cat([norm(embedded, weights["input_layernorm.weight"]), residual], -1)
+            query, key, value = (
+                (both @ weights[f"self_attn.{name}_proj.weight"].T).split(size, -1) for name in ("q", "k", "v")
+            )
+            hidden = torch.full((len(both), len(both)), -torch.inf).triu(1)
+            mixed = []
+            for i, mine in enumerate(query):
+                shared = i // (config.num_attention_heads // config.num_key_value_heads)
+                scores = turned(mine, 0, config) @ turned(key[shared], 0, config).T / size**0.5
+                mixed.append(torch.softmax(scores + hidden, -1) @ value[shared])
+            x = residual + torch.cat(mixed, -1) @ weights["self_attn.o_proj.weight"].T
+            normed = norm(x, weights["post_attention_layernorm.weight"])
+            gate = torch.nn.functional.silu(normed @ weights["mlp.gate_proj.weight"].T)
+            x = x + (gate * (normed @ weights["mlp.up_proj.weight"].T)) @ weights["mlp.down_proj.weight"].T
+            read = torch.cat([read, x[-1:]])
+        return (norm(x[-1], weights["norm.weight"]) @ weights["lm_head.weight"].T).numpy(), x[-1].numpy()
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ({"norm_before_fc": True}, r"norms the states of its target .*\(norm_before_fc: true\), which cannot"),
+        ({"eagle_config": {"norm_before_fc": True}}, r"\(norm_before_fc: true\)"),
+        ({"fc_norm": True}, r"\(fc_norm: true\)"),
+        ({"norm_output": True}, r"\(norm_output: true\)"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "reads the last hidden state of its target only"),
+        ({"layer_types": ["sliding_attention"]}, "reads the latest tokens only"),
+        ({"modal_type": "VLM"}, "drafts for a target of images and text"),
+        ({"target_model_type": "qwen3_vl"}, "drafts for a target of images and text"),
+        ({"attention_bias": True}, r"not those of an EAGLE-3 head: midlayer\.self_attn\.o_proj\.bias"),
+        ({"mlp_bias": True}, r"not those of an EAGLE-3 head: midlayer\.mlp\.down_proj\.bias"),
+    ],
+    ids=str,
+)
+def test_a_head_that_computes_something_else_is_refused(
+    deep_target: Path, head: Any, tmp_path: Path, config: dict[str, Any], message: str
+) -> None:
+    checkpoint = save_head(tmp_path / "head", head, **config)
+    with pytest.raises((UnsupportedModel, ConversionFailed), match=message):
+        converted(checkpoint, deep_target, tmp_path / "converted")
+
+
+@pytest.mark.parametrize("name", ["d2t", "lm_head.weight"])
+def test_a_head_without_what_it_knows_tokens_by_is_refused(
+    deep_target: Path, head: Any, tmp_path: Path, name: str
+) -> None:
+    """It may say that it shares the target's embedding (`tie_word_embeddings`)."""
+    from safetensors.torch import load_file, save_file
+
+    checkpoint = save_head(tmp_path / "head", head, tie_word_embeddings=True)
+    weights = load_file(file := checkpoint / "model.safetensors")
+    del weights[name]
+    save_file(weights, file)
+    with pytest.raises(ConversionFailed, match=f"not those of an EAGLE-3 head: {name}"):
+        converted(checkpoint, deep_target, tmp_path / "converted")
+
+
 def test_sequences_of_both_kinds_share_a_pass_of_the_head(pair: Path) -> None:
     model = Eagle3Model(pair / "head", pair / "target", 6)
     rng = np.random.default_rng(1)
@@ -157,6 +267,28 @@ def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
         assert answers[pipeline.modes.index("head")].stats.drafted > 0
 
 
+def test_the_text_is_openvino_genais_with_the_same_head(pair: Path) -> None:
+    """Without rounding in the caches."""
+    exact = {PRECISION: "f32", "KV_CACHE_PRECISION": "f32"}
+    genai = openvino_genai.LLMPipeline(
+        str(pair / "target"),
+        "CPU",
+        draft_model=openvino_genai.draft_model(str(pair / "head"), "CPU", **{PRECISION: "f32"}),
+        scheduler_config=openvino_genai.SchedulerConfig(),
+        **exact,
+    )
+    options = {"max_new_tokens": 40, "num_assistant_tokens": 3, "ignore_eos": True, "apply_chat_template": False}
+    config = openvino_genai.GenerationConfig()
+    for name, value in options.items():
+        setattr(config, name, value)
+    ours = LLMPipeline(pair, exact=False, **exact)
+    for prompt in ("area = width", "The quick"):
+        theirs = genai.generate([prompt], config)
+        (answer,) = ours.generate([prompt], mode="head", **options).generations
+        assert answer.stats.drafted > 0
+        assert answer.text == theirs.texts[0]
+
+
 def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
     deep_target: Path, draft: Path, head_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -176,15 +308,10 @@ def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
     assert facts["checks"]["round_trip"]["head"]["drafted"] > 0
     assert tapped_layers(pair.head, LAYERS) == TAPS
     assert {"draft", "head"} < {*LLMPipeline(both, cache_tokens=1024, exact=True).modes}
-    embeddings = [
-        node.get_output_shape(0)
-        for node in ov.Core().read_model(pair.head / "openvino_model.xml").get_ops()
-        if node.get_type_name() == "Constant" and list(node.get_output_shape(0)) in ([VOCABULARY, WIDTH], [1, WIDTH])
-    ]
-    assert embeddings == [[1, WIDTH]], "the target's embedding is stored a second time"
+    assert own_embedding(pair.head) == [1, WIDTH], "the target's embedding is stored a second time"
 
 
-def test_of_layers_that_a_head_does_not_name_those_are_taken_that_serve_it_best(
+def test_of_layers_that_a_head_may_mean_those_are_taken_that_serve_it_best(
     deep_target: Path, head: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from outrider.export.heads import taps as exporting
@@ -204,6 +331,38 @@ def test_of_layers_that_a_head_does_not_name_those_are_taken_that_serve_it_best(
     assert tapped_layers(made / "head", LAYERS) == (1, 3, 5)
     facts = json.loads((made / "pair.json").read_text(encoding="utf-8"))["models"]["head"]
     assert (facts["taps"], facts["acceptance_by_taps"]) == ([1, 3, 5], {"0 2 4": 0.25, "1 3 5": 0.5})
+
+
+@pytest.mark.slow
+def test_a_head_that_optimum_intel_exported_drafts_the_same(
+    pair: Path, head_checkpoint: Path, deep_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has an embedding of its own, which was never trained, and does not say which layers it reads."""
+    monkeypatch.setattr(eagle3, "rewrite", lambda folder, change: None)
+    theirs = converted(head_checkpoint, deep_target, tmp_path / "theirs")
+    assert own_embedding(theirs) == [VOCABULARY, WIDTH]
+    assert tapped_layers(theirs, 12) == (2, 6, 9)
+    ours = shutil.copytree(theirs, tmp_path / "ours")
+    rewrite(ours, without_embedding)
+    assert own_embedding(ours) == [1, WIDTH]
+    drafts = []
+    for folder in (theirs, ours):
+        model = open_head(folder, pair / "target", 4)
+        rng = np.random.default_rng(0)
+        states = rng.normal(size=(40, model.tap_width)).astype(np.float32)
+        window, tokens = HeadWindow(rng.integers(0, VOCABULARY, 40).tolist(), 0, [2, 0], states), list[int]()
+        for place in range(40, 48):
+            logits, own = model.forward([window])
+            tokens.append(int(model.vocabulary[logits[0].argmax()]))
+            window = HeadWindow(tokens[-1:], place, [2, 0], own.copy(), is_own=True)
+        drafts.append(tokens)
+    assert drafts[0] == drafts[1]
+    assert len({*drafts[0]}) > 1
+
+
+def own_embedding(folder: Path) -> list[int]:
+    """The shape of the embedding that an IR looks tokens up in."""
+    return list(embedding(ov.Core().read_model(folder / "openvino_model.xml")).get_input_shape(0))
 
 
 def test_a_head_of_another_target_is_refused(target: Path, head_checkpoint: Path, tmp_path: Path) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset15 as ops
 
 from outrider.export import Compression, export_pair
 from outrider.export.checkpoint import find_checkpoint
 from outrider.export.convert import convert
 from outrider.export.errors import ConversionFailed, NotADecoder
+from outrider.export.quiet import quiet
 from outrider.models.errors import NoSuchModel
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.errors import UnsupportedModel
@@ -22,6 +25,7 @@ from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadModel, HeadWindow
 from outrider.pipelines.model.heads.mtp_model import MtpModel
 from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.profile import profile_path
 from outrider.pipelines.model.target import Window
 
 from .conftest import make_llama, make_tokenizer, save
@@ -164,6 +168,76 @@ def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
         assert all(answer.stats.drafted > 0 for answer in answers[pipeline.modes.index("head")])
 
 
+@pytest.mark.slow
+def test_a_head_that_optimum_intel_put_next_to_its_target_is_run(pair: Path, llama: Any, tmp_path: Path) -> None:
+    """That of Qwen3.5, whose positions are three numbers a token (M-RoPE), which are the same in texts."""
+    import torch
+    from optimum.exporters.openvino.convert import export
+    from optimum.exporters.openvino.model_configs import Qwen3_5MTPOpenVINOConfig
+    from optimum.exporters.openvino.model_patcher import Qwen3_5MTPModule
+    from transformers import Qwen3_5TextConfig
+
+    torch.manual_seed(3)
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "head_dim": 32}
+    rope = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [3, 3, 2]}
+    config = Qwen3_5TextConfig(**sizes, num_attention_heads=4, num_key_value_heads=2, rope_parameters=rope)
+    head = Qwen3_5MTPModule(config).eval()
+    for weight in head.parameters():
+        torch.nn.init.normal_(weight, 0.0, 0.1)
+    head.config.model_type = "qwen3_5_mtp"
+    with quiet():
+        export(head, Qwen3_5MTPOpenVINOConfig(config), tmp_path / "openvino_mtp_model.xml", stateful=True)
+    (tmp_path / "config.json").write_text("{}")
+    found = Pair.open(pair).with_head(tmp_path)
+    assert found.head == tmp_path
+    assert profile_path(found, "CPU", {}, None) != profile_path(Pair.open(pair), "CPU", {}, None)
+    assert tapped_layers(tmp_path, LAYERS) == (LAYERS,)
+
+    def slowly(states: np.ndarray, tokens: list[int]) -> np.ndarray:
+        count = len(tokens)
+        embedded = llama.get_input_embeddings().weight.float()[torch.tensor(tokens)][None]
+        with torch.no_grad():
+            seen, positions = torch.ones(1, count, dtype=torch.long), torch.arange(count)[None]
+            return head(torch.tensor(states)[None], embedded, seen, positions)["last_hidden_state"][0, -1].numpy()
+
+    model = open_head(tmp_path, pair / "target", 4, EXACT)
+    projection = llama.get_output_embeddings().weight.detach().float().numpy()
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(0, VOCABULARY, 40).tolist()
+    states = rng.normal(size=(len(tokens), WIDTH)).astype(np.float32)
+    logits, own = model.forward([HeadWindow(tokens, 0, [2, 0], states)])
+    for _ in range(3):
+        expected = slowly(states, tokens)
+        assert np.allclose(own[0], expected, atol=1e-3)
+        assert np.allclose(logits[0], projection @ expected, atol=0.02)
+        states = np.concatenate([states, own.copy()])
+        tokens.append(int(rng.integers(0, VOCABULARY)))
+        logits, own = model.forward([HeadWindow(tokens[-1:], len(tokens) - 1, [2, 0], states[-1:], is_own=True)])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "message"),
+    [
+        ({"input_ids": 2}, "last_hidden_state", "does not read inputs_embeds and reads input_ids, unlike the"),
+        ({"inputs_embeds": 3, "position_ids": 3}, "last_hidden_state", "reads several positions a token, unlike the"),
+        ({"inputs_embeds": 3}, "logits", "does not put out last_hidden_state, unlike the heads"),
+    ],
+    ids=str,
+)
+def test_a_head_next_to_its_target_that_reads_something_else_is_refused(
+    pair: Path, tmp_path: Path, inputs: dict[str, int], output: str, message: str
+) -> None:
+    ranks = {"hidden_states": 3, "attention_mask": 2, "position_ids": 2, "beam_idx": 1, **inputs}
+    nodes = [ops.parameter([-1] * rank, ov.Type.f32, name=name) for name, rank in ranks.items()]
+    for name, node in zip(ranks, nodes, strict=True):
+        node.output(0).set_names({name})
+    states = ops.relu(nodes[0])
+    states.output(0).set_names({output})
+    ov.save_model(ov.Model([ops.result(states)], nodes), tmp_path / "openvino_mtp_model.xml")
+    with pytest.raises(UnsupportedModel, match=message):
+        open_head(tmp_path, pair / "target", 4)
+
+
 def test_a_target_brings_its_head_along(tmp_path: Path) -> None:
     """Of MiMo, whose head reads the hidden state first, and whose decoder is Qwen2's."""
     import torch
@@ -206,17 +280,38 @@ def test_what_cannot_be_a_head_of_this_target_is_refused(
 ) -> None:
     with pytest.raises(UnsupportedModel, match=r"head for a model with 128 numbers in a hidden state, and .* has 64"):
         export_pair(draft, head_checkpoint, tmp_path / "pair")
-    other = save_head(tmp_path / "other", llama.config, head, architectures=["DeepseekV3ForCausalLM"])
-    (other / "config.json").write_text(
-        json.dumps({"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3"}), encoding="utf-8"
-    )
-    with pytest.raises(NotADecoder, match=r"The MTP head in .* cannot be run yet, for want of multi-head latent"):
-        export_pair(target, None, tmp_path / "pair", head=other)
     del (broken := deepcopy(head))["layer"].mlp.up_proj
     incomplete = save_head(tmp_path / "incomplete", llama.config, broken)
     with pytest.raises(ConversionFailed, match=r"not those of an MTP head: model.layers.0.mlp.up_proj.weight"):
         export_pair(target, incomplete, tmp_path / "pair")
     assert not (tmp_path / "pair").exists()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "message"),
+    [
+        ("DeepseekV3ForCausalLM", {"model_type": "deepseek_v3", "kv_lora_rank": 512}, "multi-head latent attention: "),
+        (
+            "Glm4MoeLiteForCausalLM",
+            {"model_type": "glm4_moe_lite", "kv_lora_rank": 512, "n_routed_experts": 64},
+            "multi-head latent attention and mixtures of experts: leave --head out",
+        ),
+        ("Ernie4_5_MoeForCausalLM", {"model_type": "ernie4_5_moe", "moe_num_experts": 64}, "mixtures of experts: "),
+        ("LlamaForCausalLM", {"model_type": "llama"}, "the names of its weights: "),
+    ],
+    ids=lambda given: given if isinstance(given, str) else "",
+)
+def test_what_the_head_within_a_target_needs_that_cannot_be_run_yet_is_named(
+    target: Path, head_checkpoint: Path, tmp_path: Path, architecture: str, config: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "model.safetensors").symlink_to(head_checkpoint / "model.safetensors")
+    described = {"architectures": [architecture], "num_nextn_predict_layers": 1, **config}
+    (tmp_path / "config.json").write_text(json.dumps(described), encoding="utf-8")
+    with pytest.raises(NotADecoder, match=rf"MTP head .*\({architecture}\) cannot be run yet, for want of {message}"):
+        export_pair(target, None, tmp_path / "pair", head=tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**described, "num_nextn_predict_layers": 0}), encoding="utf-8")
+    with pytest.raises(NotADecoder, match=f"is a {architecture}, not a head: give it with --draft"):
+        export_pair(target, None, tmp_path / "pair", head=tmp_path)
 
 
 def test_a_head_of_a_target_of_another_width_is_refused(pair: Path, tmp_path: Path) -> None:

@@ -116,6 +116,12 @@ def test_an_exit_head_writes_what_it_does_in_torch(with_exit: Path, llama: Any, 
     assert json.loads((with_exit / "pair.json").read_text())["checks"]["round_trip"]["exit"]["drafted"] > 0
 
 
+def test_an_exit_head_outside_of_its_pair_is_refused_with_how_it_is_used(with_exit: Path) -> None:
+    message = r"exit is the head of an early exit, .* open that pair, or give the head's checkpoint to `outrider export"
+    with pytest.raises(UnsupportedModel, match=message):
+        LLMPipeline(with_exit, cache_tokens=1024, head=with_exit / "exit")
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,14 @@ from outrider.export.checkpoint import find_checkpoint
 from outrider.export.distill.eagle3 import draft_ids, load_head
 from outrider.export.distill.kinds import load_sharing_head
 from outrider.export.heads.convert_head import convert_head
+from outrider.export.heads.taps import choose_taps
 from outrider.models import embedded_pair, pyscout
 from outrider.models.pyscout import corpus, tokenizer
 from outrider.models.pyscout.depth import depths
 from outrider.models.pyscout.evaluate import make_cases
 from outrider.models.pyscout.tasks import TaskMaker
 from outrider.pipelines import LLMPipeline
+from outrider.pipelines.model.heads.head_kind import tapped_layers
 
 CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
 FUNCTIONS = [corpus.Function("python", source) for source in corpus.extract(inspect.getsource(textwrap))]
@@ -63,6 +66,19 @@ def test_heads_of_the_other_kinds_draft_for_the_target(target: LlamaForCausalLM)
     found = depths(target, None, heads, words, cases, 0.0)
     for kind, least in KINDS.items():
         assert found[kind]["by_depth"][0] > least, kind
+
+
+@pytest.mark.slow
+def test_the_export_finds_the_layers_that_the_head_learnt_to_read(embedded_pair: Path, tmp_path: Path) -> None:
+    pair = shutil.copytree(embedded_pair, tmp_path / "pair", ignore=shutil.ignore_patterns("draft"))
+    described = json.loads((pair / "pair.json").read_text(encoding="utf-8"))
+    del described["models"]["draft"]
+    (pair / "pair.json").write_text(json.dumps(described), encoding="utf-8")
+    learnt = tapped_layers(pair / "head", 6)
+    found = choose_taps(pair, [(1, 4, 5), learnt])
+    assert found["taps"] == [*learnt]
+    assert tapped_layers(pair / "head", 6) == learnt
+    assert found["acceptance_by_taps"]["0 3 5"] > 0.1 + found["acceptance_by_taps"]["1 4 5"]
 
 
 @pytest.mark.parametrize("kind", ["medusa", "hydra"])

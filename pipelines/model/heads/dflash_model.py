@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,17 @@ from openvino._offline_transformations import stateful_to_stateless_transformati
 from ...errors import UnsupportedModel, reason_of
 from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE
+from ..pair import read_json
 from ..taps import HIDDEN_STATES
 from .embedding import add_embedding
 from .head_model import HeadWindow, States
 from .projection import STATES, projection_bytes, share_projection
 
-MASK, SIZE = ("dflash", "mask_token_id"), ("dflash", "block_size")  # in the runtime information
+# What a head says of itself in its configuration, and in the runtime information of its IR under FACTS. optimum-intel
+# writes all but the size there.
+LAYERS, MASK, SIZE = "target_layer_ids", "mask_token_id", "block_size"
+FACTS = "dflash"
+LEAST_SIZE = 2  # the token that is known, and one that is drafted
 PAST, PRESENT = "past_key_values.", "present."
 REACH = 256  # its cache is copied in each pass
 BEFORE_FIRST = -1  # a place in a block
@@ -49,8 +55,9 @@ class DFlashModel:
         model, theirs = read_model(core, folder), read_model(core, target)
         self.reach = REACH
         try:
-            self._mask = int(model.get_rt_info([*MASK]).astype(str))
-            self._size = int(model.get_rt_info([*SIZE]).astype(str))
+            self._mask, self._size = (int(_fact(model, folder, name)) for name in (MASK, SIZE))
+            if self._size < LEAST_SIZE:
+                raise ValueError(f"its {SIZE} is {self._size}")
             self._width = model.output(STATES).partial_shape[-1].get_length()
             add_embedding(model, theirs, folder)
             projection = _projection(theirs, self._width, folder)
@@ -117,6 +124,25 @@ class DFlashModel:
         for name, cache in self._caches.items():
             cache[:, written[0], written[1]] = outputs[PRESENT + name][0, :, num_slots:]
         return np.concatenate([[[BEFORE_FIRST]], outputs[STATES].reshape(1, -1)], 1, dtype=np.float32)
+
+
+def layers_read(model: ov.Model, folder: Path) -> tuple[int, ...]:
+    """The layers of its target that the head in `folder` reads, counted from 0. Raises UnsupportedModel."""
+    return tuple(map(int, re.findall(r"\d+", _fact(model, folder, LAYERS))))
+
+
+def _fact(model: ov.Model, folder: Path, name: str) -> str:
+    """What the IR says of itself, or else the configuration next to it. Raises UnsupportedModel if neither does."""
+    if model.has_rt_info([FACTS, name]):
+        return str(model.get_rt_info([FACTS, name]).astype(str))
+    config = read_json(folder / "config.json")
+    found = config.get(name, (config.get("dflash_config") or {}).get(name))
+    if found in (None, []):
+        raise UnsupportedModel(
+            f"{folder} is a DFlash head that does not say its {name}: copy this field from the config.json of the "
+            f"checkpoint to {folder / 'config.json'}, or export the head again with `outrider export --head`."
+        )
+    return str(found)
 
 
 def _projection(target: ov.Model, width: int, folder: Path) -> ov.Model:

@@ -15,14 +15,17 @@ from openvino._offline_transformations import paged_attention_transformation
 from ...errors import UnsupportedModel, reason_of
 from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
+from ..pair import head_model
 from ..row_selection import gather_wanted_rows, gathered
 from ..taps import HIDDEN_STATES, projected_states
 from ..target import Window
-from .embedding import add_embedding
+from .embedding import INPUTS_EMBEDS, add_embedding
 from .head_model import HeadWindow, States
-from .projection import projection_bytes, share_projection, take_states
+from .projection import STATES, projection_bytes, share_projection, take_states
 
 REACH = 128  # as for other heads of one layer
+TOKENS_RANK = 2  # of an input that has one number a token: sequences, and their tokens
+INPUTS = {INPUTS_EMBEDS, HIDDEN_STATES, "attention_mask", "position_ids", "beam_idx"}
 
 
 class MtpModel:
@@ -42,8 +45,10 @@ class MtpModel:
         self, folder: Path, target: Path, num_blocks: int, properties: Mapping[str, Any] | None = None
     ) -> None:
         core = ov.Core()
-        model = read_model(core, folder)
+        file = folder / head_model(folder)
+        model = read_model(core, folder, file.name)
         theirs = read_model(core, target)
+        _check_ports(model, file)
         self.reach = REACH
         self.depth: int | None = None
         try:
@@ -64,7 +69,7 @@ class MtpModel:
         compiled = compiled_on_cpu(core, model, folder, properties)
         self.vocabulary: NDArray[np.int64] = np.arange(compiled.output(0).partial_shape[-1].get_length())
         self._request = PagedRequest(compiled, num_blocks, folder)
-        self.weight_bytes = (folder / "openvino_model.bin").stat().st_size + projection_bytes(logits)
+        self.weight_bytes = file.with_suffix(".bin").stat().st_size + projection_bytes(logits)
 
     @property
     def cache_bytes(self) -> int:
@@ -83,6 +88,22 @@ class MtpModel:
 
     def blind_pass(self, rows: int, context: int, blocks: Sequence[int]) -> object:
         return self.forward([HeadWindow([0] * rows, context, blocks, np.zeros((rows, self.width), np.float32))])
+
+
+def _check_ports(model: ov.Model, file: Path) -> None:
+    """Raises UnsupportedModel for a head that reads anything but what `INPUTS` names, or puts out no states."""
+    inputs = {port.get_any_name(): port.get_partial_shape() for port in model.inputs}
+    outputs = {name for port in model.outputs for name in port.get_names()}
+    problems = [f"does not read {name}" for name in sorted(INPUTS - {*inputs})]
+    problems += [f"reads {name}" for name in sorted({*inputs} - INPUTS)]
+    problems += [] if STATES in outputs else [f"does not put out {STATES}"]
+    if "position_ids" in inputs and inputs["position_ids"].rank != TOKENS_RANK:
+        problems.append("reads several positions a token")
+    if problems:
+        raise UnsupportedModel(
+            f"{file} {' and '.join(problems)}, unlike the heads of multi-token prediction that can be run: choose one "
+            "that optimum-intel exported for Qwen3.5, or export a head with `outrider export --head`."
+        )
 
 
 def _take_rows(model: ov.Model) -> int:

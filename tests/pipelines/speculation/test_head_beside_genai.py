@@ -16,8 +16,8 @@ PROMPTS = (
 
 
 @pytest.mark.slow
-def test_as_many_drafts_are_accepted_as_with_openvino_genai(embedded_pair):
-    """Not always the same ones: the rounding of its caches is another."""
+def test_the_text_is_openvino_genais_and_as_many_drafts_are_accepted(embedded_pair):
+    """Not always the same drafts: the rounding of its caches is another."""
     properties = {PRECISION: "f32"} | limited_properties()
     draft = openvino_genai.draft_model(str(embedded_pair / "head"), "CPU", **properties)
     genai = openvino_genai.LLMPipeline(
@@ -31,6 +31,7 @@ def test_as_many_drafts_are_accepted_as_with_openvino_genai(embedded_pair):
         options = {"max_new_tokens": NUM_TOKENS, "num_assistant_tokens": NUM_DRAFTED, "ignore_eos": True}
         ours = pipeline.generate([prompt], mode="head", **options).generations[0]
         theirs = genai.generate([prompt], config)
+        assert ours.text == theirs.texts[0]
         accepted = theirs.extended_perf_metrics.get_num_accepted_tokens()
         assert accepted > NUM_TOKENS / 2, "GenAI does not read the head as it is meant"
         assert abs(ours.stats.accepted - accepted) <= NUM_TOKENS / 10
