@@ -93,8 +93,8 @@ def _normed_first(layer: Any) -> Any:
 
 
 def _weights(head: Checkpoint) -> dict[str, Any]:
-    """The weights without the embedding, under the head's own names: some checkpoints prefix them with "model.", or name
-    the layer as vLLM does."""
+    """The weights without the embedding, under the head's own names: some checkpoints prefix them with "model.", or
+    name the layer as vLLM does."""
     weights = {name.removeprefix("model."): weight for name, weight in read_weights(head.folder).items()}
     weights.pop("embed_tokens.weight", None)
     return {re.sub(r"^layers\.0\.", "midlayer.", name): weight for name, weight in weights.items()}
