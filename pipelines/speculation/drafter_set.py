@@ -92,7 +92,8 @@ class DrafterSet:
 
     def leave_out(self, drafter: Drafter, request: Request) -> None:
         """Do not ask a drafter for a request."""
-        self._left_out.setdefault(request, []).append(drafter)
+        if self._is_sound(drafter, request):
+            self._left_out.setdefault(request, []).append(drafter)
 
     def read(
         self,

@@ -120,8 +120,6 @@ class Planner:
         if self.cost is not None:
             self._delay_ms = self._owed.give(self.cost, len(drafts), other_rows - owed_rows, owed_rows)
         planned = []
-        begun = (self._budgets.get(draft.request) for draft in drafts)
-        self._may_lose = all(budget is None or budget.remaining_ms > 0 for budget in begun)
         for draft in drafts:
             length = draft.request.config.num_assistant_tokens
             if length is None:
@@ -136,6 +134,8 @@ class Planner:
         self._planned, self._bare_rows = planned, rows - owed_rows
         if planned and self.cost is not None:
             self._plan(self.cost, drafts, planned, rows, most_rows)
+        begun = (self._budgets.get(draft.request) for draft in drafts)
+        self._may_lose = all(budget is None or budget.remaining_ms > self._to_read_ms for budget in begun)
         self._drafting_ms = 1e3 * (self._clock() - began)
 
     def _plan(
@@ -147,8 +147,8 @@ class Planner:
         overhead = self._overhead_of(drafts)
         plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if draft.is_bounded]
-        # The time that it takes to return to plain passes is kept in reserve.
-        budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms
+        # The time that it takes to return to plain passes and to hand on the results of this one is kept in reserve.
+        budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms - self._to_read_ms
         standing_ms, lost_ms = self._size.standing_ms(cost, self._bare_rows)
         if lost_ms > max(0.0, budget_ms):  # or rows that are free at this size would keep it for ever
             return
@@ -270,9 +270,12 @@ class Planner:
     def read(
         self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
     ) -> None:
-        """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting. Logits are not
-        read where an answer of the pass may lose no more time, and nothing is read for an answer for which nothing is
-        tried."""
+        """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting, and nothing is
+        read for an answer for which nothing is tried. Where an answer of the pass may not lose that time, logits are
+        not read, and drafters that read hidden states are left out of the answers that are planned, since they would
+        miss some."""
+        if not self._may_lose and request.config.num_assistant_tokens is None:
+            self._readers.leave_out_of(request)
         if self._budgets.rests(request) or not self._readers.reads(request, self.cost):
             return
         began = self._clock()
@@ -351,6 +354,11 @@ class Planner:
                 steps.append(Step(drafts[i], -negative, drafts[i].prices_ms[-1]))
                 offer(i, -negative)
         return steps
+
+    @property
+    def _to_read_ms(self) -> float:
+        """The time that it takes to hand on the results of the pass."""
+        return len(self._planned) * self.overhead.reading.value
 
     def _pace(self, drafts: Sequence[Draft]) -> Pace:
         return self._paces[frozenset(draft.kind for draft in drafts)]

@@ -9,6 +9,7 @@ from .acceptance import Conditions
 from .cost import CostModel
 from .draft_model_policy import DraftModelPolicy, best_first
 from .drafter_set import DrafterSet
+from .drafters.base import StatesReader
 
 
 class Readers:
@@ -27,6 +28,14 @@ class Readers:
         if is_read is None:
             is_read = self._decided[request] = self._decide(request, cost)
         return is_read
+
+    def leave_out_of(self, request: Request) -> None:
+        """Leave those who read hidden states out of the rest of an answer."""
+        readers = self._drafters.readers(request)
+        missing = [reader for reader in readers if isinstance(reader, StatesReader)]
+        for reader in missing:
+            self._drafters.leave_out(reader, request)
+        self._decided[request] = len(readers) > len(missing)
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""

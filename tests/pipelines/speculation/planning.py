@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import compress, takewhile
 from random import Random
 
+import numpy as np
 from hypothesis import strategies as st
 
+from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.acceptance import GREEDY, AcceptanceModel, Conditions, Features
 from outrider.pipelines.speculation.budgets import TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
@@ -20,6 +23,15 @@ from outrider.pipelines.speculation.planner import Planner
 from ..fakes import new_request
 
 ROWS = (2, 3, 4, 6, 9, 33)
+
+
+class Clock:
+    """Seconds that pass only where somebody says so."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Odds(AcceptanceModel):
@@ -111,6 +123,144 @@ class Behind(OddsModel):
         return 1 + self.missed
 
 
+class Remembering(OddsModel):
+    """One that knows what it has read, as a draft model does: of each text all but `missed` tokens at first, and then
+    also the drafts that it wrote or scored. A draft for a request takes `begin_ms` more. `passed` tells what was kept.
+    """
+
+    def __init__(self, name: str, odds: dict, missed: int = 0, depth: int | None = None) -> None:
+        super().__init__(name, odds)
+        self.depth = depth
+        self.num_unread = dict.fromkeys(odds, 1 + missed)
+        self.ahead: dict = {request: [] for request in odds}  # tokens of drafts that it has read
+        self.begun: set = set()
+
+    def generate(self, wanted) -> list[Proposal | None]:
+        has_room = [self.depth is None or len(ahead) < self.depth for _, ahead in wanted]
+        proposals = iter(super().generate(list(compress(wanted, has_room))) if any(has_room) else ())
+        return [next(proposals) if each else None for each in has_room]
+
+    def num_behind(self, request, ahead=()) -> int:
+        known = [] if self.num_unread[request] else self.ahead[request]
+        return max(1, self.num_unread[request] + len(ahead) - num_same(known, ahead))
+
+    def passed(self, request, kept: list[int]) -> None:
+        """End a pass of the target."""
+        if not self.num_unread[request]:
+            self.num_unread[request] -= self._num_read_of(request, kept)
+        self.num_unread[request] += len(kept)
+        self.ahead[request] = []
+        self.begun.discard(request)
+
+    def _num_read_of(self, request, kept: list[int]) -> int:
+        """How many of these tokens need not be read any more."""
+        return num_same(self.ahead[request], kept)
+
+    def _run(self, wanted) -> None:
+        self.num_passes += 1
+        assert self.cost is not None
+        known = replace(self.cost).of_draft(self.name)  # which has learnt nothing
+        begin_ms = known.begin_ms * sum(request not in self.begun for request, _ in wanted)
+        self.clock_s += (begin_ms + self._took_ms(known, wanted)) / 1e3
+        for request, ahead in wanted:
+            self.num_unread[request], self.ahead[request] = 0, list(ahead)
+            self.begun.add(request)
+
+    def _took_ms(self, known: DraftCost, wanted) -> float:
+        """In one pass."""
+        return known.pass_ms(len(wanted)) + sum(known.feeding_ms(self.num_behind(*each) - 1) for each in wanted)
+
+
+class OddsHead(Remembering):
+    """The same as a head: each token of a draft takes it a pass, and it reads what was accepted again, with the
+    target's states. Being handed those takes `reading_ms` of Python's time."""
+
+    reads_ahead = False
+
+    def __init__(
+        self, odds: dict, clock: Clock, missed: int = 0, depth: int | None = None, reading_ms: float = 0.0
+    ) -> None:
+        super().__init__("head", odds, missed, depth)
+        self.python, self.reading_ms = clock, reading_ms
+
+    def read(self, request, start, states) -> None:
+        self.python.now += self.reading_ms / 1e3
+
+    def _num_read_of(self, request, kept) -> int:
+        return 0
+
+    def _took_ms(self, known, wanted) -> float:
+        """In as many passes as the longest takes; the texts are read in the first."""
+        of_texts = [max(0, self.num_unread[request] - 1) for request, _ in wanted]
+        nums_passes = [self.num_behind(*each) - number for each, number in zip(wanted, of_texts, strict=True)]
+        nums_sharing = [sum(number > i for number in nums_passes) for i in range(max(nums_passes))]
+        return sum(map(known.feeding_ms, of_texts)) + sum(map(known.pass_ms, nums_sharing))
+
+
+def num_same(left: Sequence[int], right: Sequence[int]) -> int:
+    """How many first tokens are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
+
+
+class Known(DraftCost):
+    """That of a model which takes just that, so that there is nothing to learn."""
+
+    def observe(self, expected_ms: float, measured_ms: float, beginning_ms: float = 0.0) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Drafting:
+    """A model that drafts, a head or a draft model: what it takes, how deep it can draft, how much it has missed, and
+    how long Python takes to hand it the target's states."""
+
+    is_head: bool
+    token_ms: float
+    row_share: float
+    begin_ms: float
+    depth: int | None
+    missed: int
+    reading_ms: float
+
+    @property
+    def name(self) -> str:
+        return "head" if self.is_head else "draft_model"
+
+    @property
+    def cost(self) -> DraftCost:
+        return Known(self.token_ms, self.row_share * self.token_ms, begin_ms=self.begin_ms)
+
+    def of(self, odds: dict, clock: Clock) -> Remembering:
+        if self.is_head:
+            return OddsHead(dict(odds), clock, self.missed, self.depth, self.reading_ms)
+        return Remembering(self.name, dict(odds), self.missed, self.depth)
+
+
+# One or both; handing on states takes less than an answer may lose in each pass, or more.
+DRAFTING = st.lists(
+    st.builds(
+        Drafting,
+        is_head=st.booleans(),
+        token_ms=st.floats(0.0, 4.0),
+        row_share=st.sampled_from([0.0, 0.1, 0.25]),
+        begin_ms=st.sampled_from([0.0, 0.0, 1.0, 8.0]),
+        depth=st.sampled_from([None, None, 1, 3]),
+        missed=st.sampled_from([0, 9, 9, 300, 5000]),
+        reading_ms=st.sampled_from([0.0, 0.01, 0.5]),
+    ),
+    min_size=1,
+    max_size=2,
+    unique_by=lambda drafting: drafting.is_head,
+)
+
+
+def hand_on(planner: Planner, drafts: Iterable[Draft]) -> None:
+    """Hand on a row of each draft's request."""
+    for draft in drafts:
+        window = Window([3], 0, [0])
+        planner.read(draft.request, window, np.zeros((1, 12), np.float32), np.zeros((1, 4), np.float32))
+
+
 def cost_of(base: list[float], draft_ms: float = 0.0) -> CostModel:
     return CostModel(ROWS, tuple(base), (0.0,) * len(ROWS), {"draft_model": DraftCost(draft_ms)})
 
@@ -134,15 +284,6 @@ def planner_of(
     for model in there:
         model.cost = cost
     return Planner(DrafterSet(modes, Odds(), 12, lambda: sum(model.clock() for model in there)), Odds(), cost, clock)
-
-
-class Clock:
-    """Seconds that pass only where somebody says so."""
-
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Slow(OddsDrafter):

@@ -11,24 +11,30 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.budgets import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import PER_DRAFT, Draft
 from outrider.pipelines.speculation.overhead import FEWEST
+from outrider.pipelines.speculation.planner import Planner
 
 from ..fakes import new_request
 from .planning import (
     BASES,
-    Behind,
+    DRAFTING,
+    Clock,
+    Drafting,
     Losses,
     OddsDrafter,
     OddsModel,
     cost_of,
     draft_of,
+    hand_on,
+    kept_by,
     planner_of,
 )
 
 CLAIMS = st.lists(
     st.tuples(
-        st.sampled_from(["auto", "auto", "suffix", "off"]),
+        st.sampled_from(["auto", "auto", "draft", "suffix", "off"]),
         st.sampled_from([None, None, None, 3]),
         st.sampled_from([0.01, 0.5, 0.99]),
         st.sampled_from([0.01, 0.99]),
@@ -40,62 +46,75 @@ CLAIMS = st.lists(
 
 
 @settings(max_examples=60)
-@given(BASES, st.floats(0.5, 0.999), st.floats(0.0, 4.0), st.integers(2, 200), st.integers(0, 5000))
-def test_drafts_that_always_fail_lose_no_more_than_the_budget_allows(base, claimed, draft_ms, num_passes, missed):
-    """However sure the drafters are of themselves, and however much the draft model has to catch up with."""
-    cost, draft = cost_of(base, draft_ms), draft_of()
-    cost.drafts["draft_model"].row_ms = draft_ms / 10
-    text = OddsDrafter("suffix", {draft.request: [claimed] * 4})
-    model = Behind("draft_model", {draft.request: [claimed] * 32}, missed)
-    planner = planner_of(cost, text, model)
-    lost = plain = 0.0
+@given(BASES, st.floats(0.5, 0.999), DRAFTING, st.integers(2, 200))
+def test_drafts_that_always_fail_lose_no_more_than_the_budget_allows(base, claimed, drafting, num_passes):
+    """However sure the drafters are of themselves, and however much a model has to catch up with; by the clocks of the
+    models and of Python, which hands on the target's states to a head."""
+    cost, draft, clock = drafted_with(base, drafting), draft_of(), Clock()
+    models = [each.of({draft.request: [claimed] * 32}, clock) for each in drafting]
+    planner = planner_of(cost, OddsDrafter("suffix", {draft.request: [claimed] * 4}), *models, clock=clock)
+    losses = Losses(1, cost.pass_ms([(1, 0)]), ALLOWANCE * cost.pass_ms([(2, 0)]))
+    read_prompts(planner, [draft])
     for _ in range(num_passes):
         draft.cut(0)
         draft.draft_ms = 0.0
-        caught_up_ms = cost.drafts["draft_model"].row_ms * model.missed
+        began_s, models_s = clock.now, sum(model.clock_s for model in models)
         planner.draft([draft])
-        caught_up_ms -= cost.drafts["draft_model"].row_ms * model.missed
-        assert draft.draft_ms >= caught_up_ms
-        lost += cost.pass_ms([(draft.rows, 0)]) + draft.draft_ms - cost.pass_ms([(1, 0)])
-        assert lost <= TOLERANCE * plain + ALLOWANCE * cost.pass_ms([(2, 0)]) + 1e-6
-        plain += cost.pass_ms([(1, 0)])
+        models_ms = 1e3 * (sum(model.clock_s for model in models) - models_s)
+        assert draft.draft_ms == pytest.approx(models_ms, abs=1e-6)
+        hand_on(planner, [draft])
+        took_ms = cost.pass_ms([(draft.rows, 0)]) + models_ms + 1e3 * (clock.now - began_s)
+        losses.passed(took_ms - losses.plain_ms, [[3]])
         planner.observe([draft], [[3]], None)
+        for model in models:
+            model.passed(draft.request, [3])
 
 
 @settings(max_examples=60)
-@given(BASES, CLAIMS, st.floats(0.1, 4.0), st.integers(2, 80), st.randoms(use_true_random=False))
-def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, draft_ms, num_passes, rng):
+@given(BASES, CLAIMS, DRAFTING, st.integers(2, 80), st.randoms(use_true_random=False))
+def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, drafting, num_passes, rng):
     """By all drafts of its passes, its own and those of others, with any claimed and any actual acceptance; not even an
     answer that drafts nothing. Rows of fixed lengths do not count as drafts here."""
-    cost = cost_of(base, draft_ms)
-    cost.drafts["draft_model"].row_ms = draft_ms / 4
+    cost, clock = drafted_with(base, drafting), Clock()
     drafts = [draft_of(mode=mode, num_assistant_tokens=length) for mode, length, *_ in claims]
     sure = {draft.request: [odds] * 8 for draft, (_, _, odds, _, _) in zip(drafts, claims, strict=True)}
     text = OddsDrafter("suffix", sure)
     written = {draft.request: [odds] * 32 for draft, (*_, odds, _) in zip(drafts, claims, strict=True)}
-    model = Behind("draft_model", written, 9)
-    planner = planner_of(cost, text, model)
+    models = [each.of(written, clock) for each in drafting]
+    planner = planner_of(cost, text, *models, clock=clock)
+    bounded = [draft for draft in drafts if draft.is_bounded]
     plain_ms = cost.pass_ms([(1, 0)] * len(drafts))
-    allowed_ms = ALLOWANCE * cost.pass_ms([(1 + len(drafts), 0)])
-    delay, plain = [0.0] * len(drafts), [0.0] * len(drafts)
+    losses = Losses(len(bounded), plain_ms, ALLOWANCE * cost.pass_ms([(1 + len(drafts), 0)]))
+    read_prompts(planner, drafts)
     for _ in range(num_passes):
         for draft in drafts:
             draft.cut(0)
             draft.draft_ms = 0.0
+        models_s = sum(model.clock_s for model in models)
         planner.draft(drafts)
-        planned = [draft.request.config.num_assistant_tokens is None for draft in drafts]
+        models_s = sum(model.clock_s for model in models) - models_s
+        hand_on(planner, [draft for draft in drafts if not draft.is_bounded])
+        began_s = clock.now
+        hand_on(planner, bounded)
         rows = sum(draft.rows for draft in drafts)
-        bare = sum(1 if is_planned else draft.rows for draft, is_planned in zip(drafts, planned, strict=True))
-        waits = cost.pass_ms([(rows, 0)]) - cost.pass_ms([(bare, 0)]) + sum(draft.draft_ms for draft in drafts)
-        kept = []
-        for i, (draft, (*_, luck)) in enumerate(zip(drafts, claims, strict=True)):
-            kept.append([*draft.tokens[: sum(rng.random() < luck for _ in draft.proposals)], 3])
-            if planned[i]:
-                delay[i] += waits
-                assert delay[i] <= TOLERANCE * plain[i] + allowed_ms + 1e-6
-                delay[i] -= (len(kept[i]) - 1) * plain_ms
-                plain[i] += len(kept[i]) * plain_ms
+        bare = sum(1 if draft.is_bounded else draft.rows for draft in drafts)
+        waits_ms = cost.pass_ms([(rows, 0)]) - cost.pass_ms([(bare, 0)]) + 1e3 * (models_s + clock.now - began_s)
+        kept = kept_by(rng, drafts, [luck for *_, luck in claims])
+        losses.passed(waits_ms, [tokens for draft, tokens in zip(drafts, kept, strict=True) if draft.is_bounded])
         planner.observe(drafts, kept, None)
+        for model in models:
+            for draft, tokens in zip(drafts, kept, strict=True):
+                model.passed(draft.request, tokens)
+
+
+def drafted_with(base: list[float], drafting: list[Drafting]) -> CostModel:
+    return replace(cost_of(base), drafts={each.name: each.cost for each in drafting})
+
+
+def read_prompts(planner: Planner, drafts: list[Draft]) -> None:
+    """Read prompts in so many passes that it is known how long it takes to hand on the results."""
+    for _ in range(FEWEST):
+        hand_on(planner, drafts)
 
 
 @pytest.mark.parametrize(("others_ms", "drafted"), [(2.5, [0, 1]), (500.0, [1, 0])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,19 @@ from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
 from ..fakes import new_request
-from .planning import Behind, Clock, Odds, OddsDrafter, OddsModel, answer, cost_of, draft_of, planner_of
+from .planning import (
+    Behind,
+    Clock,
+    Odds,
+    OddsDrafter,
+    OddsHead,
+    OddsModel,
+    Remembering,
+    answer,
+    cost_of,
+    draft_of,
+    planner_of,
+)
 
 
 class Scoring(OddsModel):
@@ -57,6 +70,21 @@ def test_beginning_a_draft_is_paid_for_once_and_only_where_all_of_the_draft_is_w
     planner_of(cost, OddsDrafter("suffix", {draft.request: []}), model).draft([draft])
     assert len(draft.proposals) == num_drafted
     assert draft.draft_ms == pytest.approx(num_drafted and begin_ms + 0.1 * model.num_passes, rel=0.02)
+
+
+@pytest.mark.parametrize("is_head", [False, True])
+def test_a_draft_is_charged_what_its_model_takes_with_what_it_has_to_read_before(is_head):
+    """A draft model reads the draft of the texts in one pass, a head takes a pass for each token of it."""
+    draft = draft_of(mode="chained")
+    draft.limit, odds = 5, {draft.request: [0.99] * 9}
+    model = OddsHead(odds, Clock(), missed=4) if is_head else Remembering("draft_model", odds, missed=4)
+    costs = {model.name: DraftCost(0.5, 0.1, begin_ms=1.5)}
+    cost = replace(cost_of([10, 10.5, 11, 11.5, 12, 20]), drafts=costs)
+    planner_of(cost, OddsDrafter("suffix", {draft.request: [0.99] * 2}), model).draft([draft])
+    assert draft.sources == [*["suffix"] * 2, *[model.name] * 3]
+    read_ms = 4 * 0.1 + 2 * (0.5 if is_head else 0.1)
+    assert draft.draft_ms == pytest.approx(1.5 + read_ms + 3 * 0.5)
+    assert draft.draft_ms == pytest.approx(1e3 * model.clock_s)
 
 
 @pytest.mark.parametrize(("depth", "text", "drafted"), [(2, [], 2), (1, [], 1), (3, [0.99] * 2, 3), (2, [0.99] * 2, 2)])

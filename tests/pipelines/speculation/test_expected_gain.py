@@ -1,4 +1,4 @@
-"""What scoring a draft is worth: what all the ways in which it can go bring and take, each by its probability."""
+"""What a model is expected to bring: what all the ways in which it can go bring and take, each by its probability."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.acceptance import Features
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafters.base import Proposal
 from outrider.pipelines.speculation.expected_gain import FOUND, ExpectedGain
 
@@ -23,7 +24,9 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
         draft.take(Proposal(7, "suffix", Features("suffix")), draft.probability * estimate)
     n, probabilities = len(estimates), [1.0, *draft.probabilities]
     length = data.draw(st.integers(0, n))
-    gain = ExpectedGain(cost, cost.of_draft("draft_model"), rate, expected)
+    own, num_behind, reads_ahead = cost.of_draft("draft_model"), data.draw(st.integers(1, 9)), data.draw(st.booleans())
+    own.begin_ms, depth = data.draw(SHARES), data.draw(st.none() | st.integers(1, n))
+    gain = ExpectedGain(cost, own, rate, expected, reads_ahead=reads_ahead, depth=depth)
 
     def price(num_rows: int) -> float:
         """Of so many rows of the draft, in tokens."""
@@ -42,9 +45,21 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
 
     def of_scoring(num_scored: int) -> float:
         found = max(brings(num_scored, num_taken) for num_taken in (num_scored, n))
-        fed_ms = cost.of_draft("draft_model").pass_ms(1) + cost.of_draft("draft_model").feeding_ms(num_scored)
+        fed_ms = own.beginning_ms() + own.pass_ms(1)
+        if reads_ahead:
+            fed_ms += own.feeding_ms(num_behind - 1 + num_scored)
+        else:
+            fed_ms += own.feeding_ms(num_behind - 1) + num_scored * own.pass_ms(1)
         return FOUND * found + (1 - FOUND) * brings(0, length) - rate * fed_ms
 
-    found, num_scored = gain.of_scoring(draft, length, rows, 1, 1)
-    assert found == pytest.approx(max(of_scoring(i) for i in range(1, n + 1)), abs=1e-7)
+    found, num_scored = gain.of_scoring(draft, length, rows, num_behind, 1)
+    assert found == pytest.approx(max(of_scoring(i) for i in range(1, 1 + (depth or n))), abs=1e-7)
     assert found == pytest.approx(of_scoring(num_scored), abs=1e-7)
+
+
+@pytest.mark.parametrize(("reads_ahead", "fed_ms"), [(True, 1.5 + 7 * 0.1), (False, 1.5 + 4 * 0.1 + 3 * 2.0)])
+def test_to_catch_up_a_draft_model_takes_a_row_for_each_token_of_a_draft_and_a_head_a_pass(reads_ahead, fed_ms):
+    """Of the text both read all in one pass."""
+    own = DraftCost(2.0, 0.1, begin_ms=1.5)
+    gain = ExpectedGain(cost_of([10] * 6), own, rate=0.1, expected=0.8, reads_ahead=reads_ahead)
+    assert gain.feeding_ms(num_behind=5, length=3) == pytest.approx(fed_ms)

@@ -10,7 +10,17 @@ import pytest
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
-from .planning import Clock, OddsDrafter, OddsModel, Pondered, cost_of, draft_of, planner_of
+from .planning import (
+    Clock,
+    OddsDrafter,
+    OddsHead,
+    OddsModel,
+    Pondered,
+    cost_of,
+    draft_of,
+    hand_on,
+    planner_of,
+)
 
 
 @pytest.mark.slow
@@ -64,3 +74,28 @@ def test_a_head_is_handed_results_where_it_promises_more_than_the_draft_model(he
         draft = draft_of(**options)
         planner.read(draft.request, Window([3], 2, [0]), logits, states)
         assert (draft.request in read) == (is_read or bool(options))
+
+
+def test_a_head_is_left_out_of_answers_that_may_not_lose_the_time_of_handing_on_states():
+    """It would miss those of a pass. Where drafts of a fixed length were asked for it goes on."""
+    clock, read = Clock(), []
+
+    class Reading(OddsHead):
+        def read(self, request, start, states):
+            super().read(request, start, states)
+            read.append(request)
+
+    drafts = planned, fixed = [draft_of(mode="draft"), draft_of(mode="draft", num_assistant_tokens=2)]
+    head = Reading({draft.request: [0.01] * 32 for draft in drafts}, clock, reading_ms=1.0)
+    planner = planner_of(cost_of([10] * 6), OddsDrafter("suffix", {}), head, clock=clock)
+    for _ in range(100):
+        for draft in drafts:
+            draft.cut(0)
+        planner.draft(drafts)
+        hand_on(planner, drafts)
+        planner.observe(drafts, [[3], [3]], None)
+    assert len(fixed.proposals) == 2
+    assert not planned.proposals
+    num_read = read.count(planned.request)
+    assert 25 <= num_read <= 60, "30 ms and 0.2 a pass"
+    assert read.count(fixed.request) == 100
