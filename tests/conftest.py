@@ -169,6 +169,18 @@ def embedded_pair() -> Path:
 
 
 @pytest.fixture(scope="session")
+def drafting_pairs(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of pairs that draft for the embedded target in other ways, by the name of each."""
+
+    def make(folder: Path) -> Path:
+        from tests.drafting_pairs import make_pairs
+
+        return make_pairs(embedded_pair, folder)
+
+    return made_once(tmp_path_factory, "drafting_pairs", make)
+
+
+@pytest.fixture(scope="session")
 def npu_pair(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pair that comes with Outrider with symmetric int4 weights, as an NPU wants it."""
 

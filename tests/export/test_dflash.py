@@ -25,45 +25,17 @@ from outrider.pipelines.model.heads.dflash_model import DFlashModel
 from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.processor import PRECISION
+from tests.dflash import BLOCK, MASK, TAPS, random_head, save_head
 
 from .conftest import make_tokenizer, save
 
 LAYERS, VOCABULARY = 6, 300
-TAPS, MASK, BLOCK = (0, 2, 4), 7, 6
 PROMPT, NEW_TOKENS, STEPS = "area = width", 60, 60
-
-
-def make_head(target: Any, seed: int = 3) -> Any:
-    import torch
-    from optimum.exporters.openvino.model_patcher import Qwen3DFlashForCausalLM
-    from transformers import Qwen3Config
-
-    torch.manual_seed(seed)
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim")
-    sizes = {name: getattr(target.config, name) for name in names}
-    described = {"dflash_config": {"mask_token_id": MASK, "target_layer_ids": list(TAPS)}, "block_size": BLOCK}
-    config = Qwen3Config(**sizes, **described, num_hidden_layers=2, initializer_range=0.1, tie_word_embeddings=False)
-    head = Qwen3DFlashForCausalLM(config).eval()
-    for name, weight in head.named_parameters():
-        if "norm" in name:
-            torch.nn.init.normal_(weight, 1.0, 0.1)
-    return head
-
-
-def save_head(folder: Path, head: Any, **changed: Any) -> Path:
-    """As the heads on the hub are saved: without an embedding and a projection."""
-    from safetensors.torch import save_file
-
-    folder.mkdir(parents=True)
-    save_file({name: weight.contiguous() for name, weight in head.state_dict().items()}, folder / "model.safetensors")
-    described = {**head.config.to_dict(), "architectures": ["DFlashDraftModel"], **changed}
-    (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")
 def head(deep: Any) -> Any:
-    return make_head(deep)
+    return random_head(deep.config)
 
 
 @pytest.fixture(scope="module")

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from outrider.pipelines import LLMPipeline
+from tests.drafting_pairs import mode_of
 
-from .real import Models
+from .real import EMBEDDED, Models
 
 
 @pytest.fixture(scope="session")
-def models(embedded_pair: Path) -> Models:
-    """The models of the embedded pair, compiled once."""
-    return Models.load(embedded_pair)
+def models_in() -> Callable[..., Models]:
+    """`Models.load`, which compiles those of a folder once."""
+    return cache(Models.load)
+
+
+@pytest.fixture
+def models(models_in: Callable[..., Models], embedded_pair: Path, request: pytest.FixtureRequest) -> Models:
+    """Those of the embedded pair, or of one that drafts in another way where a test asks for it (see `in_ways`)."""
+    way = getattr(request, "param", EMBEDDED)
+    if way == EMBEDDED:
+        return models_in(embedded_pair)
+    pairs: Path = request.getfixturevalue("drafting_pairs")
+    return models_in(pairs / way, ("off", mode_of(way), "chained"))
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,7 @@ SUITES = (
     "model/test_partial_sums.py",
     "model/test_exactness.py",
     "engine/test_distribution.py",
+    "speculation/drafters/test_self_speculative.py",
 )
 
 

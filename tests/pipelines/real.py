@@ -5,7 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
+
+import pytest
 
 from outrider.pipelines.config import MODES
 from outrider.pipelines.engine.block_pool import BlockPool
@@ -15,7 +18,7 @@ from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadModel
 from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.paged_request import BLOCK_SIZE
-from outrider.pipelines.model.pair import Pair, Skipping, context_length, num_layers
+from outrider.pipelines.model.pair import Pair, context_length, num_layers
 from outrider.pipelines.model.split_model import SplitModel
 from outrider.pipelines.model.tuning import load_target
 from outrider.pipelines.speculation.drafter_set import DrafterSet
@@ -30,6 +33,7 @@ from outrider.pipelines.speculation.planner import Planner
 from outrider.pipelines.speculation.runtime import _draft_properties
 from outrider.pipelines.structured.grammars import Grammars
 from outrider.pipelines.text.tokenizer import TextStream, Tokenizer
+from tests.drafting_pairs import HEADS
 
 from . import reference
 from .fakes import acceptance, mode_drafters
@@ -38,29 +42,59 @@ from .serving import COST
 
 NUM_BLOCKS = 320
 PAIR_MODES = tuple(mode for mode in MODES if mode not in ("skip", "exit"))  # of the embedded pair
+EMBEDDED = "embedded"
+
+
+def in_ways(
+    name: str,
+    quick: Iterable[object] = (),
+    slow: Iterable[object] = (),
+    heads: Iterable[object] = (),
+    **itself: Iterable[object],
+) -> pytest.MarkDecorator:
+    """Parametrize a test by the pair that its fixture `models` holds, and by values of `name`.
+
+    quick, slow: values for the embedded pair, in daily work and besides.
+    heads: slow ones for the pairs with heads of the other kinds.
+    itself: "skip" and "exit", slow ones for the pairs whose target drafts by itself.
+    """
+    given = [pytest.param(EMBEDDED, value, id=str(value)) for value in quick]
+    given += [pytest.param(EMBEDDED, value, id=str(value), marks=pytest.mark.slow) for value in slow]
+    others = [(way, value) for way, values in itself.items() for value in values] + [*product(HEADS, heads)]
+    given += [pytest.param(way, value, id=f"{way}-{value}", marks=pytest.mark.slow) for way, value in others]
+    return pytest.mark.parametrize(("models", name), given, indirect=["models"])
+
+
+def and_in(*ways: str) -> pytest.MarkDecorator:
+    """Run a test with the embedded pair, and as a slow one with those that draft in these ways."""
+    others = [pytest.param(way, marks=pytest.mark.slow) for way in ways]
+    return pytest.mark.parametrize("models", [EMBEDDED, *others], indirect=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
+    """modes: those to try, plain decoding first."""
+
     target: PagedModel
     draft: PagedModel
     head: HeadModel
     draft_context: int
     tokenizer: Tokenizer
     grammars: Grammars
+    modes: tuple[str, ...] = PAIR_MODES
 
     @classmethod
-    def load(cls, folder: Path, skipping: Skipping | None = None) -> Models:
+    def load(cls, folder: Path, modes: tuple[str, ...] = PAIR_MODES) -> Models:
         pair = Pair.open(folder)
         assert pair.draft is not None
         assert pair.head is not None
         taps = tapped_layers(pair.head, num_layers(pair.target))
-        target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True, taps=taps, skipping=skipping)
+        target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True, taps=taps, skipping=pair.skipping)
         properties = _draft_properties(target.precision, {})
         draft = PagedModel(pair.draft, NUM_BLOCKS, properties, exact=False)
         head = open_head(pair.head, pair.target, NUM_BLOCKS, properties)
         tokenizer = Tokenizer(pair.target)
-        return cls(target, draft, head, context_length(pair.draft), tokenizer, Grammars(tokenizer))
+        return cls(target, draft, head, context_length(pair.draft), tokenizer, Grammars(tokenizer), modes)
 
     def served(self, num_blocks: int = NUM_BLOCKS, drafters: Mapping[str, Drafter] | None = None) -> Served:
         """An engine with nothing in its cache."""

@@ -14,7 +14,7 @@ from outrider.pipelines import LLMPipeline
 from outrider.pipelines.engine.logprobs import TokenLogprobs
 
 from .. import reference
-from ..real import PAIR_MODES, Models
+from ..real import PAIR_MODES, Models, in_ways
 from ..requests import Asking
 
 LOGITS = st.lists(st.sampled_from([-700.0, -3.0, -1.5, 0.0, 0.25, 2.0, 4.0, 88.0]), min_size=1, max_size=24)
@@ -30,11 +30,11 @@ def test_they_are_a_log_softmax_and_the_likeliest_come_first(values, num_top, da
     assert [found.logprob, *(p for _, p in found.top)] == pytest.approx([expected[i] for i in [token, *best]], abs=1e-9)
 
 
-@pytest.mark.parametrize("seed", [600, 601])
+@in_ways("seed", quick=[600, 601], skip=[600], exit=[600])
 def test_they_are_those_of_the_slow_decoder_in_every_mode(models: Models, seed):
     asking = Asking(models.tokenizer, seed)
     logits = reference.model_logits(models.target)
-    for mode in PAIR_MODES:
+    for mode in models.modes:
         asked = asking.question(max_new_tokens=10)
         asked = replace(asked, config=asked.config.updated({"logprobs": 3}))
         request = models.served().one(asked, mode)

@@ -25,6 +25,11 @@ LENGTH = 200
 
 
 @pytest.fixture(scope="module")
+def models(models_in, embedded_pair: Path) -> Models:
+    return models_in(embedded_pair)
+
+
+@pytest.fixture(scope="module")
 def tokens(models: Models) -> list[int]:
     return np.random.default_rng(0).integers(0, len(models.tokenizer.vocabulary), LENGTH).tolist()
 

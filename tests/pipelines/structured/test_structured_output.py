@@ -16,7 +16,7 @@ from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.model.paged_request import BLOCK_SIZE
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
 
-from ..real import PAIR_MODES, Models, same, same_as_far_as_written
+from ..real import PAIR_MODES, Models, in_ways, same, same_as_far_as_written
 from ..requests import Asked, Asking
 from ..speculation.broken_drafters import SABOTAGE, BrokenDrafter
 from .structures import Structures, check_form, of_schema
@@ -33,8 +33,7 @@ def text_of(models: Models, request) -> str:
     return models.tokenizer.decode(request.new_tokens)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(400, 403))
+@in_ways("seed", slow=range(400, 403), skip=[400], exit=[401])
 def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models, seed):
     rng, asking, structures = random.Random(seed), Asking(models.tokenizer, seed), Structures(seed)
     asked = [structures.question(asking, 40) if i % 4 else asking.question(20) for i in range(16)]
@@ -43,7 +42,7 @@ def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models
     drafted: Counter[str] = Counter()
     accepted: Counter[str] = Counter()
     for shift in range(2):
-        modes = [PAIR_MODES[1 + (i + shift) % 5] for i in range(len(asked))]
+        modes = [models.modes[1:][(i + shift) % (len(models.modes) - 1)] for i in range(len(asked))]
         alone = [models.served().one(question, mode) for question, mode in zip(asked, modes, strict=True)]
         same(alone, plain, asked, f"alone, {modes}")
         for request in alone:
@@ -51,7 +50,7 @@ def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models
             accepted.update(request.statistics.accepted_by)
     served = models.served()
     for what in ("cold", "warm"):
-        same(served.all(asked, [rng.choice(PAIR_MODES) for _ in asked]), plain, asked, f"all at once, {what}")
+        same(served.all(asked, [rng.choice(models.modes) for _ in asked]), plain, asked, f"all at once, {what}")
     served.assert_nothing_leaked()
     finished = 0
     for request, question in zip(plain, asked, strict=True):
@@ -64,14 +63,13 @@ def test_every_mode_batch_and_cache_gives_the_same_tokens_in_form(models: Models
     assert accepted["grammar"] >= 0.9 * drafted["grammar"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(500, 502))
+@in_ways("seed", slow=range(500, 502), exit=[500])
 def test_the_answer_is_that_of_a_decoder_that_tries_every_token(models: Models, seed):
     asking, structures = Asking(models.tokenizer, seed), Structures(seed)
     forms = [StructuredOutputConfig(regex=structures.open_regex()) for _ in range(5)]
     asked = [structures.question(asking, 10, form) for form in forms]
     served = models.served()
-    fast = served.all(asked, [PAIR_MODES[i % len(PAIR_MODES)] for i in range(len(asked))])
+    fast = served.all(asked, [models.modes[i % len(models.modes)] for i in range(len(asked))])
     for request, question in zip(fast, asked, strict=True):
         answer = models.slowly(question)
         assert request.new_tokens == answer.token_ids, f"{question} with {question.prompt}"
@@ -85,7 +83,7 @@ def test_a_cache_that_holds_few_requests_and_cancellations_leave_the_forms_right
     asked = [replace(question, prompt=question.prompt[:100]) for question in asked]
     plain = [models.served().one(question) for question in asked]
     served = models.served(num_blocks=10)
-    modes = [PAIR_MODES[i % len(PAIR_MODES)] for i in range(len(asked))]
+    modes = [models.modes[i % len(models.modes)] for i in range(len(asked))]
     same(served.all(asked, modes), plain, asked, "small cache")
     first = served.some_cancelled(asked, modes[::-1], rng)
     same_as_far_as_written(first, plain)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,72 +10,31 @@ import pytest
 from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.request import Request
-from outrider.pipelines.model.pair import Skipping
 from outrider.pipelines.model.split_model import SplitModel
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.drafters.self_speculative import SKIPPING, SelfSpeculative
 
 from ...fakes import BLOCK_SIZE, VOCABULARY, FakeModel, new_request, random_rule
-from ...real import Models, same, same_as_far_as_written
+from ...real import Models, same
 from ...requests import Asked, Asking
 
-WAYS = {"skip": Skipping((2, 4)), "exit": Skipping((3, 4, 5), is_exit=True)}
 SAMPLED = {"do_sample": True, "temperature": 0.8, "rng_seed": 11}
 FIXED = {"num_assistant_tokens": 4}
 
-
-@pytest.fixture(scope="module", params=WAYS)
-def mode(request) -> str:
-    return request.param
+by_itself = pytest.mark.parametrize("models", ["skip", "exit"], indirect=True)
 
 
-@pytest.fixture(scope="module")
-def split(embedded_pair: Path, mode: str) -> Models:
-    return Models.load(embedded_pair, WAYS[mode])
-
-
-def questions(models: Models, number: int, seed: int) -> list[Asked]:
-    asking = Asking(models.tokenizer, seed)
-    asked = [asking.question() for _ in range(number)]
-    return [Asked(each.prompt, each.config.updated(FIXED), each.max_new_tokens, each.answer) for each in asked]
-
-
-@pytest.mark.slow
-def test_answers_are_those_of_the_whole_target_alone_and_together(models, split, mode):
-    asked = questions(models, 5, 1)
-    plain = [models.served().one(question) for question in asked]
-    served = split.served()
-    alone = [served.one(question, mode) for question in asked]
-    same(alone, plain, asked, "alone")
-    assert sum(source not in ("target", "suffix") for request in alone for source in request.sources) > 5
-    served = split.served()
-    same(served.all(asked, [mode, "off", "chained", mode, "auto"]), plain, asked, "together")
-    served.assert_nothing_leaked()
-
-
+@by_itself
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=str)
-def test_a_long_prompt_that_others_share_is_answered_the_same(models, split, mode, options):
+def test_a_long_prompt_that_others_share_is_answered_the_same(models: Models, options):
     prompt = Asking(models.tokenizer, 2).prompt("code")
     prompt = (prompt * 50)[:450]
     asked = [Asked(prompt[:length], GenerationConfig(**options, **FIXED), 16) for length in (450, 448, 448, 447)]
     plain = [models.served().one(question) for question in asked]
-    served = split.served()
+    served, mode = models.served(), models.modes[1]
     same([served.one(question, mode) for question in asked[:2]], plain[:2], asked[:2], "one after the other")
     same(served.all(asked, [mode] * len(asked)), plain, asked, "together")
-    served.assert_nothing_leaked()
-
-
-@pytest.mark.slow
-def test_requests_that_are_cancelled_or_set_back_change_no_other(models, split, mode):
-    asked = questions(models, 5, 3)
-    plain = [models.served().one(question) for question in asked]
-    served = split.served()
-    same_as_far_as_written(served.some_cancelled(asked, [mode] * len(asked), random.Random(4)), plain)
-    same(served.all(asked, [mode] * len(asked)), plain, asked, "after others were cancelled")
-    most = max(len(question.prompt) + question.max_new_tokens for question in asked)
-    served = split.served(num_blocks=-(-most // 32) + 2)
-    same(served.all(asked, [mode] * len(asked)), plain, asked, "in a small cache")
     served.assert_nothing_leaked()
 
 
@@ -151,13 +108,13 @@ def test_nothing_is_drafted_where_no_block_is_free_or_others_read_the_block():
     assert model.passes == []
 
 
-def test_the_first_part_runs_once_for_every_accepted_token(split, mode):
+@by_itself
+@pytest.mark.slow
+def test_the_first_part_runs_once_for_every_accepted_token(models: Models):
     """However often drafts are wrong: the target runs its first part only for the rows that no draft has run."""
-    target = split.target
-    assert isinstance(target, SplitModel)
-    before = target.num_taken_over
-    (question, *_) = questions(split, 1, 5)
-    asked = Asked(question.prompt, GenerationConfig(**FIXED), 24)
-    request = split.served().one(asked, mode)
+    assert isinstance(models.target, SplitModel)
+    before = models.target.num_taken_over
+    asked = Asked(Asking(models.tokenizer, 5).prompt("code"), GenerationConfig(**FIXED), 24)
+    request = models.served().one(asked, models.modes[1])
     drafted = sum(len(record.drafted) for record in request.trace)
-    assert target.num_taken_over - before == drafted > 0
+    assert models.target.num_taken_over - before == drafted > 0

@@ -1,0 +1,46 @@
+"""The embedded pair, its target drafted for in every other way that there is."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from outrider.models import pyscout
+from outrider.pipelines.model.pair import read_json
+
+from .dflash import random_head, save_head
+
+CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
+HEADS = ("mtp", "medusa", "hydra", "dflash")
+WAYS = ("skip", "exit", *HEADS)
+SKIPPED = [2, 4]  # layers, of six
+
+
+def mode_of(way: str) -> str:
+    """The mode in which such a pair drafts in this way alone."""
+    return "head" if way in HEADS else way
+
+
+def make_pairs(embedded: Path, folder: Path) -> Path:
+    """A pair for each way, in a folder of its name. A head takes the place of the embedded pair's own; what else drafts
+    there stays."""
+    from transformers import AutoConfig
+
+    from outrider.export.checkpoint import find_checkpoint
+    from outrider.export.heads.convert_head import convert_head
+
+    target = find_checkpoint(str(CHECKPOINTS / "target"), False, print)
+    dflash = save_head(folder / "checkpoint", random_head(AutoConfig.from_pretrained(target.folder)))
+    for way in WAYS:
+        pair, models = shutil.copytree(embedded, folder / way), read_json(embedded / "pair.json")["models"]
+        if way == "skip":
+            models["target"]["skip_layers"] = SKIPPED
+        else:
+            role = "exit" if way == "exit" else "head"
+            models[role] = {"kind": way}
+            shutil.rmtree(pair / role, ignore_errors=True)
+            checkpoint = dflash if way == "dflash" else CHECKPOINTS / way
+            convert_head(find_checkpoint(str(checkpoint), False, print), target, pair / role)
+        (pair / "pair.json").write_text(json.dumps({"models": models}), encoding="utf-8")
+    return folder
