@@ -22,7 +22,7 @@ NOT_NEEDED = {"embed_tokens.weight", "t2d"}  # the target's embedding is used, a
 NOT_CONVERTED = (
     ("norm_before_fc", True, "norms the states of its target before it projects them"),
     ("fc_norm", True, "norms each state of its target before it projects them"),
-    ("norm_output", True, "drafts on from its states behind the last norm"),
+    ("norm_output", True, "drafts on from its states after the last norm"),
     ("use_aux_hidden_state", False, "reads the last hidden state of its target only"),
     ("layer_types", ["sliding_attention"], "reads the latest tokens only"),
     ("modal_type", "VLM", "drafts for a target of images and text"),

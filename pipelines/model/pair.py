@@ -12,6 +12,7 @@ from ..errors import BrokenPair
 
 MODEL = "openvino_model.xml"
 MTP_MODEL = "openvino_mtp_model.xml"  # a head that optimum-intel exports into the folder of its target
+VISION_TARGET = "openvino_language_model.xml"  # the decoder that optimum-intel exports of a model of images and text
 MODEL_FILES = (
     MODEL, "openvino_model.bin", "openvino_tokenizer.xml", "openvino_tokenizer.bin", "openvino_detokenizer.xml",
     "openvino_detokenizer.bin", "config.json",
@@ -56,6 +57,11 @@ class Pair:
         folder = Path(path).expanduser()
         if not folder.is_dir():
             raise BrokenPair(f"There is no folder {folder}: give a folder that `outrider export` made.")
+        if (folder / VISION_TARGET).is_file() and not (folder / MODEL).is_file():
+            raise BrokenPair(
+                f"{folder} holds a model of images and text, which cannot be run yet: give a pair whose target reads "
+                "text only."
+            )
         if not any((folder / name).exists() for name in (MODEL, "pair.json")):
             raise BrokenPair(
                 f"{folder} is not a pair, since it has neither pair.json nor openvino_model.xml: give a folder that "

@@ -111,6 +111,14 @@ def converters_spared_by_garbage_collections() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def torch_on_one_thread() -> None:
+    """Several take ten times as long for models as small as these where anything else runs on the machine."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def converted_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Exports convert and compress the same checkpoint once, and measure the same target once: several tests of a pair
     begin with it. That a second conversion gives the same is tested without this."""

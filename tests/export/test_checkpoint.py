@@ -122,6 +122,13 @@ def test_what_a_model_needs_that_cannot_be_run_yet_is_named(
         find(tmp_path)
 
 
+@pytest.mark.parametrize("architecture", ["EAGLEModel", "Eagle3Speculator"])
+def test_a_head_that_cannot_be_converted_is_refused_as_one(tmp_path: Path, architecture: str) -> None:
+    write_config(tmp_path, architectures=[architecture])
+    with pytest.raises(NotADecoder, match=r"head .* which optimum-intel cannot convert: choose another head"):
+        find(tmp_path)
+
+
 def test_an_encoder_decoder_is_refused_even_when_its_class_is_causal(tmp_path: Path) -> None:
     write_config(tmp_path, model_type="bart", architectures=["BartForCausalLM"], is_encoder_decoder=True)
     with pytest.raises(NotADecoder):

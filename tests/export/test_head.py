@@ -168,7 +168,7 @@ def test_a_head_as_vllm_describes_one_computes_what_it_does_there(
 
 
 def as_in_vllm(head: Any, states: np.ndarray, tokens: list[int], written: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """What `slowly` gives, where the residual is taken behind the norm; in float64, head by head of the attention, and
+    """What `slowly` gives, where the residual is taken after the norm; in float64, head by head of the attention, and
     without a cache."""
     import torch
 

@@ -75,6 +75,12 @@ def test_a_folder_that_is_none_or_empty_is_told(tmp_path: Path):
         LLMPipeline(tmp_path)
 
 
+def test_a_model_of_images_and_text_is_called_one(tmp_path: Path):
+    (tmp_path / "openvino_language_model.xml").touch()
+    with pytest.raises(BrokenPair, match="holds a model of images and text, which cannot be run yet: give a pair"):
+        LLMPipeline(tmp_path)
+
+
 def test_a_draft_that_pair_json_names_and_is_gone_is_told(pair: Path):
     hidden = (pair / "draft").rename(pair / "hidden")
     try:
