@@ -170,7 +170,7 @@ def embedded_pair() -> Path:
 
 @pytest.fixture(scope="session")
 def drafting_pairs(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of pairs that draft for the embedded target in other ways, by the name of each."""
+    """The folder of pairs of the embedded target that draft in other ways, see `drafting_pairs.WAYS`."""
 
     def make(folder: Path) -> Path:
         from tests.drafting_pairs import make_pairs

@@ -1,4 +1,4 @@
-"""The embedded pair, its target drafted for in every other way that there is."""
+"""Pairs of the embedded target that draft in other ways than the embedded pair."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def mode_of(way: str) -> str:
 
 
 def make_pairs(embedded: Path, folder: Path) -> Path:
-    """A pair for each way, in a folder of its name. A head takes the place of the embedded pair's own; what else drafts
-    there stays."""
+    """A pair for each way, in a folder of its name. The early exit stands beside the models of the embedded pair; the
+    others draft alone."""
     from transformers import AutoConfig
 
     from outrider.export.checkpoint import find_checkpoint
@@ -33,13 +33,16 @@ def make_pairs(embedded: Path, folder: Path) -> Path:
     target = find_checkpoint(str(CHECKPOINTS / "target"), False, print)
     dflash = save_head(folder / "checkpoint", random_head(AutoConfig.from_pretrained(target.folder)))
     for way in WAYS:
-        pair, models = shutil.copytree(embedded, folder / way), read_json(embedded / "pair.json")["models"]
+        pair, models = folder / way, read_json(embedded / "pair.json")["models"]
+        roles = [*models] if way == "exit" else ["target"]
+        models = {role: models[role] for role in roles}
+        for role in roles:
+            shutil.copytree(embedded / role, pair / role)
         if way == "skip":
             models["target"]["skip_layers"] = SKIPPED
         else:
             role = "exit" if way == "exit" else "head"
             models[role] = {"kind": way}
-            shutil.rmtree(pair / role, ignore_errors=True)
             checkpoint = dflash if way == "dflash" else CHECKPOINTS / way
             convert_head(find_checkpoint(str(checkpoint), False, print), target, pair / role)
         (pair / "pair.json").write_text(json.dumps({"models": models}), encoding="utf-8")

@@ -27,7 +27,7 @@ def models(models_in: Callable[..., Models], embedded_pair: Path, request: pytes
     if way == EMBEDDED:
         return models_in(embedded_pair)
     pairs: Path = request.getfixturevalue("drafting_pairs")
-    return models_in(pairs / way, ("off", mode_of(way), "chained"))
+    return models_in(pairs / way, ("off", mode_of(way), "auto"))
 
 
 @pytest.fixture(scope="session")

@@ -76,8 +76,8 @@ class Models:
     """modes: those to try, plain decoding first."""
 
     target: PagedModel
-    draft: PagedModel
-    head: HeadModel
+    draft: PagedModel | None
+    head: HeadModel | None
     draft_context: int
     tokenizer: Tokenizer
     grammars: Grammars
@@ -86,27 +86,28 @@ class Models:
     @classmethod
     def load(cls, folder: Path, modes: tuple[str, ...] = PAIR_MODES) -> Models:
         pair = Pair.open(folder)
-        assert pair.draft is not None
-        assert pair.head is not None
-        taps = tapped_layers(pair.head, num_layers(pair.target))
+        taps = tapped_layers(pair.head, num_layers(pair.target)) if pair.head else ()
         target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True, taps=taps, skipping=pair.skipping)
         properties = _draft_properties(target.precision, {})
-        draft = PagedModel(pair.draft, NUM_BLOCKS, properties, exact=False)
-        head = open_head(pair.head, pair.target, NUM_BLOCKS, properties)
+        draft = PagedModel(pair.draft, NUM_BLOCKS, properties, exact=False) if pair.draft else None
+        head = open_head(pair.head, pair.target, NUM_BLOCKS, properties) if pair.head else None
+        draft_context = context_length(pair.draft) if pair.draft else 0
         tokenizer = Tokenizer(pair.target)
-        return cls(target, draft, head, context_length(pair.draft), tokenizer, Grammars(tokenizer), modes)
+        return cls(target, draft, head, draft_context, tokenizer, Grammars(tokenizer), modes)
 
     def served(self, num_blocks: int = NUM_BLOCKS, drafters: Mapping[str, Drafter] | None = None) -> Served:
         """An engine with nothing in its cache."""
         pools = [BlockPool(num_blocks, BLOCK_SIZE) for _ in range(3)]
         made = acceptance()
-        usual = {
+        usual: dict[str, Drafter] = {
             "lookup": PromptLookup(),
             "suffix": Suffix(made),
             "recycling": TokenRecycling(self.target.vocabulary_size),
-            "draft": DraftModel(self.draft, pools[1], self.draft_context),
-            "head": Head(self.head, pools[2], self.target.vocabulary_size),
         }
+        if self.draft is not None:
+            usual["draft"] = DraftModel(self.draft, pools[1], self.draft_context)
+        if self.head is not None:
+            usual["head"] = Head(self.head, pools[2], self.target.vocabulary_size)
         if isinstance(self.target, SplitModel):
             mode, name = ("exit", EXIT) if self.target.skipping.is_exit else ("skip", SKIPPING)
             usual[mode] = SelfSpeculative(name, self.target, pools[0])

@@ -94,7 +94,7 @@ def test_prompts_of_every_length_around_a_border(models: Models, length):
         served, first = models.served(), (i + length) % 2
         assert served.one(asked[first], mode).new_tokens == expected[first], f"{mode}, cold"
         assert served.one(asked[first], mode).new_tokens == expected[first], f"{mode}, warm"
-        together = served.all([*asked, replace(asked[1], answer=1)], [mode, mode, "draft"])
+        together = served.all([*asked, replace(asked[1], answer=1)], [mode, mode, "chained"])
         assert tokens_of(together[:2]) == expected, f"{mode}, warm, beside others"
         served.assert_nothing_leaked()
 
@@ -116,7 +116,7 @@ def test_prompts_may_be_cut_into_passes_anyhow(models: Models, monkeypatch, rows
     asked.append(Asked(whole, asking.config(), 8))
     plain = [models.served().one(question) for question in asked]
     monkeypatch.setattr(scheduler_module, "PREFILL_ROWS", rows)
-    for modes in (["off"] * len(asked), [*models.modes, "draft"]):
+    for modes in (["off"] * len(asked), [*models.modes, "chained"]):
         same(models.served().all(asked, modes), plain, asked, f"passes of {rows}")
 
 
