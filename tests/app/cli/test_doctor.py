@@ -15,7 +15,7 @@ from outrider.pipelines.model import exactness, tuning
 from outrider.pipelines.model.target import Rows
 from outrider.pipelines.model.timing import NoMeasurement
 from outrider.pipelines.model.tuning import Compilation
-from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation import runtime
 from tests.on_npu import STAND_IN
 
 
@@ -42,7 +42,7 @@ def unmeasured(monkeypatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
         raise NoMeasurement("Passes took nonsense.")
 
-    monkeypatch.setattr(CostModel, "measure", fail)
+    monkeypatch.setattr(runtime, "measure", fail)
 
 
 @pytest.mark.usefixtures("unmeasured")

@@ -213,7 +213,7 @@ def test_a_draft_model_that_loses_time_on_its_device_is_said(
     embedded_pair, monkeypatch, caplog, cache, draft_ms, is_said
 ):
     cost = CostModel((1, 2, 9, 33), (4.0, 4.5, 9.0, 30.0), (0.0,) * 4, {"draft_model": DraftCost(draft_ms)})
-    monkeypatch.setattr(CostModel, "measure", lambda *args, **options: cost)
+    monkeypatch.setattr(runtime, "measure", lambda *args, **options: cost)
     with gpu_present(), caplog.at_level(logging.WARNING):
         LLMPipeline(embedded_pair, draft_device="GPU", exact=False, cache_tokens=2048).speculation.measure()
     assert ("takes 9.0 ms a token on GPU" in caplog.text) == is_said

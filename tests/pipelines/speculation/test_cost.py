@@ -20,7 +20,7 @@ from outrider.pipelines.model import profile
 from outrider.pipelines.model.pair import Pair
 from outrider.pipelines.model.profile import profile_path
 from outrider.pipelines.model.timing import NoMeasurement
-from outrider.pipelines.speculation import cost_file
+from outrider.pipelines.speculation import cost_file, runtime
 from outrider.pipelines.speculation.cost import AT_ONCE, REFINED_AFTER, CostModel
 from outrider.pipelines.speculation.cost_file import measured_cost
 from outrider.pipelines.speculation.draft_cost import DraftCost
@@ -354,7 +354,7 @@ def test_a_pipeline_measures_once_and_keeps_it(embedded_pair, monkeypatch):
     def measure(*args, **kwargs):
         raise AssertionError("measured again")
 
-    monkeypatch.setattr(CostModel, "measure", measure)
+    monkeypatch.setattr(runtime, "measure", measure)
     second = LLMPipeline(embedded_pair)
     second.generate("x", max_new_tokens=3)
     assert second.speculation.cost is not None

@@ -166,7 +166,7 @@ def test_passes_are_timed_over_memory_that_was_written_to(embedded_pair, monkeyp
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
 
     speculation = LLMPipeline(embedded_pair, cache_tokens=512, **properties).speculation
-    monkeypatch.setattr(CostModel, "measure", measure)
+    monkeypatch.setattr(runtime_module, "measure", measure)
     speculation.measure(again=True)
     assert len(untouched) > 1
     assert not any(untouched)
@@ -193,7 +193,7 @@ def test_what_was_only_estimated_is_measured_where_somebody_waits_for_that(embed
         budgets.append(budget_s)
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0), base_doubt=doubt if len(budgets) == 1 else ())
 
-    monkeypatch.setattr(CostModel, "measure", measure)
+    monkeypatch.setattr(runtime_module, "measure", measure)
     speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
     speculation.measure_fully()
     assert budgets == [runtime_module.MEASURE_S, *([math.inf] if doubt else [])]
@@ -212,7 +212,7 @@ def test_nobody_waits_for_more_than_a_few_measurements_unless_they_are_asked_for
         shares.append(token_share)
         return CostModel((2, 4), (1.0, 2.0), (0.0, 0.0))
 
-    monkeypatch.setattr(CostModel, "measure", measure)
+    monkeypatch.setattr(runtime_module, "measure", measure)
     speculation = LLMPipeline(embedded_pair, cache_tokens=512).speculation
     speculation.measure()
     speculation.measure()
