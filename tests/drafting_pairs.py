@@ -8,6 +8,8 @@ from pathlib import Path
 
 from outrider.models import pyscout
 from outrider.pipelines.model.pair import read_json
+from outrider.pipelines.speculation.drafters.head import Head
+from outrider.pipelines.speculation.drafters.self_speculative import EXIT, SKIPPING
 
 from .dflash import random_head, save_head
 
@@ -20,6 +22,11 @@ SKIPPED = [2, 4]  # layers, of six
 def mode_of(way: str) -> str:
     """The mode in which such a pair drafts in this way alone."""
     return "head" if way in HEADS else way
+
+
+def drafter_of(way: str) -> str:
+    """The drafter's name in figures."""
+    return {"skip": SKIPPING, "exit": EXIT}.get(way, Head.name)
 
 
 def make_pairs(embedded: Path, folder: Path) -> Path:

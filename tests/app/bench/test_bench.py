@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +13,10 @@ from typer.testing import CliRunner
 from outrider.app.bench import bench as command
 from outrider.app.cli.main import app as outrider
 from outrider.pipelines import LLMPipeline, OutriderError
+from outrider.pipelines.speculation import runtime
+from outrider.pipelines.speculation.draft_cost import DraftCost
+from tests.drafting_pairs import WAYS, drafter_of, mode_of
+from tests.pipelines.serving import COST
 
 RUNNER = CliRunner()
 QUICK = ["--prompts-per-family", "1", "--max-new-tokens", "12", "--seed", "1"]
@@ -51,6 +56,25 @@ def test_own_prompts_give_a_table_and_a_page(prompts: Path, tmp_path: Path) -> N
     for mode in ("off", "lookup", "suffix", "recycling", "draft", "head", "chained", "auto"):
         assert mode in done.stdout
     assert html.read_text(encoding="utf-8").count("<svg") == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_drafts_is_measured_and_told_by_its_name(
+    way: str, drafting_pairs: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = replace(COST, drafts={drafter_of(way): DraftCost(0.3, 0.01)})
+    monkeypatch.setattr(runtime, "measured_cost", lambda path, measured: cost)  # drafts pay on any machine
+    monkeypatch.setattr(runtime, "PREPARED_S", 0.0)
+    chosen = ["--mode", mode_of(way), "--family", "own", "--exact", "--json"]
+    done = RUNNER.invoke(outrider, ["bench", str(drafting_pairs / way), "--prompts", str(prompts), *QUICK, *chosen])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    plain, drafted = report["entries"]
+    assert (plain["mode"], drafted["mode"], drafted["differing"]) == ("off", mode_of(way), 0)
+    assert (plain["by_depth"], {*drafted["by_depth"]}) == ({}, {drafter_of(way)})
+    assert drafted["best_share"]["median"] > 0
+    assert report["draft_ms"].keys() == {drafter_of(way)}
 
 
 def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:

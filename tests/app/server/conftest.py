@@ -32,6 +32,15 @@ def served(_served: Served) -> Iterator[Served]:
 
 
 @pytest.fixture
+def always_drafting(pipeline: LLMPipeline) -> Iterator[None]:
+    """Four tokens are drafted in every pass, whatever pays on this machine."""
+    usual = pipeline.get_generation_config()
+    pipeline.set_generation_config({"num_assistant_tokens": 4})
+    yield
+    pipeline.set_generation_config(usual)
+
+
+@pytest.fixture
 def client(served: Served) -> Iterator[openai.OpenAI]:
     with served.client() as client:
         yield client

@@ -33,7 +33,9 @@ def test_the_answer_is_that_of_plain_decoding_with_its_figures(served: Served, c
 
 
 @pytest.mark.parametrize("mode", ["off", "lookup", "suffix", "recycling", "draft", "head", "chained", "auto", None])
-def test_speculation_changes_the_figures_and_nothing_else(served: Served, client: openai.OpenAI, mode: str) -> None:
+def test_speculation_changes_the_figures_and_nothing_else(
+    served: Served, client: openai.OpenAI, always_drafting: None, mode: str
+) -> None:
     extra = {} if mode is None else {"speculation": mode}
     answer: Any = client.chat.completions.create(model=MODEL, messages=user(REPEAT), extra_body=extra, **SAMPLED)
     options = {"do_sample": True, "temperature": 1.6, "rng_seed": 11, "max_new_tokens": 24}
@@ -43,8 +45,9 @@ def test_speculation_changes_the_figures_and_nothing_else(served: Served, client
     assert sum(figures["drafted_by"].values()) == figures["drafted"] >= figures["accepted"]
     assert sum(figures["accepted_by"].values()) == figures["accepted"]
     assert figures["passes"] + figures["accepted"] >= answer.usage.completion_tokens
-    assert figures["drafted"] > 0 or mode in ("off", "draft", "head")  # whether a model pays, the machine decides
-    assert figures["drafted"] == 0 or mode != "off"
+    assert (figures["drafted"] > 0) == (mode != "off")
+    drafter = {"draft": "draft_model", "head": "head"}.get(mode)
+    assert drafter is None or {*figures["drafted_by"]} == {drafter}
 
 
 def test_a_stream_adds_up_to_the_answer_and_ends_with_its_figures(client: openai.OpenAI) -> None:
