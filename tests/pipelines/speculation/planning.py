@@ -276,15 +276,22 @@ def stopped() -> float:
 
 
 def planner_of(
-    cost: CostModel | None, text: OddsDrafter, *models: OddsModel | None, clock: Callable[[], float] = stopped
+    cost: CostModel | None,
+    text: OddsDrafter,
+    *models: OddsModel | None,
+    clock: Callable[[], float] = stopped,
+    acceptance: AcceptanceModel | None = None,
 ) -> Planner:
+    """Believes what proposals say of themselves unless an acceptance model is given."""
     there = tuple(model for model in models if model is not None)
     both = ModeDrafters((text,), there)
     modes = {"off": ModeDrafters(), "suffix": ModeDrafters((text,)), "draft": ModeDrafters(models=there)}
     modes |= {"chained": both, "auto": both}
     for model in there:
         model.cost = cost
-    return Planner(DrafterSet(modes, Odds(), 12, lambda: sum(model.clock() for model in there)), Odds(), cost, clock)
+    acceptance = acceptance or Odds()
+    drafter_set = DrafterSet(modes, acceptance, 12, lambda: sum(model.clock() for model in there))
+    return Planner(drafter_set, acceptance, cost, clock)
 
 
 class Slow(OddsDrafter):
