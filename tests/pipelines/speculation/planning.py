@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, takewhile
@@ -131,8 +132,8 @@ class Remembering(OddsModel):
     def __init__(self, name: str, odds: dict, missed: int = 0, depth: int | None = None) -> None:
         super().__init__(name, odds)
         self.depth = depth
-        self.num_unread = dict.fromkeys(odds, 1 + missed)
-        self.ahead: dict = {request: [] for request in odds}  # tokens of drafts that it has read
+        self.num_unread: defaultdict = defaultdict(lambda: 1 + missed)
+        self.ahead: defaultdict = defaultdict(list)  # tokens of drafts that it has read
         self.begun: set = set()
 
     def generate(self, wanted) -> list[Proposal | None]:
@@ -275,15 +276,22 @@ def stopped() -> float:
 
 
 def planner_of(
-    cost: CostModel | None, text: OddsDrafter, *models: OddsModel | None, clock: Callable[[], float] = stopped
+    cost: CostModel | None,
+    text: OddsDrafter,
+    *models: OddsModel | None,
+    clock: Callable[[], float] = stopped,
+    acceptance: AcceptanceModel | None = None,
 ) -> Planner:
+    """Believes what proposals say of themselves unless an acceptance model is given."""
     there = tuple(model for model in models if model is not None)
     both = ModeDrafters((text,), there)
     modes = {"off": ModeDrafters(), "suffix": ModeDrafters((text,)), "draft": ModeDrafters(models=there)}
     modes |= {"chained": both, "auto": both}
     for model in there:
         model.cost = cost
-    return Planner(DrafterSet(modes, Odds(), 12, lambda: sum(model.clock() for model in there)), Odds(), cost, clock)
+    acceptance = acceptance or Odds()
+    drafter_set = DrafterSet(modes, acceptance, 12, lambda: sum(model.clock() for model in there))
+    return Planner(drafter_set, acceptance, cost, clock)
 
 
 class Slow(OddsDrafter):
@@ -327,27 +335,40 @@ BASES = FLAT | st.lists(st.floats(0.05, 10), min_size=len(ROWS), max_size=len(RO
 DEAR_FIRST = {1: 78, 2: 127, 3: 141, 4: 178, 5: 190, 6: 205, 8: 243, 12: 325, 16: 381, 32: 743}  # ms, without VNNI
 
 
-def speed_of(fewest_rows: int, estimates: Callable[[Random], list[float]], num_answers: int, seed: int = 1) -> float:
-    """Tokens per millisecond of answers of 64, each alone, where `estimates` of what is offered at each place are
-    right, and passes of `fewest_rows` and more take the time of `DEAR_FIRST`."""
+def speed_of(
+    fewest_rows: int,
+    estimates: Callable[[Random], list[float]],
+    num_answers: int,
+    drafting: Drafting | None = None,
+) -> float:
+    """Tokens per millisecond of answers of 64, each alone, where `estimates` of what a text drafter offers at each
+    place, or else a model, are right, and passes of `fewest_rows` and more take the time of `DEAR_FIRST`. Of each pass
+    the tokens count that it is expected to give, which tells as much in fewer answers."""
     times = {rows: float(ms) for rows, ms in DEAR_FIRST.items() if rows >= fewest_rows}
-    cost = CostModel(tuple(times), tuple(times.values()), (0.0,) * len(times))
-    offering, rng, time_ms = OddsDrafter("suffix", {}), Random(seed), 0.0
-    planner = planner_of(cost, offering)
+    drafts = {} if drafting is None else {drafting.name: drafting.cost}
+    cost = CostModel(tuple(times), tuple(times.values()), (0.0,) * len(times), drafts)
+    text, models = OddsDrafter("suffix", {}), [] if drafting is None else [drafting.of({}, Clock())]
+    planner = planner_of(cost, text, *models)
+    offering = models[0] if models else text
+    rng, luck, num_tokens, time_ms = Random(1), Random(2), 0.0, 0.0
     for _ in range(num_answers):
         draft, left = draft_of(), 64
+        text.odds[draft.request] = []
         while left:
             draft.cut(0)
             draft.limit = min(32, left - 1)
             offering.odds[draft.request] = offered = estimates(rng)
             planner.draft([draft])
-            accepted = [rng.random() < estimate for estimate in offered[: len(draft.proposals)]]
-            num_kept = [*accepted, False].index(False)
-            planner.observe([draft], [[*draft.tokens[:num_kept], 3]], None)
+            num_kept = sum(1 for _ in takewhile(lambda odds: luck.random() < odds, offered[: len(draft.proposals)]))
+            kept = [*draft.tokens[:num_kept], 3]
+            planner.observe([draft], [kept], None)
+            for model in models:
+                model.passed(draft.request, kept)
+            num_tokens += 1 + sum(draft.probabilities)
             time_ms += cost.pass_ms([(draft.rows, 0)])
-            left -= num_kept + 1
+            left -= len(kept)
         planner.release(draft.request)
-    return 64 * num_answers / time_ms
+    return num_tokens / (time_ms + 1e3 * sum(model.clock_s for model in models))
 
 
 def answer(planner, draft) -> None:
