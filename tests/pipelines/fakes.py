@@ -91,7 +91,7 @@ class FakeModel:
             behind = window.start + 1
             if len(window.tokens) == 1 and behind < len(window.blocks) * self._block_size:
                 self._slots[window.blocks[behind // self._block_size], behind % self._block_size] = window.tokens[0]
-        return self._logits(windows, self.rule)
+        return [self._logits(window) if window.blocks else np.empty((0, self.vocabulary_size)) for window in windows]
 
     def hidden_states(self) -> list[Row]:
         """Of no use to anybody."""
@@ -108,14 +108,12 @@ class FakeModel:
                 for position, token in enumerate(window.tokens, window.start):
                     self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
 
-    def _logits(self, windows: Sequence[Window], rule: Rule) -> list[NDArray[np.float32]]:
-        return [np.array(self._rows(window, rule)).reshape(-1, self.vocabulary_size) for window in windows]
-
-    def _rows(self, window: Window, rule: Rule) -> list[Row]:
+    def _logits(self, window: Window, rule: Rule | None = None) -> NDArray[np.float32]:
         end = window.start + len(window.tokens)
         prefix = self._slots[list(window.blocks)].reshape(-1)[:end]
         assert EMPTY not in prefix, "a slot is read that was never written"
-        return [rule(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))]
+        rows = [(rule or self.rule)(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))]
+        return np.array(rows)
 
 
 class FakeSplit(FakeModel):
@@ -139,7 +137,7 @@ class FakeSplit(FakeModel):
         self._write(windows)
         for window in windows:
             self._known |= {self._slot(window, i): token for i, token in enumerate(window.tokens)}
-        return self._logits(windows, self._draft_rule)
+        return [self._logits(window, self._draft_rule) for window in windows]
 
     def num_drafted(self, window: Window) -> int:
         unlike = (i for i, token in enumerate(window.tokens) if self._known.get(self._slot(window, i)) != token)
