@@ -6,12 +6,14 @@ import errno
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from outrider.export.checkpoint import find_checkpoint
+from outrider.export.command import main as export
 from outrider.export.distill import Distillation, Sample, training
 from outrider.export.distill import run as distillation
 from outrider.export.distill.eagle3 import draft_ids, load_head
@@ -21,6 +23,7 @@ from outrider.export.distill.run import run as run_plan
 from outrider.export.distill_command import main
 from outrider.models.errors import NoRoom, NoSuchModel, OutputExists
 from outrider.models.staging import staging_path
+from outrider.pipelines import LLMPipeline
 from outrider.pipelines.errors import (
     EmptyPrompt,
     InvalidOption,
@@ -29,6 +32,8 @@ from outrider.pipelines.errors import (
     UnsupportedModel,
     VocabularyMismatch,
 )
+from outrider.pipelines.speculation.drafters.head import Head
+from outrider.pipelines.speculation.drafters.self_speculative import EXIT
 
 from .conftest import make_llama, make_tokenizer, save
 
@@ -57,7 +62,26 @@ def distill(*arguments: object) -> None:
     assert ended.value.code == 0
 
 
-def test_a_head_is_made_for_a_target(
+def assert_drafts(target: Path, head: Path, out: Path, mode: str, drafter: str) -> None:
+    """A head that was made is exported with its target, and drafts for it without changing its text."""
+    weights = ["--target-weights", "fp16", "--head-weights", "fp16"]  # which take no time to compress
+    with pytest.raises(SystemExit) as ended:
+        export(["--target", str(target), "--head", str(head), "--out", str(out), *weights])
+    assert ended.value.code == 0
+    pipeline = LLMPipeline(out, cache_tokens=1024, exact=True)
+    options: dict[str, Any] = {"max_new_tokens": 16, "ignore_eos": True, "num_assistant_tokens": 3}
+    for sampling in ({}, {"do_sample": True, "rng_seed": 3}):
+        plain, drafted = (
+            pipeline.generate("def area1(width", mode=each, **options, **sampling).generations[0]
+            for each in ("off", mode)
+        )
+        assert drafted.token_ids == plain.token_ids
+        assert drafted.stats.drafted_by == {drafter: drafted.stats.drafted}
+        assert drafted.stats.drafted > 0
+
+
+@pytest.mark.slow
+def test_a_head_is_made_for_a_target_and_drafts_for_it(
     deep: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "head"
@@ -70,6 +94,7 @@ def test_a_head_is_made_for_a_target(
     assert len(record["losses"]) == 2 * 3
     head = load_head(out, AutoModelForCausalLM.from_pretrained(deep, dtype=torch.float32))
     assert len(draft_ids(head)) <= 30
+    assert_drafts(deep, out, tmp_path / "pair", "head", Head.name)
 
 
 def test_a_head_for_int4_may_be_narrower_and_learn_from_fewer_places(deep: Path, prompts: Path, tmp_path: Path) -> None:
@@ -82,6 +107,7 @@ def test_a_head_for_int4_may_be_narrower_and_learn_from_fewer_places(deep: Path,
     assert head.model.midlayer.mlp.up_proj.weight.shape == (48, 64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options", "file", "facts"),
     [
@@ -91,7 +117,7 @@ def test_a_head_for_int4_may_be_narrower_and_learn_from_fewer_places(deep: Path,
         ("exit", ["--exit-layer", 2], "model.safetensors", {"exit_layer": 2, "intermediate_size": 128}),
     ],
 )
-def test_a_head_of_each_kind_is_made_for_a_target(
+def test_a_head_of_each_kind_is_made_for_a_target_and_drafts_for_it(
     deep: Path, prompts: Path, tmp_path: Path, kind: str, options: list[object], file: str, facts: dict[str, int]
 ) -> None:
     out = tmp_path / "head"
@@ -102,8 +128,8 @@ def test_a_head_of_each_kind_is_made_for_a_target(
     assert {name: config[name] for name in (*facts, *sizes)} == facts | sizes
     record = json.loads((out / "distillation.json").read_text())
     assert (record["kind"], record["answers"], len(record["losses"])) == (kind, 6, 2 * 3)
-    if kind in ("medusa", "hydra"):
-        assert find_checkpoint(str(out), False, print).head_kind == kind
+    assert find_checkpoint(str(out), False, print).head_kind == kind
+    assert_drafts(deep, out, tmp_path / "pair", *(("exit", EXIT) if kind == "exit" else ("head", Head.name)))
 
 
 def test_a_draft_model_is_made_for_a_target(target: Path, draft: Path, prompts: Path, tmp_path: Path) -> None:

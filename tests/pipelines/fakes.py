@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
 from outrider.pipelines.engine.request import Request
+from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
@@ -46,6 +48,12 @@ def mixed_rule(rule: Rule, other: Rule, share: float) -> Rule:
     return lambda prefix: ((1 - share) * rule(prefix) + share * other(prefix)).astype(np.float32)
 
 
+def remembered(rule: Rule) -> Rule:
+    """The same rule, quicker where the logits of the same prefixes are asked for again."""
+    known = cache(rule)
+    return lambda prefix: known(tuple(prefix))
+
+
 class FakeModel:
     """Takes the place of PagedModel. The prefix given to `rule` is read back from the slots of the cache.
 
@@ -58,6 +66,7 @@ class FakeModel:
         self.rule = rule
         self.vocabulary_size = len(rule([0]))
         self.windows: list[Window] = []
+        self._read: Sequence[Window] = ()  # in the last pass
         self.num_passes = 0
         self.before_pass: Callable[[Sequence[Window]], None] = lambda windows: None
         self.rows = Rows()
@@ -76,30 +85,94 @@ class FakeModel:
         self.windows += windows
         self.before_pass(windows)
         assert sum(len(window.tokens) for window in windows) <= self.rows.most, "too many rows"
+        self._read = windows
+        self._write(windows)
         for window in windows:
-            assert window.tokens, "nothing is fed"
-            if not window.num_rows and not window.blocks:
-                continue  # it only fills the pass
-            for position, token in enumerate(window.tokens, window.start):
-                self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
             behind = window.start + 1
             if len(window.tokens) == 1 and behind < len(window.blocks) * self._block_size:
                 self._slots[window.blocks[behind // self._block_size], behind % self._block_size] = window.tokens[0]
         return [self._logits(window) if window.blocks else np.empty((0, self.vocabulary_size)) for window in windows]
 
     def hidden_states(self) -> list[Row]:
-        return []
+        """Of no use to anybody."""
+        return [np.zeros((len(window.tokens), 1), np.float32) for window in self._read]
 
     def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> Row:
         start = min(num_cached, len(tokens) - 1)
         return self.forward([Window(tokens[start:], start, blocks)])[0][-1]
 
-    def _logits(self, window: Window) -> NDArray[np.float32]:
+    def _write(self, windows: Sequence[Window]) -> None:
+        for window in windows:
+            assert window.tokens, "nothing is fed"
+            if window.num_rows or window.blocks:  # else it only fills the pass
+                for position, token in enumerate(window.tokens, window.start):
+                    self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
+
+    def _logits(self, window: Window, rule: Rule | None = None) -> NDArray[np.float32]:
         end = window.start + len(window.tokens)
         prefix = self._slots[list(window.blocks)].reshape(-1)[:end]
         assert EMPTY not in prefix, "a slot is read that was never written"
-        rows = [self.rule(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))]
+        rows = [(rule or self.rule)(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))]
         return np.array(rows)
+
+
+class FakeSplit(FakeModel):
+    """Takes the place of a SplitModel: a draft is written to the cache and foreseen by another rule.
+
+    drafted: the windows of each pass of a draft.
+    """
+
+    def __init__(self, rule: Rule, draft_rule: Rule, num_blocks: int = 64) -> None:
+        super().__init__(rule, num_blocks)
+        self.drafted: list[Sequence[Window]] = []
+        self._draft_rule = draft_rule
+        self._known: dict[tuple[int, int], int] = {}  # tokens of drafts by slot
+
+    def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        self.forget_drafts()
+        return super().forward(windows)
+
+    def draft(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        self.drafted.append(windows)
+        self._write(windows)
+        for window in windows:
+            self._known |= {self._slot(window, i): token for i, token in enumerate(window.tokens)}
+        return [self._logits(window, self._draft_rule) for window in windows]
+
+    def num_drafted(self, window: Window) -> int:
+        unlike = (i for i, token in enumerate(window.tokens) if self._known.get(self._slot(window, i)) != token)
+        return next(unlike, len(window.tokens))
+
+    def forget_drafts(self) -> None:
+        self._known.clear()
+
+    def _slot(self, window: Window, place: int) -> tuple[int, int]:
+        block, slot = divmod(window.start + place, self._block_size)
+        return (window.blocks[block] if block < len(window.blocks) else EMPTY), slot
+
+
+class FakeHead:
+    """Takes the place of a head's model that proposes by a rule, of a vocabulary of its own. It reads the tokens of a
+    text back from the slots of its cache, the first of which it is told, as it has no row for it."""
+
+    reach, depth = 1000, None
+
+    def __init__(self, rule: Rule, vocabulary: Sequence[int], first: int, num_blocks: int = 64) -> None:
+        self.vocabulary = np.array(vocabulary)
+        self._rule = rule
+        self._first = first
+        self._slots = np.full((num_blocks, BLOCK_SIZE), EMPTY)
+
+    def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        rows = []
+        for window in windows:
+            text = self._slots[list(window.blocks)].reshape(-1)
+            text[window.start : window.start + len(window.tokens)] = window.tokens
+            self._slots[list(window.blocks)] = text.reshape(-1, BLOCK_SIZE)
+            prefix = [self._first, *text[: window.start + len(window.tokens)].tolist()]
+            assert EMPTY not in prefix, "a slot is read that was never written"
+            rows.append(self._rule(prefix)[self.vocabulary])
+        return np.array(rows), np.zeros((len(windows), 1), np.float32)
 
 
 class FakeTokenizer:
@@ -142,9 +215,12 @@ def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
 
 
 def fake_engine(
-    model: FakeModel, drafters: Mapping[str, Drafter] | None = None, cost: CostModel | None = None
+    model: FakeModel,
+    drafters: Mapping[str, Drafter] | None = None,
+    cost: CostModel | None = None,
+    pool: BlockPool | None = None,
 ) -> tuple[Engine, BlockPool]:
-    pool = BlockPool(model.num_blocks, BLOCK_SIZE)
+    pool = pool or BlockPool(model.num_blocks, BLOCK_SIZE)
     made = acceptance()
     drafter_set = DrafterSet(mode_drafters(drafters or {}), made, model.vocabulary_size, clock=lambda: 0.0)
     planner = Planner(drafter_set, made, cost, clock=lambda: 0.0)  # time does not matter

@@ -21,7 +21,18 @@ from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
-from .fakes import BLOCK_SIZE, FakeModel, Rule, acceptance, fake_engine, mixed_rule, new_request, random_rule, run
+from .fakes import (
+    BLOCK_SIZE,
+    FakeModel,
+    Rule,
+    acceptance,
+    fake_engine,
+    mixed_rule,
+    new_request,
+    random_rule,
+    remembered,
+    run,
+)
 from .serving import COST
 
 # Each has a vocabulary, a prompt, options, the number of the answer and its tokens.
@@ -40,12 +51,6 @@ def repetitive_rule(vocabulary: int) -> Rule:
 @cache
 def draft_rule(vocabulary: int) -> Rule:
     return remembered(mixed_rule(repetitive_rule(vocabulary), random_rule(1, vocabulary), 0.3))
-
-
-def remembered(rule: Rule) -> Rule:
-    """The same rule, quicker: every mode asks for the logits of the same prefixes."""
-    known = cache(rule)
-    return lambda prefix: known(tuple(prefix))
 
 
 def answered(vocabulary: int, mode: str, length: int | None) -> list[tuple[Request, list[int]]]:

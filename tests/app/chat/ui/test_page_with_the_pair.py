@@ -1,8 +1,9 @@
-"""The page with the pair that comes with Outrider behind it."""
+"""The page with the pair that comes with Outrider, and with one whose target drafts by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,6 +16,7 @@ from outrider.app.chat.store.history import History
 from outrider.app.chat.ui.examples import EXAMPLES
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.model.pair import name_of
+from outrider.pipelines.speculation import runtime
 
 from ...browser import Profiles
 from ...conftest import free_port
@@ -22,15 +24,24 @@ from ...conftest import free_port
 expect.set_options(timeout=60_000)
 
 
-@pytest.fixture(scope="module")
-def address(embedded_pair: Path) -> Iterator[str]:
+@contextmanager
+def served(pair: Path) -> Iterator[str]:
+    """The address of a pair's page."""
     port = free_port()
     history = History(Path(":memory:"))
-    assistant = Assistant(LLMPipeline(embedded_pair, exact=True), name_of(embedded_pair))
+    assistant = Assistant(LLMPipeline(pair, exact=True), name_of(pair))
     page = open_page(assistant, history, "127.0.0.1", port)
-    yield f"http://127.0.0.1:{port}"
-    page.assistant.close()
-    page.blocks.close(verbose=False)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        page.assistant.close()
+        page.blocks.close(verbose=False)
+
+
+@pytest.fixture(scope="module")
+def address(embedded_pair: Path) -> Iterator[str]:
+    with served(embedded_pair) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +69,13 @@ def page(_page: Page) -> Page:
     return _page
 
 
-def answered(page: Page, mode: str) -> str:
-    """The answer to the last example, asked anew in the given mode."""
+def answered(page: Page, mode: str, said: str = "") -> str:
+    """The answer to the last example, asked anew in the given mode; under it the page says what it is told to."""
     page.locator("#mode").get_by_text(mode).click()
     page.locator("#chat .example").get_by_text(EXAMPLES[-1].title, exact=True).click()
     expect(page.locator("#chat .figures")).to_contain_text("tokens/s")
+    expect(page.locator("#chat .figures")).to_contain_text(mode)
+    expect(page.locator("#chat .figures")).to_contain_text(said)
     expect(page.locator("#send")).to_be_visible()
     text = page.locator("#chat pre.answer").inner_text()
     page.locator("#new").click()
@@ -89,15 +102,42 @@ def test_every_request_of_the_page_goes_to_its_own_host(page: Page, requests: li
     assert hosts == {urlsplit(address).netloc}
 
 
-def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
+def set_up(page: Page) -> None:
+    """Sample with a seed, and draft four tokens for each pass, whatever pays on this machine."""
     page.locator("#settings .toggle-button").click()
-    page.locator("#settings").get_by_label("number input for Temperature").fill("1")
-    page.locator("#settings").get_by_label("number input for Max answer tokens").fill("48")
-    seed = page.locator("#settings").get_by_label("Seed")
-    seed.fill("7")
-    modes = ("Plain", "Prompt lookup", "Text index", "Draft model", "Chained", "Automatic")
-    texts = [answered(page, mode) for mode in modes]
-    assert texts[0].strip()
-    assert texts == [texts[0]] * len(modes)
-    seed.fill("8")
-    assert answered(page, "Plain") != texts[0]
+    settings = page.locator("#settings")
+    for name, value in (("Temperature", "1"), ("Max answer tokens", "48"), ("Draft length (0 = automatic)", "4")):
+        settings.get_by_label(f"number input for {name}").fill(value)
+    settings.get_by_label("Seed").fill("7")
+
+
+def assert_same_in(page: Page, *modes: str) -> str:
+    """The text that plain decoding and other modes write, which draft."""
+    plain = answered(page, "Plain")
+    assert plain.strip()
+    for mode in modes:
+        assert answered(page, mode, "drafted tokens accepted") == plain
+    return plain
+
+
+def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
+    set_up(page)
+    text = assert_same_in(
+        page, "Prompt lookup", "Text index", "Recycling", "Draft model", "Head", "Chained", "Automatic"
+    )
+    page.locator("#settings").get_by_label("Seed").fill("8")
+    assert answered(page, "Plain") != text
+
+
+@pytest.mark.slow
+def test_the_same_seed_gives_the_same_text_where_the_target_drafts_by_itself(
+    drafting_pairs: Path, profiles: Profiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaving early; without some layers it does the same to a page."""
+    monkeypatch.setattr(runtime, "PREPARED_S", 0.0)
+    with served(drafting_pairs / "exit") as address, profiles.one({}) as context:
+        page = context.new_page()
+        page.goto(address)
+        expect(page.locator("#status")).to_contain_text("ready")
+        set_up(page)
+        assert_same_in(page, "Early exit")

@@ -5,13 +5,21 @@ from __future__ import annotations
 from itertools import islice
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft import Draft
+from outrider.pipelines.speculation.drafter_set import DrafterSet
+from outrider.pipelines.speculation.drafters.base import ModeDrafters
 from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
+from outrider.pipelines.speculation.drafters.suffix import Suffix
+from outrider.pipelines.speculation.planner import Planner
 
-from ...fakes import VOCABULARY, FakeModel, fake_engine, new_request, random_rule, run
+from ...fakes import VOCABULARY, FakeModel, acceptance, fake_engine, new_request, random_rule, run
 from ...serving import RULE, TOKENS, check, requests
+from ..planning import stopped
 
 ROWS = st.lists(st.tuples(TOKENS, st.lists(st.floats(-9, 9, width=32), min_size=VOCABULARY, max_size=VOCABULARY)))
 
@@ -58,6 +66,29 @@ def test_an_answer_profits_from_those_before_it():
         run(engine, new_request([5, 1], 24, mode="recycling", num_assistant_tokens=5))
         passes.append(model.num_passes - before)
     assert passes[1] == 1 + 4 < passes[0] < 24  # the prompt's pass gives a token, and each of the others six
+
+
+@pytest.mark.parametrize(
+    ("prompt", "second_row_ms", "drafted"),
+    [
+        ([1, 2, 3], 10.0, ["recycling"]),
+        ([1, 2, 3], 19.0, []),
+        ([3, 5, 1, 2, 3, 5, 1, 2, 3], 10.0, ["suffix"]),
+    ],
+    ids=["free", "dear", "copied"],
+)
+def test_a_doubtful_token_fills_a_second_row_that_is_free_where_nothing_can_be_copied(prompt, second_row_ms, drafted):
+    """Every further row takes so long that no draft pays for it."""
+    learnt, recycler = acceptance(), TokenRecycling(VOCABULARY)
+    drafters = DrafterSet({"recycling": ModeDrafters((Suffix(learnt), recycler))}, learnt, VOCABULARY)
+    cost = CostModel((1, 2, 3, 33), (10.0, second_row_ms, 99.0, 999.0), (0.0,) * 4)
+    planner = Planner(drafters, learnt, cost, stopped)
+    recycler.read_logits([3], np.eye(VOCABULARY, dtype=np.float32)[[4]])
+    draft = Draft(new_request(prompt, 99, mode="recycling", num_assistant_tokens=None), len(prompt), 32)
+    (doubtful,) = recycler.propose(draft.request)
+    assert learnt.probability(doubtful.features) < 0.3
+    planner.draft([draft])
+    assert draft.sources == drafted
 
 
 def test_its_memory_does_not_grow():

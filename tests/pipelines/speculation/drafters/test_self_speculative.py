@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
 import pytest
 
 from outrider.pipelines.config import GenerationConfig
@@ -14,7 +11,7 @@ from outrider.pipelines.model.split_model import SplitModel
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.drafters.self_speculative import SKIPPING, SelfSpeculative
 
-from ...fakes import BLOCK_SIZE, VOCABULARY, FakeModel, new_request, random_rule
+from ...fakes import BLOCK_SIZE, FakeSplit, new_request, random_rule
 from ...real import Models, same
 from ...requests import Asked, Asking
 
@@ -38,34 +35,11 @@ def test_a_long_prompt_that_others_share_is_answered_the_same(models: Models, op
     served.assert_nothing_leaked()
 
 
-class FakeSplit(FakeModel):
-    """Takes the place of a SplitModel: a draft is written to the cache and foreseen by another rule."""
-
-    def __init__(self, num_blocks: int) -> None:
-        super().__init__(random_rule(), num_blocks)
-        self.passes: list[Sequence[Window]] = []
-        self.known: dict[int, int] = {}
-
-    def draft(self, windows):
-        self.passes.append(windows)
-        for window in windows:
-            assert len(window.blocks) * BLOCK_SIZE >= window.start + len(window.tokens)
-            for i, token in enumerate(window.tokens, window.start):
-                self.known[i] = token
-        return [np.zeros((window.num_rows, VOCABULARY), np.float32) for window in windows]
-
-    def num_drafted(self, window):
-        tokens = (i for i, token in enumerate(window.tokens) if self.known.get(window.start + i) != token)
-        return next(tokens, len(window.tokens))
-
-    def forget_drafts(self):
-        self.known.clear()
-
-
 def ready(num_tokens: int, num_blocks: int = 8) -> tuple[SelfSpeculative, FakeSplit, BlockPool, Request]:
-    model, pool = FakeSplit(num_blocks), BlockPool(num_blocks, BLOCK_SIZE)
+    model, pool = FakeSplit(random_rule(), random_rule(1), num_blocks), BlockPool(num_blocks, BLOCK_SIZE)
     request = new_request(range(1, 1 + num_tokens))
     request.table, request.num_cached = pool.open(request.tokens, num_tokens)
+    model.forward([Window(request.tokens, 0, request.table.blocks)])
     return SelfSpeculative(SKIPPING, model, pool), model, pool, request
 
 
@@ -79,7 +53,7 @@ def test_only_new_rows_are_run_and_the_last_again_where_its_logits_are_wanted():
     drafter.generate([(request, [7, 8, 9])])
     assert drafter.num_behind(request, [7, 8, 9, 1, 2]) == 2
     drafter.score([(request, [7, 8])])
-    fed = [[(window.start, list(window.tokens), window.num_rows) for window in windows] for windows in model.passes]
+    fed = [[(window.start, list(window.tokens), window.num_rows) for window in windows] for windows in model.drafted]
     assert fed == [[(2, [3], 1)], [(3, [7], 1)], [(3, [7], 1)], [(4, [8, 9], 1)], [(2, [3, 7, 8], 3)]]
     drafter.release(request)
     assert drafter.num_behind(request, [7]) == 2
@@ -91,7 +65,7 @@ def test_a_draft_that_is_longer_than_a_pass_takes_several():
     other = new_request([5])
     other.table = request.table
     (scores, _) = drafter.score([(request, [1, 2, 3, 4, 5]), (other, [6])])
-    assert [sum(len(window.tokens) for window in windows) for windows in model.passes] == [4, 4]
+    assert [sum(len(window.tokens) for window in windows) for windows in model.drafted] == [4, 4]
     assert scores is not None
     assert len(scores) == 6
 
@@ -103,9 +77,9 @@ def test_nothing_is_drafted_where_no_block_is_free_or_others_read_the_block():
     assert drafter.generate([(request, [*ahead, 1])]) == [None]
     assert pool.num_free == 0
     pool.publish(request.table, request.tokens, 2 * BLOCK_SIZE)
-    model.passes.clear()
+    model.drafted.clear()
     assert drafter.generate([(request, [])]) == [None]
-    assert model.passes == []
+    assert model.drafted == []
 
 
 @by_itself
