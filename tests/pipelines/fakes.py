@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.engine import Engine
 from outrider.pipelines.engine.request import Request
+from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.target import Rows, Window
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.cost import CostModel
@@ -80,12 +82,12 @@ class FakeModel:
             assert window.tokens, "nothing is fed"
             if not window.num_rows and not window.blocks:
                 continue  # it only fills the pass
-            for position, token in enumerate(window.tokens, window.start):
-                self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
+            self._store(window)
             behind = window.start + 1
             if len(window.tokens) == 1 and behind < len(window.blocks) * self._block_size:
                 self._slots[window.blocks[behind // self._block_size], behind % self._block_size] = window.tokens[0]
-        return [self._logits(window) if window.blocks else np.empty((0, self.vocabulary_size)) for window in windows]
+        none = np.empty((0, self.vocabulary_size))
+        return [self._logits(window, self.rule) if window.blocks else none for window in windows]
 
     def hidden_states(self) -> list[Row]:
         return []
@@ -94,12 +96,85 @@ class FakeModel:
         start = min(num_cached, len(tokens) - 1)
         return self.forward([Window(tokens[start:], start, blocks)])[0][-1]
 
-    def _logits(self, window: Window) -> NDArray[np.float32]:
-        end = window.start + len(window.tokens)
-        prefix = self._slots[list(window.blocks)].reshape(-1)[:end]
+    def _store(self, window: Window) -> None:
+        for position, token in enumerate(window.tokens, window.start):
+            self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
+
+    def _prefix(self, window: Window) -> list[int]:
+        """The text up to the end of a window."""
+        prefix = self._slots[list(window.blocks)].reshape(-1)[: window.start + len(window.tokens)]
         assert EMPTY not in prefix, "a slot is read that was never written"
-        rows = [self.rule(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))]
-        return np.array(rows)
+        return prefix.tolist()
+
+    def _logits(self, window: Window, rule: Rule) -> NDArray[np.float32]:
+        prefix = self._prefix(window)
+        return np.array([rule(prefix[: len(prefix) - back]) for back in reversed(range(window.num_rows))])
+
+
+class LayeredModel(FakeModel):
+    """One with layers, as it were. For a head it has hidden states: that of a token is the number of the text up to it
+    in `texts`. It also takes the place of a SplitModel: it drafts in its own cache, by another rule.
+    """
+
+    def __init__(self, rule: Rule, draft_rule: Rule, num_blocks: int = 64) -> None:
+        super().__init__(rule, num_blocks)
+        self.texts: list[list[int]] = []
+        self._draft_rule = draft_rule
+        self._states: list[NDArray[np.float32]] = []
+        self._drafted: dict[int, int] = {}  # tokens of drafts, by slot
+
+    def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        self.forget_drafts()
+        logits = super().forward(windows)
+        self._states = [self._numbered(window) for window in windows]
+        return logits
+
+    def hidden_states(self) -> list[NDArray[np.float32]]:
+        return self._states
+
+    def draft(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
+        for window in windows:
+            self._store(window)
+            self._drafted |= zip(self._places(window), window.tokens, strict=True)
+        return [self._logits(window, self._draft_rule) for window in windows]
+
+    def num_drafted(self, window: Window) -> int:
+        known = (self._drafted.get(place) for place in self._places(window))
+        return sum(1 for _ in takewhile(lambda each: each[0] == each[1], zip(known, window.tokens, strict=False)))
+
+    def forget_drafts(self) -> None:
+        self._drafted.clear()
+
+    def _places(self, window: Window) -> list[int]:
+        """The slots of a window, as far as it has blocks for them."""
+        slots = [block * self._block_size + place for block in window.blocks for place in range(self._block_size)]
+        return slots[window.start : window.start + len(window.tokens)]
+
+    def _numbered(self, window: Window) -> NDArray[np.float32]:
+        if not window.blocks:
+            return np.empty((0, 1), np.float32)
+        prefix, first = self._prefix(window), len(self.texts)
+        self.texts += [prefix[: at + 1] for at in range(window.start, len(prefix))]
+        return np.arange(first, len(self.texts), dtype=np.float32)[:, np.newaxis]
+
+
+class HeadOfTexts:
+    """Takes the place of a head's model on a `LayeredModel`. From the text that a hidden state stands for, and the
+    token after it, it drafts by a rule. It needs no cache for that."""
+
+    depth: int | None = None
+    weight_bytes = cache_bytes = 0
+
+    def __init__(self, texts: list[list[int]], rule: Rule, reach: int = 16) -> None:
+        self.reach = reach
+        self.vocabulary = np.arange(len(rule([0])))
+        self._texts, self._rule = texts, rule
+
+    def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        first = len(self._texts)
+        self._texts += [[*self._texts[int(window.states[-1, 0])], window.tokens[-1]] for window in windows]
+        logits = [self._rule(text) for text in self._texts[first:]]
+        return np.array(logits), np.arange(first, len(self._texts), dtype=np.float32)[:, np.newaxis]
 
 
 class FakeTokenizer:
@@ -142,9 +217,13 @@ def mode_drafters(drafters: Mapping[str, Drafter]) -> dict[str, ModeDrafters]:
 
 
 def fake_engine(
-    model: FakeModel, drafters: Mapping[str, Drafter] | None = None, cost: CostModel | None = None
+    model: FakeModel,
+    drafters: Mapping[str, Drafter] | None = None,
+    cost: CostModel | None = None,
+    pool: BlockPool | None = None,
 ) -> tuple[Engine, BlockPool]:
-    pool = BlockPool(model.num_blocks, BLOCK_SIZE)
+    """An engine and the pool of its cache, which is given where a drafter shares it."""
+    pool = pool or BlockPool(model.num_blocks, BLOCK_SIZE)
     made = acceptance()
     drafter_set = DrafterSet(mode_drafters(drafters or {}), made, model.vocabulary_size, clock=lambda: 0.0)
     planner = Planner(drafter_set, made, cost, clock=lambda: 0.0)  # time does not matter

@@ -17,17 +17,32 @@ from outrider.pipelines.config import MODES
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
+from outrider.pipelines.speculation.drafters.self_speculative import EXIT, SKIPPING, SelfSpeculative
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
-from .fakes import BLOCK_SIZE, FakeModel, Rule, acceptance, fake_engine, mixed_rule, new_request, random_rule, run
+from .fakes import (
+    BLOCK_SIZE,
+    FakeModel,
+    HeadOfTexts,
+    LayeredModel,
+    Rule,
+    acceptance,
+    fake_engine,
+    mixed_rule,
+    new_request,
+    random_rule,
+    run,
+)
 from .serving import COST
 
 # Each has a vocabulary, a prompt, options, the number of the answer and its tokens.
 RECORDS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("recorded_tokens.json").read_text(encoding="utf-8"))
 NUM_BLOCKS = 512
 LENGTH = 32  # most tokens of an answer
+BY_ITSELF = {"skip": SKIPPING, "exit": EXIT}  # modes in which the target drafts
 
 
 @cache
@@ -53,12 +68,16 @@ def answered(vocabulary: int, mode: str, length: int | None) -> list[tuple[Reque
 
     length: of every draft; None for as many tokens as pay.
     """
-    draft = FakeModel(draft_rule(vocabulary), NUM_BLOCKS)
+    target = LayeredModel(repetitive_rule(vocabulary), draft_rule(vocabulary), NUM_BLOCKS)
+    draft, head = FakeModel(draft_rule(vocabulary), NUM_BLOCKS), HeadOfTexts(target.texts, draft_rule(vocabulary))
+    pool, draft_pool, head_pool = (BlockPool(NUM_BLOCKS, BLOCK_SIZE) for _ in range(3))
     drafters = {
         "lookup": PromptLookup(), "suffix": Suffix(acceptance()), "recycling": TokenRecycling(vocabulary),
-        "draft": DraftModel(draft, BlockPool(NUM_BLOCKS, BLOCK_SIZE), 1000),
+        "draft": DraftModel(draft, draft_pool, 1000), "head": Head(head, head_pool, vocabulary),
     }  # fmt: skip
-    engine, _ = fake_engine(FakeModel(repetitive_rule(vocabulary), NUM_BLOCKS), drafters, replace(COST))
+    if mode in BY_ITSELF:
+        drafters[mode] = SelfSpeculative(BY_ITSELF[mode], target, pool)
+    engine, _ = fake_engine(target, drafters, replace(COST), pool)
     records = [record for record in RECORDS if record["vocabulary"] == vocabulary]
     requests = [
         new_request(
@@ -72,7 +91,7 @@ def answered(vocabulary: int, mode: str, length: int | None) -> list[tuple[Reque
 
 
 @pytest.mark.parametrize("length", [None, 5])
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("head", "skip", "exit")])  # no fake has layers
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("vocabulary", [12, 200])
 def test_a_seed_gives_the_tokens_that_were_recorded(vocabulary: int, mode: str, length: int | None) -> None:
     answers = answered(vocabulary, mode, length)
