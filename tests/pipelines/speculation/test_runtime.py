@@ -18,8 +18,6 @@ from outrider.pipelines.speculation import runtime as runtime_module
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import LONGEST
 
-from tests.drafting_pairs import HEADS
-
 pytestmark = pytest.mark.slow
 
 RENAME = "Rename `width` to `breadth`.\n\ndef area(width, height):\n    return width * height\n"
@@ -109,9 +107,9 @@ def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
     assert speculation.precision == "f32"
 
 
-@pytest.mark.parametrize("way", ["exit", *HEADS])
+@pytest.mark.parametrize("way", ["exit", "mtp", "medusa", "dflash"])
 def test_every_model_runs_on_as_many_threads_as_the_user_says(way, drafting_pairs, monkeypatch):
-    """The parts of a target that drafts by itself, its exit, a draft model, and heads of each kind."""
+    """The parts of a target that drafts by itself, its exit, a draft model, and heads of every class."""
     compile_model, used = ov.Core.compile_model, []
 
     def noting(*given):
