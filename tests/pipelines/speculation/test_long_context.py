@@ -13,8 +13,7 @@ from outrider.pipelines.speculation import draft_model_policy
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.budgets import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.draft import Draft
-from outrider.pipelines.speculation.planner import LONGEST
+from outrider.pipelines.speculation.draft import LONGEST, Draft
 
 from . import machine
 from .planning import DEAR_FIRST, Clock, OddsDrafter, OddsHead, Remembering, draft_of, hand_on, planner_of
