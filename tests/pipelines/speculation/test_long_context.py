@@ -12,8 +12,8 @@ import pytest
 from outrider.pipelines.speculation import draft_model_policy
 from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.budgets import ALLOWANCE, TOLERANCE
-from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import LONGEST, Draft
+from outrider.pipelines.speculation.measuring import measure
 
 from . import machine
 from .planning import DEAR_FIRST, Clock, OddsDrafter, OddsHead, Remembering, draft_of, hand_on, planner_of
@@ -59,7 +59,7 @@ def test_where_all_drafts_fail_auto_is_soon_at_98_percent_of_off(name, least_row
     text, models = OddsDrafter("suffix", {}), []
     if has_models:
         models = [Remembering("draft_model", {}, missed=256), OddsHead({}, python, missed=128, reading_ms=0.012)]
-    cost = CostModel.measure(clock.run, {model.name: draft for model in models}, 4096, least_rows)
+    cost = measure(clock.run, {model.name: draft for model in models}, 4096, least_rows)
     priors = dict.fromkeys(("suffix", "draft_model", "head"), (0.7, 1.8))
     acceptance = AcceptanceModel({**priors, **draft_model_policy.PRIORS})
     planner = planner_of(cost, text, *models, clock=python, acceptance=acceptance)
