@@ -86,8 +86,7 @@ class FakeModel:
             behind = window.start + 1
             if len(window.tokens) == 1 and behind < len(window.blocks) * self._block_size:
                 self._slots[window.blocks[behind // self._block_size], behind % self._block_size] = window.tokens[0]
-        none = np.empty((0, self.vocabulary_size))
-        return [self._logits(window, self.rule) if window.blocks else none for window in windows]
+        return [self._logits(window) if window.blocks else np.empty((0, self.vocabulary_size)) for window in windows]
 
     def hidden_states(self) -> list[Row]:
         return []
@@ -106,7 +105,10 @@ class FakeModel:
         assert EMPTY not in prefix, "a slot is read that was never written"
         return prefix.tolist()
 
-    def _logits(self, window: Window, rule: Rule) -> NDArray[np.float32]:
+    def _logits(self, window: Window) -> NDArray[np.float32]:
+        return self._by_rule(self.rule, window)
+
+    def _by_rule(self, rule: Rule, window: Window) -> NDArray[np.float32]:
         prefix = self._prefix(window)
         return np.array([rule(prefix[: len(prefix) - back]) for back in reversed(range(window.num_rows))])
 
@@ -136,7 +138,7 @@ class LayeredModel(FakeModel):
         for window in windows:
             self._store(window)
             self._drafted |= zip(self._places(window), window.tokens, strict=True)
-        return [self._logits(window, self._draft_rule) for window in windows]
+        return [self._by_rule(self._draft_rule, window) for window in windows]
 
     def num_drafted(self, window: Window) -> int:
         known = (self._drafted.get(place) for place in self._places(window))
