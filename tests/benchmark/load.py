@@ -1,6 +1,6 @@
 """Many clients at once: does every request end, with exactly what it gets alone?
 
-    python -m tests.benchmark.load --clients 64 --seconds 120
+    python -m tests.benchmark.load --clients 64 --requests 100
 
 Serves the embedded pair; some of the clients go away in the middle of an answer. Exit code 1 where a token differs, a
 request fails or does not end, or blocks are still held afterwards.
@@ -25,7 +25,7 @@ from ..app.server.serving import running, wait_until
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--requests", type=int, default=100, help="of each client")
     parser.add_argument("--questions", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     given = parser.parse_args()
@@ -34,7 +34,7 @@ def main() -> None:
     pool = pipeline.speculation._pool
     with running(pipeline) as served:
         began = time.monotonic()
-        outcome = asyncio.run(load(f"{served.url}/v1", asked, given.clients, given.seconds, given.seed))
+        outcome = asyncio.run(load(f"{served.url}/v1", asked, given.clients, given.requests, given.seed))
         took = time.monotonic() - began
         wait_until(lambda: pool.num_free == pool.num_blocks)
     for line in outcome.wrong[:10]:

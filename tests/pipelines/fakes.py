@@ -66,7 +66,6 @@ class FakeModel:
         self.rule = rule
         self.vocabulary_size = len(rule([0]))
         self.windows: list[Window] = []
-        self._read: Sequence[Window] = ()  # in the last pass
         self.num_passes = 0
         self.before_pass: Callable[[Sequence[Window]], None] = lambda windows: None
         self.rows = Rows()
@@ -85,7 +84,6 @@ class FakeModel:
         self.windows += windows
         self.before_pass(windows)
         assert sum(len(window.tokens) for window in windows) <= self.rows.most, "too many rows"
-        self._read = windows
         self._write(windows)
         for window in windows:
             behind = window.start + 1
@@ -94,8 +92,7 @@ class FakeModel:
         return [self._logits(window) if window.blocks else np.empty((0, self.vocabulary_size)) for window in windows]
 
     def hidden_states(self) -> list[Row]:
-        """Of no use to anybody."""
-        return [np.zeros((len(window.tokens), 1), np.float32) for window in self._read]
+        return []
 
     def prefill(self, tokens: Sequence[int], num_cached: int, blocks: Sequence[int]) -> Row:
         start = min(num_cached, len(tokens) - 1)
@@ -108,16 +105,23 @@ class FakeModel:
                 for position, token in enumerate(window.tokens, window.start):
                     self._slots[window.blocks[position // self._block_size], position % self._block_size] = token
 
-    def _logits(self, window: Window, rule: Rule | None = None) -> NDArray[np.float32]:
-        end = window.start + len(window.tokens)
-        prefix = self._slots[list(window.blocks)].reshape(-1)[:end]
+    def _logits(self, window: Window) -> NDArray[np.float32]:
+        return self._by_rule(self.rule, window)
+
+    def _by_rule(self, rule: Rule, window: Window) -> NDArray[np.float32]:
+        prefix = self._prefix(window)
+        return np.array([rule(prefix[: len(prefix) - back]) for back in reversed(range(window.num_rows))])
+
+    def _prefix(self, window: Window) -> list[int]:
+        """The text up to the end of a window."""
+        prefix = self._slots[list(window.blocks)].reshape(-1)[: window.start + len(window.tokens)]
         assert EMPTY not in prefix, "a slot is read that was never written"
-        rows = [(rule or self.rule)(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))]
-        return np.array(rows)
+        return prefix.tolist()
 
 
 class FakeSplit(FakeModel):
-    """Takes the place of a SplitModel: a draft is written to the cache and foreseen by another rule.
+    """Takes the place of a SplitModel with taps. A draft is written to the cache and foreseen by another rule. The
+    hidden state of a token is the number of the text up to it in `texts`.
 
     drafted: the windows of each pass of a draft.
     """
@@ -125,19 +129,26 @@ class FakeSplit(FakeModel):
     def __init__(self, rule: Rule, draft_rule: Rule, num_blocks: int = 64) -> None:
         super().__init__(rule, num_blocks)
         self.drafted: list[Sequence[Window]] = []
+        self.texts: list[list[int]] = []
         self._draft_rule = draft_rule
         self._known: dict[tuple[int, int], int] = {}  # tokens of drafts by slot
+        self._states: list[Row] = []
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         self.forget_drafts()
-        return super().forward(windows)
+        logits = super().forward(windows)
+        self._states = [self._numbered(window) for window in windows]
+        return logits
+
+    def hidden_states(self) -> list[Row]:
+        return self._states
 
     def draft(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         self.drafted.append(windows)
         self._write(windows)
         for window in windows:
             self._known |= {self._slot(window, i): token for i, token in enumerate(window.tokens)}
-        return [self._logits(window, self._draft_rule) for window in windows]
+        return [self._by_rule(self._draft_rule, window) for window in windows]
 
     def num_drafted(self, window: Window) -> int:
         unlike = (i for i, token in enumerate(window.tokens) if self._known.get(self._slot(window, i)) != token)
@@ -150,29 +161,36 @@ class FakeSplit(FakeModel):
         block, slot = divmod(window.start + place, self._block_size)
         return (window.blocks[block] if block < len(window.blocks) else EMPTY), slot
 
+    def _numbered(self, window: Window) -> Row:
+        if not window.blocks:
+            return np.empty((0, 1), np.float32)
+        prefix, first = self._prefix(window), len(self.texts)
+        self.texts += [prefix[: at + 1] for at in range(window.start, len(prefix))]
+        return np.arange(first, len(self.texts), dtype=np.float32)[:, np.newaxis]
+
 
 class FakeHead:
-    """Takes the place of a head's model that proposes by a rule, of a vocabulary of its own. It reads the tokens of a
-    text back from the slots of its cache, the first of which it is told, as it has no row for it."""
+    """Takes the place of a head's model for a `FakeSplit`. After the text that a hidden state stands for, and the token
+    after it, it proposes by a rule, from a vocabulary of its own. It needs no cache for that.
 
-    reach, depth = 1000, None
+    texts: those of the target, to which it adds its own.
+    """
 
-    def __init__(self, rule: Rule, vocabulary: Sequence[int], first: int, num_blocks: int = 64) -> None:
-        self.vocabulary = np.array(vocabulary)
-        self._rule = rule
-        self._first = first
-        self._slots = np.full((num_blocks, BLOCK_SIZE), EMPTY)
+    depth: int | None = None
+    weight_bytes = cache_bytes = 0
+
+    def __init__(
+        self, texts: list[list[int]], rule: Rule, vocabulary: Sequence[int] | None = None, reach: int = 16
+    ) -> None:
+        self.reach = reach
+        self.vocabulary = np.arange(len(rule([0]))) if vocabulary is None else np.array(vocabulary)
+        self._texts, self._rule = texts, rule
 
     def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        rows = []
-        for window in windows:
-            text = self._slots[list(window.blocks)].reshape(-1)
-            text[window.start : window.start + len(window.tokens)] = window.tokens
-            self._slots[list(window.blocks)] = text.reshape(-1, BLOCK_SIZE)
-            prefix = [self._first, *text[: window.start + len(window.tokens)].tolist()]
-            assert EMPTY not in prefix, "a slot is read that was never written"
-            rows.append(self._rule(prefix)[self.vocabulary])
-        return np.array(rows), np.zeros((len(windows), 1), np.float32)
+        first = len(self._texts)
+        self._texts += [[*self._texts[int(window.states[-1, 0])], window.tokens[-1]] for window in windows]
+        logits = [self._rule(text)[self.vocabulary] for text in self._texts[first:]]
+        return np.array(logits), np.arange(first, len(self._texts), dtype=np.float32)[:, np.newaxis]
 
 
 class FakeTokenizer:
@@ -220,6 +238,7 @@ def fake_engine(
     cost: CostModel | None = None,
     pool: BlockPool | None = None,
 ) -> tuple[Engine, BlockPool]:
+    """An engine and the pool of its cache, which is given where a drafter shares it."""
     pool = pool or BlockPool(model.num_blocks, BLOCK_SIZE)
     made = acceptance()
     drafter_set = DrafterSet(mode_drafters(drafters or {}), made, model.vocabulary_size, clock=lambda: 0.0)

@@ -17,13 +17,17 @@ from outrider.pipelines.config import MODES
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.speculation.drafters.draft_model import DraftModel
+from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
+from outrider.pipelines.speculation.drafters.self_speculative import EXIT, SKIPPING, SelfSpeculative
 from outrider.pipelines.speculation.drafters.suffix import Suffix
 
 from .fakes import (
     BLOCK_SIZE,
+    FakeHead,
     FakeModel,
+    FakeSplit,
     Rule,
     acceptance,
     fake_engine,
@@ -39,6 +43,7 @@ from .serving import COST
 RECORDS: list[dict[str, Any]] = json.loads(Path(__file__).with_name("recorded_tokens.json").read_text(encoding="utf-8"))
 NUM_BLOCKS = 512
 LENGTH = 32  # most tokens of an answer
+BY_ITSELF = {"skip": SKIPPING, "exit": EXIT}  # modes in which the target drafts
 
 
 @cache
@@ -58,12 +63,16 @@ def answered(vocabulary: int, mode: str, length: int | None) -> list[tuple[Reque
 
     length: of every draft; None for as many tokens as pay.
     """
-    draft = FakeModel(draft_rule(vocabulary), NUM_BLOCKS)
+    target = FakeSplit(repetitive_rule(vocabulary), draft_rule(vocabulary), NUM_BLOCKS)
+    draft, head = FakeModel(draft_rule(vocabulary), NUM_BLOCKS), FakeHead(target.texts, draft_rule(vocabulary))
+    pool, draft_pool, head_pool = (BlockPool(NUM_BLOCKS, BLOCK_SIZE) for _ in range(3))
     drafters = {
         "lookup": PromptLookup(), "suffix": Suffix(acceptance()), "recycling": TokenRecycling(vocabulary),
-        "draft": DraftModel(draft, BlockPool(NUM_BLOCKS, BLOCK_SIZE), 1000),
+        "draft": DraftModel(draft, draft_pool, 1000), "head": Head(head, head_pool, vocabulary),
     }  # fmt: skip
-    engine, _ = fake_engine(FakeModel(repetitive_rule(vocabulary), NUM_BLOCKS), drafters, replace(COST))
+    if mode in BY_ITSELF:
+        drafters[mode] = SelfSpeculative(BY_ITSELF[mode], target, pool)
+    engine, _ = fake_engine(target, drafters, replace(COST), pool)
     records = [record for record in RECORDS if record["vocabulary"] == vocabulary]
     requests = [
         new_request(
@@ -77,7 +86,7 @@ def answered(vocabulary: int, mode: str, length: int | None) -> list[tuple[Reque
 
 
 @pytest.mark.parametrize("length", [None, 5])
-@pytest.mark.parametrize("mode", [mode for mode in MODES if mode not in ("head", "skip", "exit")])  # no fake has layers
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("vocabulary", [12, 200])
 def test_a_seed_gives_the_tokens_that_were_recorded(vocabulary: int, mode: str, length: int | None) -> None:
     answers = answered(vocabulary, mode, length)

@@ -62,26 +62,23 @@ def questions(pipeline: LLMPipeline, count: int, rng: random.Random) -> list[Que
     return made
 
 
-async def load(url: str, asked: list[Question], clients: int, seconds: float, seed: int) -> Outcome:
-    """So many clients ask one question after the other for so long, and at least one each.
+async def load(url: str, asked: list[Question], clients: int, requests: int, seed: int) -> Outcome:
+    """So many clients ask so many questions each, one after the other.
 
     In all modes, streamed and not, with log-probabilities, so that tokens can be compared one by one.
     """
     outcome = Outcome()
-    until = time.monotonic() + seconds
 
     async def ask(number: int) -> None:
         rng = random.Random(seed * clients + number)
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=LONGEST_S) as client:
-            while True:
+            for _ in range(requests):
                 began = time.monotonic()
                 try:
                     await _ask(client, rng.choice(asked), rng, outcome)
                 except openai.OpenAIError as error:
                     outcome.wrong.append(repr(error))
                 outcome.seconds.append(time.monotonic() - began)
-                if time.monotonic() > until:
-                    return
 
     await asyncio.gather(*(ask(number) for number in range(clients)))
     return outcome

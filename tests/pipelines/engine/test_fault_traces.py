@@ -18,15 +18,31 @@ from hypothesis import strategies as st
 
 from outrider.pipelines.config import MODES
 from outrider.pipelines.engine import scheduler as scheduler_module
+from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.request import Request
 from outrider.pipelines.errors import BrokenLogits
+from outrider.pipelines.speculation.drafters.base import Drafter
+from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.text.tokenizer import TextStream
 
-from ..fakes import VOCABULARY, FakeModel, FakeTokenizer, Row, Rule, fake_engine, new_request
+from ..fakes import (
+    BLOCK_SIZE,
+    VOCABULARY,
+    FakeHead,
+    FakeSplit,
+    FakeTokenizer,
+    Row,
+    Rule,
+    fake_engine,
+    mixed_rule,
+    new_request,
+    random_rule,
+)
 from ..serving import RULE, SAMPLED, TOKENS, drafters, plain
 
 PIECES = [bytes([97 + token]) for token in range(VOCABULARY)]
 SITES = ("logits", "open", "grow", "follow", "next_block", "publish", "text", "form")
+READERS = ("head", "recycling")  # drafters that break as they read the results of a pass
 NUM_BLOCKS = 10  # few, so that requests have to give way to each other
 
 
@@ -94,9 +110,12 @@ class Trace:
         self.cancelled: list[Request] = []
         self.passes_to_break = 0
         self.broken: list[Request] = []
-        self.model = FakeModel(self._rule(RULE), NUM_BLOCKS)
+        self.model = FakeSplit(self._rule(RULE), RULE, NUM_BLOCKS)
         self.model.before_pass = self._before_pass
         some_drafters, self.draft_pool = drafters(num_drafters, NUM_BLOCKS)
+        self.head_pool = BlockPool(NUM_BLOCKS, BLOCK_SIZE)
+        head = FakeHead(self.model.texts, mixed_rule(RULE, random_rule(9), 0.3))
+        some_drafters["head"] = Head(head, self.head_pool, VOCABULARY)
         self.engine, self.pool = fake_engine(self.model, some_drafters)
 
     def begin(self, prompt: Sequence[int], num_new: int, fault: Fault | None, **options: Any) -> None:
@@ -133,7 +152,7 @@ class Trace:
             raise Planted("pass")
 
     def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let the allocator break for the requests that are meant to."""
+        """Let the allocator and the readers break for the requests that are meant to."""
 
         def of(table: Any) -> Fault | None:
             return next((fault for request, fault in self.made if request.table is table), None)
@@ -150,8 +169,24 @@ class Trace:
         for site in ("open", "grow", "follow", "next_block", "publish"):
             monkeypatch.setattr(self.pool, site, breaking(site, getattr(self.pool, site)))
 
+        drafter_set = self.engine._planner._drafters
+        hand_on = drafter_set._hand_on
+
+        def hand_on_to(drafter: Drafter, request: Request, read: Callable[..., None], *results: Any) -> None:
+            def breaking_read(*results: Any) -> None:
+                if (fault := self.faults.get(tuple(request.tokens[:2]))) is not None:
+                    fault.strike(drafter.name)
+                read(*results)
+
+            hand_on(drafter, request, breaking_read, *results)
+
+        monkeypatch.setattr(drafter_set, "_hand_on", hand_on_to)
+
     def check(self) -> None:
         for request, fault in self.made:
+            if fault is not None and fault.happened and fault.site in READERS:
+                assert not isinstance(request.error, Planted) or request in self.broken
+                assert fault.calls[fault.site] == fault.number, "it is not left out"
             answer = plain(request)
             if isinstance(request.error, Planted) and str(request.error) == "pass":
                 assert request in self.broken
@@ -163,15 +198,15 @@ class Trace:
                 assert request in self.cancelled
             else:
                 # A row after a rejected draft tells nothing, and a drafter that breaks is left out.
-                assert fault is None or not fault.happened or fault.site in ("logits", "form")
+                assert fault is None or not fault.happened or fault.site in ("logits", "form", *READERS)
                 assert (request.new_tokens, request.finish_reason) == (answer.token_ids, answer.finish_reason)
                 continue
             assert request.new_tokens == answer.token_ids[: request.num_new]
-        assert (self.pool.num_free, self.draft_pool.num_free) == (NUM_BLOCKS, NUM_BLOCKS)
+        assert [pool.num_free for pool in (self.pool, self.draft_pool, self.head_pool)] == [NUM_BLOCKS] * 3
         assert (self.engine.load.running, self.engine.load.waiting) == (0, 0)
 
 
-FAULTS = st.builds(Fault, st.sampled_from(SITES), st.integers(1, 8))
+FAULTS = st.builds(Fault, st.sampled_from([*SITES, *READERS]), st.integers(1, 8))
 BEGIN = st.fixed_dictionaries({
     "prompt": st.lists(TOKENS, max_size=14), "num_new": st.integers(1, 20), "fault": st.none() | FAULTS,
     "mode": st.sampled_from(MODES), "num_assistant_tokens": st.none() | st.integers(1, 8),
@@ -224,3 +259,20 @@ def test_a_fault_at_any_place_ends_one_of_three(site, number, monkeypatch):
     trace.check()
     assert not any(trace.made[place][0].error for place in (0, 2))
     assert trace.made[1][0].error or number > 1, "nothing broke"
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("site", READERS)
+def test_a_drafter_that_breaks_as_it_reads_is_left_out_of_that_answer_only(site, number, monkeypatch, caplog):
+    """And the answer is the same."""
+    trace, faults = Trace(0), [Fault(site, 0), Fault(site, number), Fault(site, 0)]
+    trace.patch(monkeypatch)
+    for fault in faults:
+        trace.begin([3, 1, 4, 1, 5], 12, fault, mode="chained", num_assistant_tokens=3)
+    for _ in range(200):
+        trace.engine.step()
+    trace.check()
+    assert not any(request.error for request, _ in trace.made)
+    assert faults[1].happened
+    assert all(fault.calls[site] > number for fault in (faults[0], faults[2]))
+    assert caplog.text.count(f"The drafter {site} failed") == 1

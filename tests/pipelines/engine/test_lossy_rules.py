@@ -184,7 +184,7 @@ def engine_of(mode: str) -> Engine:
     target, of_target = FakeSplit(own, other), BlockPool(64, BLOCK_SIZE)
     drafter = {
         "draft": DraftModel(FakeModel(other), pool, 1000),
-        "head": Head(FakeHead(other, range(0, VOCABULARY, 2), PROMPT[0]), pool, VOCABULARY),
+        "head": Head(FakeHead(target.texts, other, range(0, VOCABULARY, 2)), pool, VOCABULARY),
         "skip": SelfSpeculative(SKIPPING, target, of_target),
     }[mode]
     cost = replace(STEEP, drafts={drafter.name: STEEP.drafts["draft_model"]})

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
 import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
 
+from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.pair import Skipping
 from outrider.pipelines.model.partial_sums import longest_inner, split_products
 from outrider.pipelines.model.processor import limited_properties
+from outrider.pipelines.model.target import Window
+from outrider.pipelines.model.tuning import Compilation
 
 from .weights import GROUP, KINDS, weights_of
 
-OUTER = 48
+OUTER, WIDTH = 48, 8192
 
 
 def model_of(weights: ov.Output, width: int, bias: np.ndarray | None = None) -> ov.Model:
@@ -72,9 +81,68 @@ def test_weights_that_are_computed_stay_as_they_are():
 def test_passes_of_two_rows_and_more_give_the_same_bits(kind):
     """Which products with so long an inner dimension do not, on processors without VNNI."""
     rng = np.random.default_rng(0)
-    model = model_of(weights_of(kind, 512, 8192, rng)[0], 8192)
+    model = model_of(weights_of(kind, 512, WIDTH, rng)[0], WIDTH)
     split_products(model, 4096)
-    product, states = compiled(model), rng.standard_normal((80, 8192)).astype(np.float32)
+    product, states = compiled(model), rng.standard_normal((80, WIDTH)).astype(np.float32)
     expected = product(states)[0].copy()
     for rows in range(2, 80):
         assert np.array_equal(product(states[:rows])[0], expected[:rows]), rows
+
+
+@pytest.fixture(scope="module")
+def wide(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded draft model with random feed-forward layers whose last product has the inner dimension WIDTH."""
+    folder, rng = tmp_path_factory.mktemp("wide"), np.random.default_rng(0)
+    shutil.copytree(embedded_pair / "draft", folder, dirs_exist_ok=True)
+    model = ov.Core().read_model(embedded_pair / "draft" / "openvino_model.xml")
+    for node in model.get_ordered_ops():
+        name = node.get_friendly_name()
+        if node.get_type_name() == "MatMul" and ".mlp." in name:
+            outer, inner = node.input_value(1).get_shape()
+            shape = (outer, WIDTH) if ".down_proj" in name else (WIDTH, inner)
+            node.input(1).replace_source_output(weights_of("i8", *shape, rng)[0])
+    model.validate_nodes_and_infer_types()
+    for suffix in ("xml", "bin"):
+        (folder / f"openvino_model.{suffix}").unlink()
+    ov.save_model(model, folder / "openvino_model.xml")
+    return folder
+
+
+def logits_of(model: PagedModel, tokens: Sequence[int]) -> np.ndarray:
+    return model.forward([Window(tokens, 0, range(2), len(tokens))])[0].copy()
+
+
+@pytest.mark.parametrize("skipping", [None, Skipping((1,))], ids=["whole", "in parts for drafts"])
+def test_a_model_is_compiled_with_its_long_products_in_parts(wide: Path, skipping, monkeypatch):
+    compile_model, made = ov.Core.compile_model, []
+
+    def noting(*given):
+        made.append(compile_model(*given))
+        return made[-1]
+
+    monkeypatch.setattr(ov.Core, "compile_model", noting)
+    logits, nums_products = [], []
+    for longest in (None, WIDTH // 2):
+        made.clear()
+        model = Compilation(True, "f32", longest).load(wide, 4, {}, skipping=skipping)
+        assert model.longest_inner == WIDTH
+        nodes = [node for each in made for node in each.get_runtime_model().get_ops()]
+        kinds = [node.get_rt_info()["layerType"].astype(str) for node in nodes]
+        nums_products.append(kinds.count("FullyConnected"))
+        logits.append(logits_of(model, range(1, 41)))
+    assert nums_products[1] == nums_products[0] + 3, "one more in each of three layers"
+    assert np.corrcoef(logits[0].ravel(), logits[1].ravel())[0, 1] > 0.9999
+
+
+def test_passes_of_two_rows_and_more_of_a_model_in_parts_give_the_same_bits(wide: Path):
+    """Within AVX2, passes of few rows give others where the same products are whole."""
+
+    def alike(longest: int | None) -> list[int]:
+        model, tokens = PagedModel(wide, 4, longest=longest), range(1, 41)
+        expected = logits_of(model, tokens)
+        return [n for n in range(2, 40) if np.array_equal(logits_of(model, tokens[:n]), expected[:n])]
+
+    in_parts = alike(WIDTH // 2)
+    assert in_parts == [*range(2, 40)]
+    if os.environ.get("ONEDNN_MAX_CPU_ISA") == "AVX2":
+        assert len(alike(None)) < len(in_parts)

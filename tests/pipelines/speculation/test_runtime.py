@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import openvino as ov
 import pytest
 
 from outrider.pipelines import LLMPipeline
@@ -106,9 +107,22 @@ def test_properties_that_do_not_go_with_few_bits_are_kept(embedded_pair):
     assert speculation.precision == "f32"
 
 
-def test_both_models_run_on_as_many_threads_as_the_user_says(embedded_pair):
-    speculation = LLMPipeline(embedded_pair, cache_tokens=256, INFERENCE_NUM_THREADS=1).speculation
-    assert [model.num_threads for model in (speculation._target, speculation._drafting[0].model)] == [1, 1]
+@pytest.mark.parametrize("way", ["exit", "mtp", "medusa", "dflash"])
+def test_every_model_runs_on_as_many_threads_as_the_user_says(way, drafting_pairs, monkeypatch):
+    """The parts of a target that drafts by itself, its exit, a draft model, and heads of every class."""
+    compile_model, used = ov.Core.compile_model, []
+
+    def noting(*given):
+        compiled = compile_model(*given)
+        used.append(compiled.get_property("INFERENCE_NUM_THREADS"))
+        return compiled
+
+    monkeypatch.setattr(ov.Core, "compile_model", noting)
+    speculation = LLMPipeline(drafting_pairs / way, cache_tokens=256, INFERENCE_NUM_THREADS=1).speculation
+    drafting = [each.name for each in speculation._drafting]
+    assert drafting == (["draft_model", "head", "early_exit"] if way == "exit" else ["head"])
+    assert len(used) > len(drafting)
+    assert set(used) == {1}
 
 
 def test_a_cache_that_is_not_quantized_takes_more_memory_and_is_exact_too(embedded_pair):

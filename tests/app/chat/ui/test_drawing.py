@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
+
+import pytest
 
 from outrider.app.chat.ui.drawing import Drawing
 
@@ -38,13 +39,20 @@ def test_nobody_waits_longer_than_was_said() -> None:
         drawing.leave("one")
 
 
-def test_a_window_that_turns_away_follows_no_more_at_once() -> None:
-    drawing = Drawing()
-    began = time.monotonic()
+def test_a_window_that_turns_away_follows_no_more_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawing, were_told = Drawing(), list[bool]()
+    wait = drawing._changed.wait
+
+    def leave_meanwhile(timeout: float | None) -> bool:
+        threading.Thread(target=drawing.leave, args=("one",)).start()  # which can as soon as that waits
+        were_told.append(wait(timeout))
+        return were_told[-1]
+
     drawing.follow("one", 7)
     assert drawing.goes_on("one", 7, 0.0)
+    monkeypatch.setattr(drawing._changed, "wait", leave_meanwhile)
     assert not drawing.goes_on("one", 8, PATIENCE_S)
-    threading.Timer(0.05, lambda: drawing.leave("one")).start()
+    assert were_told == [], "nothing is waited for"
     assert not drawing.goes_on("one", 7, PATIENCE_S)
     assert not drawing.goes_on("one", 7, PATIENCE_S)
-    assert time.monotonic() - began < PATIENCE_S / 2
+    assert were_told == [True], "it was waited for once, and not to the end"
