@@ -11,6 +11,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 
 
 def needs_of_model(config: Mapping[str, Any]) -> list[str]:
+    """What the model itself needs that cannot be run yet."""
     text = _text(config)
     rope = text.get("rope_parameters") or text.get("rope_scaling") or {}
     kinds = text.get("layer_types") or ()
@@ -24,7 +25,8 @@ def needs_of_model(config: Mapping[str, Any]) -> list[str]:
 
 
 def needs_of_head(config: Mapping[str, Any]) -> list[str]:
-    """What the head of multi-token prediction in a model's checkpoint needs besides: its layer is like the model's."""
+    """What the head of multi-token prediction in a model's checkpoint needs in addition: its layer is like those of the
+    model."""
     text = _text(config)
     found = {
         "multi-head latent attention": text.get("kv_lora_rank"),

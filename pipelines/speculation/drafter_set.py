@@ -87,8 +87,11 @@ class DrafterSet:
 
     def readers(self, request: Request) -> list[Drafter]:
         """The drafters of the request's mode that draft from the results of passes."""
-        mode = request.config.mode
-        return [*self._logits_readers[mode], *self._states_readers[mode]]
+        return [*self._logits_readers[request.config.mode], *self.states_readers(request)]
+
+    def states_readers(self, request: Request) -> Sequence[Drafter]:
+        """Those of them that read hidden states."""
+        return self._states_readers[request.config.mode]
 
     def leave_out(self, drafter: Drafter, request: Request) -> None:
         """Do not ask a drafter for a request."""

@@ -9,7 +9,6 @@ from .acceptance import Conditions
 from .cost import CostModel
 from .draft_model_policy import DraftModelPolicy, best_first
 from .drafter_set import DrafterSet
-from .drafters.base import StatesReader
 
 
 class Readers:
@@ -31,11 +30,10 @@ class Readers:
 
     def leave_out_of(self, request: Request) -> None:
         """Leave those who read hidden states out of the rest of an answer."""
-        readers = self._drafters.readers(request)
-        missing = [reader for reader in readers if isinstance(reader, StatesReader)]
-        for reader in missing:
+        of_states = self._drafters.states_readers(request)
+        for reader in of_states:
             self._drafters.leave_out(reader, request)
-        self._decided[request] = len(readers) > len(missing)
+        self._decided[request] = len(self._drafters.readers(request)) > len(of_states)
 
     def release(self, request: Request) -> None:
         """Forget a finished request."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import openvino_genai
 import pytest
 
 from outrider.export import Compression, export_pair
@@ -24,8 +23,8 @@ from outrider.pipelines.errors import UnsupportedModel
 from outrider.pipelines.model.heads.dflash_model import DFlashModel
 from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadWindow
-from outrider.pipelines.model.processor import PRECISION
 from tests.dflash import BLOCK, MASK, TAPS, random_head, save_head
+from tests.genai_with_head import EXACT, GenaiWithHead
 
 from .conftest import make_tokenizer, save
 
@@ -216,24 +215,13 @@ def test_the_text_is_openvino_genais_and_as_many_drafts_are_accepted(deep: Any, 
     fp16 = Compression("fp16")
     made = export_pair(target, trained, tmp_path / "pair", target_compression=fp16, draft_compression=fp16)
 
-    exact = {PRECISION: "f32", "KV_CACHE_PRECISION": "f32"}
-    genai = openvino_genai.LLMPipeline(
-        str(made / "target"),
-        "CPU",
-        draft_model=openvino_genai.draft_model(str(made / "head"), "CPU", **{PRECISION: "f32"}),
-        scheduler_config=openvino_genai.SchedulerConfig(),
-        **exact,
-    )
-    config = openvino_genai.GenerationConfig()
-    options = {"max_new_tokens": NEW_TOKENS, "num_assistant_tokens": BLOCK - 1, "ignore_eos": True}
+    options: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "num_assistant_tokens": BLOCK - 1, "ignore_eos": True}
     options["apply_chat_template"] = False
-    for name, value in options.items():
-        setattr(config, name, value)
-    theirs = genai.generate([PROMPT], config)
-    (ours,) = LLMPipeline(made, exact=False, **exact).generate([PROMPT], mode="head", **options).generations
+    text, accepted = GenaiWithHead(made, **EXACT).generate(PROMPT, **options)
+    (ours,) = LLMPipeline(made, exact=False, **EXACT).generate([PROMPT], mode="head", **options).generations
     assert list(ours.token_ids) == tokens[prompt.shape[1] :]
-    assert ours.text == theirs.texts[0]
-    assert ours.stats.accepted == theirs.extended_perf_metrics.get_num_accepted_tokens() > NEW_TOKENS / 4
+    assert ours.text == text
+    assert ours.stats.accepted == accepted > NEW_TOKENS / 4
 
 
 def learn(head: Any, target: Any, tokens: Sequence[int], places: Sequence[int]) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
-import openvino_genai
 import pytest
 
 from outrider.export import Compression, export_pair, pair_export
@@ -25,8 +24,8 @@ from outrider.pipelines.model.heads.embedding import embedding, without_embeddin
 from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
 from outrider.pipelines.model.heads.head_model import HeadWindow
 from outrider.pipelines.model.paged_model import PagedModel
-from outrider.pipelines.model.processor import PRECISION
 from outrider.pipelines.model.target import Window
+from tests.genai_with_head import EXACT, GenaiWithHead
 
 from .conftest import make_llama, make_tokenizer, save
 from .test_dflash import norm, turned
@@ -269,24 +268,12 @@ def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
 
 def test_the_text_is_openvino_genais_with_the_same_head(pair: Path) -> None:
     """Without rounding in the caches."""
-    exact = {PRECISION: "f32", "KV_CACHE_PRECISION": "f32"}
-    genai = openvino_genai.LLMPipeline(
-        str(pair / "target"),
-        "CPU",
-        draft_model=openvino_genai.draft_model(str(pair / "head"), "CPU", **{PRECISION: "f32"}),
-        scheduler_config=openvino_genai.SchedulerConfig(),
-        **exact,
-    )
     options = {"max_new_tokens": 40, "num_assistant_tokens": 3, "ignore_eos": True, "apply_chat_template": False}
-    config = openvino_genai.GenerationConfig()
-    for name, value in options.items():
-        setattr(config, name, value)
-    ours = LLMPipeline(pair, exact=False, **exact)
+    genai, ours = GenaiWithHead(pair, **EXACT), LLMPipeline(pair, exact=False, **EXACT)
     for prompt in ("area = width", "The quick"):
-        theirs = genai.generate([prompt], config)
         (answer,) = ours.generate([prompt], mode="head", **options).generations
         assert answer.stats.drafted > 0
-        assert answer.text == theirs.texts[0]
+        assert answer.text == genai.generate(prompt, **options)[0]
 
 
 def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
