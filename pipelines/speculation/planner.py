@@ -24,7 +24,7 @@ from .drafters.base import Proposal
 from .overhead import Overhead
 from .owed_rows import OwedRows
 from .pass_size import PassSize
-from .rate import BarePass, Pace, Step, highest_rate
+from .rate import BarePass, Pace, Step, highest_rate, plain_and_bare_ms
 from .readers import Readers
 
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, much compared with a pass of a small model
@@ -145,7 +145,7 @@ class Planner:
         if not planned:
             return
         overhead = self._overhead_of(drafts)
-        plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
+        plain_ms, bare_ms = plain_and_bare_ms(cost, drafts, overhead)
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if draft.is_bounded]
         # The time that it takes to return to plain passes and to hand on the results of this one is kept in reserve.
         budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms - self._to_read_ms
@@ -261,7 +261,7 @@ class Planner:
         self, cost: CostModel, drafts: Sequence[Draft], kept: Sequence[Sequence[int]], overhead: Overhead
     ) -> None:
         """Charge each answer the time by which drafts have delayed the pass."""
-        plain_ms, bare_ms = _plain_and_bare_ms(cost, drafts, overhead)
+        plain_ms, bare_ms = plain_and_bare_ms(cost, drafts, overhead)
         self._pace(drafts).add(sum(map(len, kept)), bare_ms + self._delay_ms)
         for draft, tokens in zip(drafts, kept, strict=True):
             if draft.is_bounded:
@@ -390,13 +390,3 @@ class Planner:
 def _due(policy: DraftModelPolicy, drafts: Sequence[Draft]) -> list[Draft]:
     """The drafts for which the model is to be considered now."""
     return [draft for draft in drafts if policy.attempts(draft).is_due]
-
-
-def _plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overhead) -> tuple[float, float]:
-    """The time of a pass without drafts, and with none but those of a fixed length, Python included."""
-    python_ms = len(drafts) * overhead.request.value
-    plain_ms = cost.pass_ms([(1, draft.context) for draft in drafts]) + python_ms
-    if all(draft.is_bounded for draft in drafts):
-        return plain_ms, plain_ms
-    windows = [(1 if draft.is_bounded else draft.rows, draft.context) for draft in drafts]
-    return plain_ms, cost.pass_ms(windows) + python_ms

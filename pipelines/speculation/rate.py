@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .cost import CostModel
 from .draft import Batch, Draft
 from .draft_model_policy import LONGEST_GENERATED, DraftModelPolicy
+from .overhead import Overhead
 
 REMEMBER = 0.9  # weight of the passes so far
 
@@ -33,6 +35,16 @@ class BarePass:
     @property
     def rate(self) -> float:
         return self.tokens / self.time_ms
+
+
+def plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overhead) -> tuple[float, float]:
+    """The time of a pass without drafts, and with none but those of a fixed length, Python included."""
+    python_ms = len(drafts) * overhead.request.value
+    plain_ms = cost.pass_ms([(1, draft.context) for draft in drafts]) + python_ms
+    if all(draft.is_bounded for draft in drafts):
+        return plain_ms, plain_ms
+    windows = [(1 if draft.is_bounded else draft.rows, draft.context) for draft in drafts]
+    return plain_ms, cost.pass_ms(windows) + python_ms
 
 
 @dataclass(slots=True)

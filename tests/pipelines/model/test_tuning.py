@@ -182,16 +182,6 @@ def test_noise_does_not_decide_about_exactness(monkeypatch, pass_s: float, fille
             assert compilation.price == pytest.approx(filled, abs=0.15), seed
 
 
-@pytest.mark.parametrize(("filled", "least_s", "most_s"), [(1.0, 1, 1.25), (1.5, 1, 1.25), (1.1, 8, 8.25)])
-def test_the_price_of_exactness_is_measured_for_as_long_as_it_is_in_doubt(monkeypatch, filled, least_s, most_s) -> None:
-    monkeypatch.setattr(price, "PRICED_S", 1.0)
-    clock, rng = Clock(monkeypatch, {"f32": 0.06}, filled=filled), random.Random(0)
-    clock.noise = lambda: rng.lognormvariate(0, 0.05)
-    model = tuning.PagedModel(Path(), 4, {PRECISION: "f32"}, True, None, ())
-    price.Price.measured(model, Rows(), Rows(2), tuning.FAIR)
-    assert least_s <= clock.now <= most_s
-
-
 def test_what_exactness_came_to_does_not_change_from_run_to_run(monkeypatch, tmp_path: Path) -> None:
     """Though the machine seems another today."""
     chosen = []

@@ -17,20 +17,8 @@ from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.planner import Planner
 
 from ..fakes import new_request
-from .planning import (
-    BASES,
-    DRAFTING,
-    Clock,
-    Drafting,
-    Losses,
-    OddsDrafter,
-    OddsModel,
-    cost_of,
-    draft_of,
-    hand_on,
-    kept_by,
-    planner_of,
-)
+from .odds import Clock, OddsDrafter, OddsModel
+from .planning import BASES, DRAFTING, Drafting, Losses, cost_of, draft_of, hand_on, kept_by, planner_of
 
 CLAIMS = st.lists(
     st.tuples(

@@ -7,7 +7,8 @@ import pytest
 from outrider.pipelines.speculation import expected_acceptance
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
-from .planning import OddsDrafter, OddsModel, answer, cost_of, draft_of, planner_of
+from .odds import OddsDrafter, OddsModel
+from .planning import answer, cost_of, draft_of, planner_of
 
 
 def two_models(draft_ms: float, head_ms: float, draft_odds: float, head_odds: float):

@@ -13,19 +13,8 @@ from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
 from ..fakes import new_request
-from .planning import (
-    Behind,
-    Clock,
-    Odds,
-    OddsDrafter,
-    OddsHead,
-    OddsModel,
-    Remembering,
-    answer,
-    cost_of,
-    draft_of,
-    planner_of,
-)
+from .odds import Behind, Clock, Odds, OddsDrafter, OddsHead, OddsModel, Remembering
+from .planning import answer, cost_of, draft_of, planner_of
 
 
 class Scoring(OddsModel):

@@ -9,7 +9,8 @@ from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters
 
 from .broken_drafters import SABOTAGE, BrokenDrafter
-from .planning import Odds, OddsDrafter, OddsModel, cost_of, draft_of, planner_of
+from .odds import Odds, OddsDrafter, OddsModel
+from .planning import cost_of, draft_of, planner_of
 
 
 class Failing(OddsModel):

@@ -12,7 +12,8 @@ from outrider.pipelines.speculation.draft_cost import FORGET
 from outrider.pipelines.speculation.draft_model_policy import RESTS, DraftModelPolicy
 from outrider.pipelines.speculation.expected_acceptance import HOPED, RECOVER
 
-from .planning import Odds, OddsDrafter, OddsModel, answer, cost_of, draft_of, planner_of
+from .odds import Odds, OddsDrafter, OddsModel
+from .planning import answer, cost_of, draft_of, planner_of
 
 
 def test_a_draft_model_that_never_pays_is_hardly_ever_asked():

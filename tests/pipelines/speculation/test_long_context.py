@@ -16,7 +16,8 @@ from outrider.pipelines.speculation.draft import LONGEST, Draft
 from outrider.pipelines.speculation.measuring import measure
 
 from . import machine
-from .planning import DEAR_FIRST, Clock, OddsDrafter, OddsHead, Remembering, draft_of, hand_on, planner_of
+from .odds import Clock, OddsDrafter, OddsHead, Remembering
+from .planning import DEAR_FIRST, draft_of, hand_on, planner_of
 
 CONTEXT, LENGTH = 3600, 200
 NUM_ANSWERS, NUM_FIRST = 8, 4  # answers, and those after which something is learnt

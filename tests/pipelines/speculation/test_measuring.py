@@ -20,7 +20,8 @@ from outrider.pipelines.speculation.cost_file import measured_cost
 from outrider.pipelines.speculation.draft import LONGEST
 from outrider.pipelines.speculation.measuring import measure, measure_at_fixed_size
 
-from .planning import OddsDrafter, draft_of, planner_of
+from .odds import OddsDrafter
+from .planning import draft_of, planner_of
 
 pytestmark = pytest.mark.usefixtures("thorough_measuring")
 

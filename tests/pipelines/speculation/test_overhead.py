@@ -15,18 +15,8 @@ from outrider.pipelines.speculation.budgets import ALLOWANCE, FIRST_PAUSE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
-from .planning import (
-    BASES,
-    Clock,
-    Losses,
-    OddsDrafter,
-    Pondered,
-    Slow,
-    cost_of,
-    draft_of,
-    kept_by,
-    planner_of,
-)
+from .odds import Clock, OddsDrafter, Pondered, Slow
+from .planning import BASES, Losses, cost_of, draft_of, kept_by, planner_of
 
 
 class Anything:

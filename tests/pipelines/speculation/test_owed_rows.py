@@ -12,7 +12,8 @@ from outrider.pipelines.engine.scheduler import PREFILL_ROWS_BESIDE_DECODING
 from outrider.pipelines.speculation.budgets import ALLOWANCE
 from outrider.pipelines.speculation.owed_rows import MOST_SHARE
 
-from .planning import BASES, Losses, OddsDrafter, OddsModel, cost_of, draft_of, kept_by, planner_of
+from .odds import OddsDrafter, OddsModel
+from .planning import BASES, Losses, cost_of, draft_of, kept_by, planner_of
 
 LUCKS = st.lists(st.sampled_from([0.0, 0.5, 0.9, 1.0]), min_size=1, max_size=6)
 

@@ -15,7 +15,8 @@ from outrider.pipelines.speculation.cost import AT_ONCE, CostModel
 from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.pass_size import PassSize
 
-from .planning import BASES, Losses, OddsDrafter, cost_of, draft_of, kept_by, planner_of
+from .odds import OddsDrafter
+from .planning import BASES, Losses, cost_of, draft_of, kept_by, planner_of
 
 CHANGES = st.floats(0.0, 8.0)
 

@@ -18,19 +18,8 @@ from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters
 from outrider.pipelines.speculation.planner import Planner
 
-from .planning import (
-    BASES,
-    DEAR_FIRST,
-    Drafting,
-    Odds,
-    OddsDrafter,
-    OddsModel,
-    cost_of,
-    draft_of,
-    planner_of,
-    speed_of,
-    stopped,
-)  # fmt: skip
+from .odds import Odds, OddsDrafter, OddsModel
+from .planning import BASES, DEAR_FIRST, Drafting, cost_of, draft_of, planner_of, speed_of, stopped
 
 
 @given(BASES, st.lists(st.lists(st.floats(0.01, 0.99), max_size=6), min_size=1, max_size=3), st.integers(0, 9))

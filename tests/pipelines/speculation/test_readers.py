@@ -10,17 +10,8 @@ import pytest
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.draft_cost import DraftCost
 
-from .planning import (
-    Clock,
-    OddsDrafter,
-    OddsHead,
-    OddsModel,
-    Pondered,
-    cost_of,
-    draft_of,
-    hand_on,
-    planner_of,
-)
+from .odds import Clock, OddsDrafter, OddsHead, OddsModel, Pondered
+from .planning import cost_of, draft_of, hand_on, planner_of
 
 
 @pytest.mark.slow
