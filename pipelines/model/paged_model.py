@@ -19,7 +19,7 @@ from .partial_sums import longest_inner, split_products
 from .processor import PRECISION, limited_properties
 from .projections import join_projections
 from .row_selection import gather_wanted_rows, gathered, index_inputs
-from .taps import add_taps
+from .taps import add_taps, keep_states_in_f32
 from .target import ANY_ROWS, Window
 
 ATTENDING_ROWS = 2  # least rows per sequence in exact attention: a single row goes through another kernel
@@ -95,6 +95,8 @@ class PagedModel:
         if longest is not None:
             split_products(model, longest)
         parts = self._parts_of(model, folder)
+        if exact and {**PROPERTIES, **(properties or {})}[PRECISION] != "f32":
+            keep_states_in_f32(parts[-1])
         compiled = [compiled_on_cpu(core, part, folder, properties) for part in parts]
         self.exact = exact
         self.rows = ANY_ROWS

@@ -247,7 +247,7 @@ class _Chain:
         for places, request in zip(self.taps, self.requests, strict=True):
             if request is not self.first:
                 outputs = request.infer({**inputs, STATES: outputs[0]})
-            taps |= zip(places, outputs[1:], strict=True)
+            taps |= zip(places, outputs[1:], strict=False)
         if not taps:
             return outputs
         return outputs[0], np.concatenate([taps[i].reshape(len(taps[i]), -1) for i in range(len(taps))], axis=1)

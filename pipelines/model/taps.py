@@ -32,6 +32,18 @@ def add_taps(model: ov.Model, layers: Sequence[int], folder: Path) -> None:
     model.validate_nodes_and_infer_types()
 
 
+def keep_states_in_f32(model: ov.Model) -> None:
+    """Add a last output that nobody needs: what the projection to the vocabulary reads.
+
+    In bf16 OpenVINO leaves all that lies between a matrix product and an output in f32. So the residual stream would be
+    rounded or not depending on which of its layers are outputs, for a head or for the next part of a model that is cut,
+    and the same seed would give another text. With this output it never is.
+    """
+    states = projected_states(model)
+    if states.get_node().get_type_name() != "Parameter":
+        model.add_results([ops.result(states)])
+
+
 def tapped(model: ov.Model, layers: Sequence[int], folder: Path) -> list[ov.Output]:
     """The residual stream after each of `layers`, counted from 0. The number of layers, as an index, stands for what
     the projection to the vocabulary reads: the last layer's, normed.

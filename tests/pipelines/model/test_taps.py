@@ -12,12 +12,17 @@ from openvino import opset15 as ops
 
 from outrider.pipelines.errors import UnsupportedModel
 from outrider.pipelines.model.paged_model import PagedModel, read_paged_model
+from outrider.pipelines.model.pair import Skipping
+from outrider.pipelines.model.processor import PRECISION, fastest_precision
+from outrider.pipelines.model.split_model import SplitModel
 from outrider.pipelines.model.taps import HIDDEN_STATES, add_taps, residual_streams
 from outrider.pipelines.model.target import Rows, Window
 
 NUM_LAYERS, WIDTH = 6, 256  # of the embedded target
 TAPS = (1, 2, 4, NUM_LAYERS)  # the last is what the projection reads
 ROWS = Rows(2, 64, 2)
+OWN = {PRECISION: fastest_precision()}
+TEXT = range(100, 150)
 
 
 def loaded(pair: Path, taps: tuple[int, ...], exact: bool = True) -> PagedModel:
@@ -34,6 +39,13 @@ def tapped(embedded_pair: Path) -> PagedModel:
 @pytest.fixture(scope="module")
 def plain(embedded_pair: Path) -> PagedModel:
     return loaded(embedded_pair, ())
+
+
+@pytest.fixture(scope="module")
+def in_own(embedded_pair: Path) -> np.ndarray:
+    """The logits of a text in the processor's own precision."""
+    model = PagedModel(embedded_pair / "target", 16, OWN)
+    return model.forward([Window(TEXT, 0, [0, 1], len(TEXT))])[0].copy()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -88,6 +100,22 @@ def test_what_the_projection_reads_is_the_last_layers_output_normed(embedded_pai
     last, projected = np.split(model.hidden_states()[0].astype(np.float64), 2, axis=1)
     scale = projected * np.sqrt((last**2).mean(1, keepdims=True)) / last  # the norm's weights, of each row
     assert np.allclose(scale, np.median(scale, axis=0), rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("taps", [(0,), (1, 2, 4), (NUM_LAYERS - 1,), (NUM_LAYERS,)])
+def test_logits_are_those_of_a_model_without_taps_in_the_processors_own_precision_too(embedded_pair, in_own, taps):
+    """In bf16 OpenVINO rounds less what is close to an output."""
+    model = PagedModel(embedded_pair / "target", 16, OWN, taps=taps)
+    assert np.array_equal(model.forward([Window(TEXT, 0, [0, 1], len(TEXT))])[0], in_own)
+
+
+@pytest.mark.parametrize("taps", [(), (1, NUM_LAYERS)])
+@pytest.mark.parametrize("layers", [(1,), (2, 3), tuple(range(3, NUM_LAYERS))])
+def test_logits_are_those_of_a_model_in_one_part_in_the_processors_own_precision_too(
+    embedded_pair, in_own, layers, taps
+):
+    model = SplitModel(embedded_pair / "target", 16, Skipping(layers), OWN, taps=taps)
+    assert np.array_equal(model.forward([Window(TEXT, 0, [0, 1], len(TEXT))])[0], in_own)
 
 
 def test_layers_that_there_are_not_are_refused(embedded_pair):
