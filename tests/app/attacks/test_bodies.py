@@ -167,7 +167,8 @@ def test_what_takes_too_long_to_read_is_given_up_and_stops_no_other(
         assert refused[0].json()["error"]["message"].startswith(words)
         codes = [answer.json()["error"]["code"] for answer in refused]
         assert codes == ["too_complex", "too_complex", "preprocessing_busy"]
-        queue = served.server.worker._preprocessor._heavy._work_queue
+        preprocessor = served.server.worker._preprocessor
+        queue = preprocessor._heavy._work_queue
         num_queued = queue.qsize()
         at_once = served.post(CHAT, body)
         assert (at_once.status_code, at_once.json()["error"]["code"]) == (503, "preprocessing_busy")
@@ -175,6 +176,7 @@ def test_what_takes_too_long_to_read_is_given_up_and_stops_no_other(
         assert served.get("/health").status_code == 200, "other requests are answered"
         let_go.set()
         wait_until(lambda: served.server.worker.num_open == 0 and served.pool.num_free == served.pool.num_blocks)
+        wait_until(lambda: not preprocessor._is_occupied())
         served.post(CHAT, body | {"max_tokens": 2, "messages": user("x")}).raise_for_status()
 
 
