@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,23 @@ from .kalman_filter import KalmanFilter
 FORGET = 0.0013  # share of the correction forgotten in each pass in which the model is not asked, so it is asked again
 DOUBT = 0.2  # see `KalmanFilter`
 SPREAD = 0.7  # standard deviation of the logarithms of actual over measured times
-TOGETHER = 0.5  # their correlation: a busy machine slows both
+TOGETHER = 0.5  # their correlation: a busy machine slows all of them
+
+
+class DraftTime(NamedTuple):
+    """The time of a model for drafts, in milliseconds: for generating tokens, for reading those that it catches up
+    with, and for beginning the drafts."""
+
+    tokens_ms: float = 0.0
+    reading_ms: float = 0.0
+    beginning_ms: float = 0.0
+
+    @property
+    def total_ms(self) -> float:
+        return sum(self)
+
+    def plus(self, other: DraftTime) -> DraftTime:
+        return DraftTime(*map(sum, zip(self, other, strict=True)))
 
 
 @dataclass(slots=True)
@@ -25,7 +42,7 @@ class DraftCost:
     begin_ms: what a draft takes in addition to `token_ms` for each of its tokens, since the target has displaced the
         model's weights from the processor's cache and the number of rows changes in the first passes.
 
-    A filter over two factors, one for `begin_ms` and one for the rest, corrects the measurements with every draft. It
+    A filter over three factors, for tokens, reading and beginnings, corrects the measurements with every draft. It
     returns to them while the model is not asked.
     """
 
@@ -34,18 +51,19 @@ class DraftCost:
     context_ms: float = 0.0
     begin_ms: float = 0.0
     _filter: KalmanFilter = field(init=False, compare=False, repr=False)
-    _slowness: float = field(init=False, compare=False, repr=False)  # actual over measured time of tokens
-    _slow_beginning: float = field(init=False, compare=False, repr=False)  # the same of `begin_ms`
+    _slowness: DraftTime = field(init=False, compare=False, repr=False)  # actual over measured times
 
     def __post_init__(self) -> None:
-        self._filter = KalmanFilter(SPREAD**2 * np.array([[1.0, TOGETHER], [TOGETHER, 1.0]]), FORGET, DOUBT)
-        for share in np.eye(2):
+        shares = np.eye(len(DraftTime()))
+        self._filter = KalmanFilter(SPREAD**2 * (TOGETHER + (1 - TOGETHER) * shares), FORGET, DOUBT)
+        for share in shares:
             self._filter.update(share, 0.0)  # each measurement counts as one observed time
         self._believe()
 
     def pass_ms(self, num_requests: int) -> float:
         """The time of a pass that generates a token for each of several requests."""
-        return self._slowness * (self.token_ms + (num_requests - 1) * self.row_ms)
+        tokens, reading, _ = self._slowness
+        return tokens * self.token_ms + (num_requests - 1) * reading * self.row_ms
 
     def feeding_ms(self, num_tokens: int) -> float:
         """The time in which it reads `num_tokens`; many tokens are assumed to be its whole context."""
@@ -53,18 +71,19 @@ class DraftCost:
 
     def feedings_ms(self, first: int, last: int) -> list[float]:
         """As `feeding_ms`, for each number of tokens from `first` to `last`."""
-        row_ms, context_ms = self._slowness * self.row_ms, self._slowness * self.context_ms / 2
+        slowness = self._slowness.reading_ms
+        row_ms, context_ms = slowness * self.row_ms, slowness * self.context_ms / 2
         return [n * (row_ms + context_ms * n) for n in range(first, last + 1)]
 
     def beginning_ms(self) -> float:
         """The time that a draft takes beyond that of its tokens."""
-        return self._slow_beginning * self.begin_ms
+        return self._slowness.beginning_ms * self.begin_ms
 
-    def observe(self, expected_ms: float, measured_ms: float, beginning_ms: float = 0.0) -> None:
-        """Learn from the passes for a draft, of which `beginning_ms` were expected for beginning it."""
-        if expected_ms > 0 and measured_ms > 0:
-            share = beginning_ms / expected_ms
-            self._filter.update(np.array([1 - share, share]), math.log(measured_ms / expected_ms))
+    def observe(self, expected: DraftTime, measured_ms: float) -> None:
+        """Learn from the time that the passes for drafts took."""
+        if expected.total_ms > 0 and measured_ms > 0:
+            shares = np.array(expected) / expected.total_ms
+            self._filter.update(shares, math.log(measured_ms / expected.total_ms))
             self._believe()
 
     def forget(self, passes: int = 1) -> None:
@@ -75,15 +94,15 @@ class DraftCost:
     def refined(self) -> DraftCost:
         """With costs corrected downwards only: if it seemed too slow, it would not be asked, and the error would never
         be found out."""
-        quick, quick_beginning = min(1.0, self._slowness), min(1.0, self._slow_beginning)
+        tokens, reading, beginning = (min(1.0, slowness) for slowness in self._slowness)
         return replace(
             self,
-            token_ms=quick * self.token_ms,
-            row_ms=quick * self.row_ms,
-            context_ms=quick * self.context_ms,
-            begin_ms=quick_beginning * self.begin_ms,
+            token_ms=tokens * self.token_ms,
+            row_ms=reading * self.row_ms,
+            context_ms=reading * self.context_ms,
+            begin_ms=beginning * self.begin_ms,
         )
 
     def _believe(self) -> None:
         """Update the current estimates from the filter."""
-        self._slowness, self._slow_beginning = map(math.exp, self._filter.mean)
+        self._slowness = DraftTime(*map(math.exp, self._filter.mean))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from .acceptance import AcceptanceModel, Features
 from .attempts import Attempts, Trials
 from .cost import CostModel
 from .draft import Batch, Draft, Kind
-from .draft_cost import DraftCost
+from .draft_cost import DraftCost, DraftTime
 from .drafter_set import DrafterSet
 from .drafters.base import ModelDrafter, Proposal, Score
 from .expected_acceptance import ExpectedAcceptance
@@ -53,11 +53,10 @@ class _Backoff:
 
 @dataclass(slots=True)
 class _Asked:
-    """The passes of the draft model before a pass of the target: their expected time, how much of that was for
-    beginning drafts, the time measured, and whether every draft got an answer."""
+    """The passes of the draft model before a pass of the target: their expected time, the time measured, and whether
+    every draft got an answer."""
 
-    expected_ms: float = 0.0
-    beginning_ms: float = 0.0
+    expected: DraftTime = field(default_factory=DraftTime)
     measured_ms: float = 0.0
     is_whole: bool = True
 
@@ -125,7 +124,7 @@ class DraftModelPolicy:
             batch.cut_to_best(draft, rate)
             batch.release(draft)
         if asked.is_whole:
-            self.cost(batch.cost).observe(asked.expected_ms, asked.measured_ms, asked.beginning_ms)
+            self.cost(batch.cost).observe(asked.expected, asked.measured_ms)
 
     def cost(self, cost: CostModel) -> DraftCost:
         """What the model takes."""
@@ -176,15 +175,15 @@ class DraftModelPolicy:
         pass may have shown since then that the model is slower than was assumed.
         """
         cost, asked = self.cost(batch.cost), self._asked_now
-        share_ms = cost.pass_ms(len(drafts)) / len(drafts)
-        shares_ms = [share_ms + self._feeding_ms(cost, *each) for each in zip(drafts, aheads, strict=True)]
-        expected_ms = sum(shares_ms)
-        asked.expected_ms += expected_ms
-        asked.beginning_ms += sum(self._beginning_ms(cost, draft) for draft in drafts)
+        share = DraftTime(cost.pass_ms(len(drafts)) / len(drafts))
+        shares = [share.plus(self._catching_up(cost, *each)) for each in zip(drafts, aheads, strict=True)]
+        for each in shares:
+            asked.expected = asked.expected.plus(each)
+        expected_ms = sum(each.total_ms for each in shares)
         reserved_ms = sum(draft.reserved_ms for draft in drafts)
-        for draft, part_ms in zip(drafts, shares_ms, strict=True):
+        for draft, each in zip(drafts, shares, strict=True):
             batch.release(draft)
-            batch.charge(draft, part_ms * min(1.0, reserved_ms / expected_ms) if expected_ms else 0.0)
+            batch.charge(draft, each.total_ms * min(1.0, reserved_ms / expected_ms) if expected_ms else 0.0)
         began = self._drafters.model_s
         answers = ask(self.model, drafts)
         for draft, answer in zip(drafts, answers, strict=True):
@@ -321,7 +320,7 @@ class DraftModelPolicy:
     def _is_worth_generating(self, batch: Batch, rate: float, draft: Draft, num_sharing: int, is_shared: bool) -> bool:
         """Whether the model is to generate after a draft, of which it may have scored a part. Its time is reserved."""
         cost = self.cost(batch.cost)
-        feeding_ms = self._feeding_ms(cost, draft, draft.tokens)
+        feeding_ms = self._catching_up(cost, draft, draft.tokens).total_ms
         price_ms = feeding_ms + _share_ms(cost, is_shared)
         most_ms = batch.remaining_ms if draft.may_take_all else batch.sparing_ms
         gain = self._gain(batch, rate, draft).of_generating(
@@ -349,17 +348,14 @@ class DraftModelPolicy:
                 goes_on.append(draft)
         return goes_on
 
-    def _feeding_ms(self, cost: DraftCost, draft: Draft, ahead: Sequence[int]) -> float:
+    def _catching_up(self, cost: DraftCost, draft: Draft, ahead: Sequence[int]) -> DraftTime:
         """The time that the model takes to catch up with a request and the tokens ahead of it, and to begin."""
         num_behind = self.model.num_behind(draft.request, ahead)
-        begin_ms = self._beginning_ms(cost, draft)
+        begin_ms = 0.0 if draft.request in self._begun else cost.beginning_ms()
         if self.model.reads_ahead:
-            return begin_ms + cost.feeding_ms(num_behind - 1)
+            return DraftTime(0.0, cost.feeding_ms(num_behind - 1), begin_ms)
         num_read = self.model.num_behind(draft.request)
-        return begin_ms + cost.feeding_ms(num_read - 1) + (num_behind - num_read) * cost.pass_ms(1)
-
-    def _beginning_ms(self, cost: DraftCost, draft: Draft) -> float:
-        return 0.0 if draft.request in self._begun else cost.beginning_ms()
+        return DraftTime((num_behind - num_read) * cost.pass_ms(1), cost.feeding_ms(num_read - 1), begin_ms)
 
 
 def best_first(

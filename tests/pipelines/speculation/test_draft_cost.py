@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.draft_cost import DraftCost
+from outrider.pipelines.speculation.draft_cost import DraftCost, DraftTime
 from outrider.pipelines.speculation.measuring import measure
 
 from .machine import Clock
@@ -71,15 +71,27 @@ def test_the_first_token_of_a_draft_may_take_a_pass_of_another_kind(monkeypatch)
         assert first_ms == pytest.approx(6 + num_behind * 0.25)
 
 
-@given(st.floats(0.5, 3), st.floats(0.3, 4), st.integers(0, 10_000))
+def _expected(cost, length, num_behind):
+    return DraftTime(length * cost.pass_ms(1), cost.feeding_ms(num_behind), cost.beginning_ms())
+
+
+@given(st.floats(0.5, 3), st.floats(0.05, 0.4), st.floats(0.3, 4), st.integers(0, 10_000))
 @settings(max_examples=50)
-def test_drafts_show_what_beginning_one_takes_and_what_a_token(token_ms, begin_ms, seed):
-    rng, cost = random.Random(seed), DraftCost(1.5, begin_ms=2.0)
+def test_drafts_show_what_beginning_one_takes_what_a_token_and_what_reading(token_ms, row_ms, begin_ms, seed):
+    rng, cost = random.Random(seed), DraftCost(1.5, 0.2, begin_ms=2.0)
     for _ in range(300):
-        length = rng.randint(1, 8)
-        expected_ms = cost.beginning_ms() + length * cost.pass_ms(1)
-        took_ms = (begin_ms + length * token_ms) * math.exp(rng.gauss(0, 0.1))
-        cost.observe(expected_ms, took_ms, cost.beginning_ms())
-    for length in (1, 2, 4, 8):
-        expected_ms = cost.beginning_ms() + length * cost.pass_ms(1)
-        assert expected_ms == pytest.approx(begin_ms + length * token_ms, rel=0.3)
+        length, num_behind = rng.randint(1, 8), rng.choice((0, 0, 2, 30))
+        took_ms = (begin_ms + length * token_ms + num_behind * row_ms) * math.exp(rng.gauss(0, 0.1))
+        cost.observe(_expected(cost, length, num_behind), took_ms)
+    for length, num_behind in ((1, 0), (2, 2), (4, 0), (8, 0), (1, 30)):
+        took_ms = begin_ms + length * token_ms + num_behind * row_ms
+        assert _expected(cost, length, num_behind).total_ms == pytest.approx(took_ms, rel=0.3)
+
+
+def test_dear_tokens_do_not_make_reading_a_prompt_look_dear():
+    """As on a machine where a pass over one row takes twice as long in use as when it was measured."""
+    cost = DraftCost(3.0, 0.7, begin_ms=4.0)
+    for _ in range(30):
+        cost.observe(_expected(cost, 8, 0), 4.0 + 8 * 6.0)
+    assert cost.pass_ms(1) == pytest.approx(6.0, rel=0.15)
+    assert cost.feeding_ms(200) < 1.5 * 200 * 0.7

@@ -8,7 +8,7 @@ import pytest
 
 from outrider.pipelines.speculation.acceptance import GREEDY
 from outrider.pipelines.speculation.budgets import TOLERANCE
-from outrider.pipelines.speculation.draft_cost import FORGET
+from outrider.pipelines.speculation.draft_cost import FORGET, DraftTime
 from outrider.pipelines.speculation.draft_model_policy import RESTS, DraftModelPolicy
 from outrider.pipelines.speculation.expected_acceptance import HOPED, RECOVER
 
@@ -100,7 +100,7 @@ def test_what_is_known_of_a_model_ages_as_much_as_if_every_pass_without_it_were_
     model, cost = OddsModel("draft_model", {}), cost_of([2, 2.2, 2.4, 2.6, 3, 8], draft_ms=1.0)
     policy, draft = DraftModelPolicy(model, planner_of(cost, model)._drafters, Odds()), cost.of_draft("draft_model")
     policy.expected.known["auto", GREEDY] = expected = 0.1
-    draft.observe(1.0, 3.0)
+    draft.observe(DraftTime(1.0), 3.0)
     slowness = math.log(draft.pass_ms(1))
     for _ in range(num_rests):
         policy.rest(cost)

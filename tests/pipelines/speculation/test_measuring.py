@@ -18,6 +18,7 @@ from outrider.pipelines.speculation.budgets import ALLOWANCE
 from outrider.pipelines.speculation.cost import REFINED_AFTER, CostModel
 from outrider.pipelines.speculation.cost_file import measured_cost
 from outrider.pipelines.speculation.draft import LONGEST
+from outrider.pipelines.speculation.draft_cost import DraftTime
 from outrider.pipelines.speculation.measuring import measure, measure_at_fixed_size
 
 from .odds import OddsDrafter
@@ -250,10 +251,10 @@ def test_what_was_measured_stays_though_the_machine_was_busy_since(monkeypatch, 
     observe(made, clock, 500, factor=5.0)
     draft = made.drafts["draft_model"]
     for _ in range(50):
-        draft.observe(1.0, 5.0)
+        draft.observe(DraftTime(1.0), 5.0)
     assert made.refined() == made
     for _ in range(200):
-        draft.observe(draft.pass_ms(1), 0.5 * draft.token_ms)
+        draft.observe(DraftTime(draft.pass_ms(1)), 0.5 * draft.token_ms)
     refined = made.refined().drafts["draft_model"]
     assert refined.token_ms == pytest.approx(0.5 * draft.token_ms, rel=0.1), "it is asked more than it was"
 
