@@ -134,7 +134,8 @@ class DraftModelPolicy:
         """The speed that drafts of this model alone are expected to give after `context` tokens of a request of this
         kind, over that of plain decoding."""
         longest = min(LONGEST_GENERATED, self.model.depth or LONGEST_GENERATED)
-        return speedup_of(cost, self.expected.of(kind), self.cost(cost), longest, context).ratio
+        first, following = self.expected.of(kind)
+        return speedup_of(cost, following, self.cost(cost), longest, context, first).ratio
 
     def rests(self, kind: Kind) -> bool:
         """Whether the model is left out of a whole answer of a kind, since considering it has not been worth its price
@@ -324,7 +325,7 @@ class DraftModelPolicy:
         price_ms = feeding_ms + _share_ms(cost, is_shared)
         most_ms = batch.remaining_ms if draft.may_take_all else batch.sparing_ms
         gain = self._gain(batch, rate, draft).of_generating(
-            draft, len(draft.proposals), batch.rows, feeding_ms, num_sharing, most_ms
+            draft, len(draft.proposals), batch.rows, feeding_ms, num_sharing, most_ms, self._goes_on(draft)
         )
         if gain <= 0 or not batch.can_take(draft, batch.row_ms(draft) + price_ms):
             return False
@@ -341,12 +342,16 @@ class DraftModelPolicy:
             if proposal is None:
                 continue
             probability = self._probability(draft, proposal)
-            self.expected.observe(draft.kind, probability)
+            self.expected.observe(draft.kind, probability, is_first=not self._goes_on(draft))
             draft.offers.append([*draft.proposals, proposal])
             is_taken = batch.take(draft, proposal, draft.probability * probability, rate)
             if is_taken and self._is_worth_generating(batch, rate, draft, len(drafts), bool(goes_on)):
                 goes_on.append(draft)
         return goes_on
+
+    def _goes_on(self, draft: Draft) -> bool:
+        """Whether the model wrote the last token of a draft."""
+        return bool(draft.proposals) and draft.proposals[-1].source == self.model.name
 
     def _catching_up(self, cost: DraftCost, draft: Draft, ahead: Sequence[int]) -> DraftTime:
         """The time that the model takes to catch up with a request and the tokens ahead of it, and to begin."""

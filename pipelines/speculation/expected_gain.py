@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .cost import CostModel
 from .draft import Draft, best_prefix
 from .draft_cost import DraftCost
+from .expected_acceptance import Expected
 
 FOUND = 0.55  # share of the wrong tokens in copied drafts that a draft model finds by scoring: 150 of 275
 
@@ -18,7 +19,7 @@ class ExpectedGain:
     pass without the draft.
 
     draft_cost: what the model that drafts takes.
-    expected: the probability that its next proposal is accepted.
+    expected: how likely its proposals are to be accepted.
     python_row_ms: Python's time for each drafted row.
     reads_ahead: whether it reads several tokens of a draft in one pass; otherwise each takes a pass.
     depth: tokens of a draft that it can generate or score at most; None: any number.
@@ -28,7 +29,7 @@ class ExpectedGain:
     cost: CostModel
     draft_cost: DraftCost
     rate: float
-    expected: float
+    expected: Expected
     python_row_ms: float = 0.0
     reads_ahead: bool = True
     depth: int | None = None
@@ -49,12 +50,21 @@ class ExpectedGain:
         return sum(draft.probabilities) - sum(self.row_prices(draft, rows))
 
     def of_generating(
-        self, draft: Draft, length: int, rows: int, feeding_ms: float, num_sharing: int, most_ms: float = math.inf
+        self,
+        draft: Draft,
+        length: int,
+        rows: int,
+        feeding_ms: float,
+        num_sharing: int,
+        most_ms: float = math.inf,
+        goes_on: bool = False,
     ) -> float:
         """The gain of the tokens that the draft model would generate after the first `length` tokens of a draft, with
         at most `most_ms` for its passes and their rows.
 
         The draft model first catches up in `feeding_ms`, and `num_sharing` requests share its passes.
+
+        goes_on: whether it has written the last of these tokens.
         """
         draft_ms = self.draft_cost.pass_ms(num_sharing) / num_sharing
         token_ms = self.python_row_ms + draft_ms
@@ -63,7 +73,7 @@ class ExpectedGain:
         prices_ms: list[float] = []
         most = draft.limit if self.depth is None else min(draft.limit, self.depth)
         while len(probabilities) < most - length:
-            reached *= self.expected
+            reached *= self.expected.following if goes_on or probabilities else self.expected.first
             least_ms = self.cost.least_row_ms(rows + len(probabilities), self.last_rows)
             if reached < self.rate * (least_ms + token_ms):
                 break
@@ -92,7 +102,7 @@ class ExpectedGain:
         scored = list(zip(draft.probabilities, prices, strict=True))[: self.depth]
         feedings_ms = self._feedings_ms(num_behind, 1, len(scored))
         for num_scored, ((probability, price), feeding_ms) in enumerate(zip(scored, feedings_ms, strict=True), 1):
-            gain += probability + (reached - probability) * self.expected - reached * price
+            gain += probability + (reached - probability) * self.expected.first - reached * price
             rest, rest_price, reached = rest - probability, rest_price - price, probability
             found = gain + max(0.0, rest - reached * rest_price)
             total = FOUND * found + (1 - FOUND) * unscored - self.rate * (scoring_ms + feeding_ms)

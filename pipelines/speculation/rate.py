@@ -84,12 +84,13 @@ def highest_rate(
         tokens, time_ms, probability, num_rows = bare.tokens, bare_ms, 1.0, rows
         if not sharing:
             continue
-        expected = min(map(policy.expected.of, {draft.kind for draft in sharing}))
+        expected = [policy.expected.of(kind) for kind in {draft.kind for draft in sharing}]
+        first, following = map(min, zip(*expected, strict=True))
         own = policy.cost(batch.cost)
         token_ms = own.pass_ms(len(sharing)) + len(sharing) * batch.python_row_ms
         time_ms += len(sharing) * own.beginning_ms()
         for window in range(1, 1 + LONGEST_GENERATED):
-            probability *= expected
+            probability *= first if window == 1 else following
             if len(sharing) * probability < best * token_ms:  # nor will what follows pay, which is less likely
                 break
             tokens += len(sharing) * probability

@@ -15,7 +15,7 @@ from outrider.pipelines.speculation.acceptance import AcceptanceModel
 from outrider.pipelines.speculation.budgets import TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
-from outrider.pipelines.speculation.draft_cost import DraftCost
+from outrider.pipelines.speculation.draft_cost import DraftCost, DraftTime
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters
 from outrider.pipelines.speculation.planner import Planner
@@ -29,7 +29,7 @@ ROWS = (2, 3, 4, 6, 9, 33)
 class Known(DraftCost):
     """That of a model which takes just that, so that there is nothing to learn."""
 
-    def observe(self, expected_ms: float, measured_ms: float, beginning_ms: float = 0.0) -> None:
+    def observe(self, expected: DraftTime, measured_ms: float) -> None:
         pass
 
 

@@ -11,6 +11,7 @@ from outrider.pipelines.speculation.acceptance import GREEDY
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import Draft
 from outrider.pipelines.speculation.draft_cost import DraftCost
+from outrider.pipelines.speculation.expected_acceptance import Expected
 
 from ..fakes import new_request
 from .odds import Behind, Clock, Odds, OddsDrafter, OddsHead, OddsModel, Remembering
@@ -45,7 +46,7 @@ def test_who_drafts_is_who_is_worth_most(mode, text, model, expected):
     draft = draft_of(mode=mode)
     drafters = OddsDrafter("suffix", {draft.request: text}), OddsModel("draft_model", {draft.request: model})
     planner = planner_of(cost_of([10, 10.5, 11, 11.5, 12, 20], draft_ms=0.8), *drafters)
-    planner._policies[0].expected.known["auto", GREEDY] = 0.8 if model[0] > 0.9 else 0.05
+    planner._policies[0].expected.known["auto", GREEDY] = Expected(*[0.8 if model[0] > 0.9 else 0.05] * 2)
     planner.draft([draft])
     assert draft.sources == expected
 
@@ -144,7 +145,7 @@ def test_the_draft_model_catches_up_only_where_that_is_little_beside_the_answers
     cost.drafts["draft_model"].row_ms = 0.05
     model = Behind("draft_model", {draft.request: [0.99] * 32}, 1000)
     planner = planner_of(cost, OddsDrafter("suffix", {draft.request: []}), model)
-    planner._policies[0].expected.known["auto", GREEDY] = 0.99
+    planner._policies[0].expected.known["auto", GREEDY] = Expected(0.99, 0.99)
     plain_ms = cost.pass_ms([(1, draft.context)])
     for _ in range(num_written):
         planner._budget(cost, draft, [draft], plain_ms).passed(1, plain_ms, 0.0)
@@ -182,7 +183,7 @@ def test_a_draft_model_is_fed_once_it_would_have_brought_as_much_as_that_takes(e
     cost.drafts["draft_model"].row_ms = 0.1
     model = Behind("draft_model", {draft.request: [estimate] * 32}, 250)
     planner = planner_of(cost, OddsDrafter("suffix", {draft.request: [0.9] * text}), model)
-    planner._policies[0].expected.known["chained", GREEDY] = estimate
+    planner._policies[0].expected.known["chained", GREEDY] = Expected(estimate, estimate)
     asked = []
     for n in range(20):
         draft.cut(0)
@@ -236,7 +237,7 @@ def test_a_copy_is_scored_only_as_far_as_that_pays(draft_row_ms, num_scored):
     cost = cost_of([10, 12, 14, 18, 20, 24], draft_ms=0.5)
     cost.drafts["draft_model"].row_ms = draft_row_ms
     planner = planner_of(cost, text, model)
-    planner._policies[0].expected.known["auto", GREEDY] = 0.5
+    planner._policies[0].expected.known["auto", GREEDY] = Expected(0.5, 0.5)
     planner.draft([draft])
     assert model.lengths == [num_scored]
     assert draft.sources[:10] == ["suffix"] * 10
@@ -266,7 +267,7 @@ def test_a_copy_is_not_scored_where_nobody_asked_or_it_would_not_pay(mode, sure,
     text = OddsDrafter("suffix", {draft.request: [sure] * 3})
     model = OddsModel("draft_model", {draft.request: [0.9, 0.1]})
     planner = planner_of(cost_of([10, 10.2, 10.4, 11, 12, 20], draft_ms=draft_ms), text, model)
-    planner._policies[0].expected.known["auto", GREEDY] = 0.1
+    planner._policies[0].expected.known["auto", GREEDY] = Expected(0.1, 0.1)
     planner.draft([draft])
     assert draft.tokens == [7] * 3
     assert set(draft.sources) == {"suffix"}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from outrider.pipelines.speculation.acceptance import Features
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from outrider.pipelines.speculation.drafters.base import Proposal
+from outrider.pipelines.speculation.expected_acceptance import Expected
 from outrider.pipelines.speculation.expected_gain import FOUND, ExpectedGain
 
 from .planning import BASES, cost_of, draft_of
@@ -26,7 +27,7 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
     length = data.draw(st.integers(0, n))
     own, num_behind, reads_ahead = cost.of_draft("draft_model"), data.draw(st.integers(1, 9)), data.draw(st.booleans())
     own.begin_ms, depth = data.draw(SHARES), data.draw(st.none() | st.integers(1, n))
-    gain = ExpectedGain(cost, own, rate, expected, reads_ahead=reads_ahead, depth=depth)
+    gain = ExpectedGain(cost, own, rate, Expected(expected, 0.5), reads_ahead=reads_ahead, depth=depth)
 
     def price(num_rows: int) -> float:
         """Of so many rows of the draft, in tokens."""
@@ -61,5 +62,5 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
 def test_to_catch_up_a_draft_model_takes_a_row_for_each_token_of_a_draft_and_a_head_a_pass(reads_ahead, fed_ms):
     """Of the text both read all in one pass."""
     own = DraftCost(2.0, 0.1, begin_ms=1.5)
-    gain = ExpectedGain(cost_of([10] * 6), own, rate=0.1, expected=0.8, reads_ahead=reads_ahead)
+    gain = ExpectedGain(cost_of([10] * 6), own, rate=0.1, expected=Expected(0.8, 0.8), reads_ahead=reads_ahead)
     assert gain.feeding_ms(num_behind=5, length=3) == pytest.approx(fed_ms)

@@ -20,6 +20,7 @@ from .odds import Clock, OddsDrafter, OddsHead, Remembering
 from .planning import DEAR_FIRST, draft_of, hand_on, planner_of
 
 CONTEXT, LENGTH = 3600, 200
+ERROR = 0.001  # share of the time of an answer by which what its passes take may be misjudged
 NUM_ANSWERS, NUM_FIRST = 8, 4  # answers, and those after which something is learnt
 
 # As measured on the wide pair (tests/benchmark/README.md): ms by rows, and what a token of context adds in passes of
@@ -82,6 +83,7 @@ def test_where_all_drafts_fail_auto_is_soon_at_98_percent_of_off(name, least_row
         planner.release(request)
         took_ms.append(1e3 * (clock.now + python.now + sum(model.clock_s for model in models) - began_s))
         plain_ms.append(sum(of_target(1, CONTEXT + written) for written in range(LENGTH)))
-        assert took_ms[-1] <= (1 + TOLERANCE) * plain_ms[-1] + ALLOWANCE * of_target(2, CONTEXT) + 1e-6
+        most_ms = (1 + TOLERANCE + ERROR) * plain_ms[-1] + ALLOWANCE * of_target(2, CONTEXT)
+        assert took_ms[-1] <= most_ms
     later_ms = sum(took_ms[NUM_FIRST:])
     assert sum(plain_ms[NUM_FIRST:]) >= (0.97 if has_models and least_rows > 1 else 0.98) * later_ms

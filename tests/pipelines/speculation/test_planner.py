@@ -16,6 +16,7 @@ from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import PER_DRAFT
 from outrider.pipelines.speculation.drafter_set import DrafterSet
 from outrider.pipelines.speculation.drafters.base import ModeDrafters
+from outrider.pipelines.speculation.expected_acceptance import Expected
 from outrider.pipelines.speculation.planner import Planner
 
 from .odds import Odds, OddsDrafter, OddsModel
@@ -88,7 +89,7 @@ def test_a_draft_that_is_dropped_gives_back_only_what_the_last_rows_of_the_pass_
     text = OddsDrafter("suffix", {drafts[0].request: [0.6] * 8, drafts[1].request: [0.5]})
     model = OddsModel("draft_model", {drafts[0].request: [0.99] * 32, drafts[1].request: []})
     planner = planner_of(cost, text, model)
-    planner._policies[0].expected.known["auto", GREEDY] = 0.99
+    planner._policies[0].expected.known["auto", GREEDY] = Expected(0.99, 0.99)
     for draft in drafts:
         budget = planner._budget(cost, draft, drafts, 10.0)
         budget.lost_ms += budget.remaining_ms - 2.5
@@ -213,7 +214,7 @@ def test_a_pass_has_no_more_rows_than_it_may(base, requests, other_rows, spare_r
     model = OddsModel("draft_model", {draft.request: [0.9] * 50 for draft in drafts})
     most_rows = other_rows + len(drafts) + spare_rows
     planner = planner_of(cost_of(base, draft_ms=0.01), OddsDrafter("suffix", offers), model)
-    planner._policies[0].expected.known["auto", GREEDY] = 0.9
+    planner._policies[0].expected.known["auto", GREEDY] = Expected(0.9, 0.9)
     planner.draft(drafts, other_rows, most_rows)
     assert other_rows + sum(draft.rows for draft in drafts) <= most_rows
     left = spare_rows
