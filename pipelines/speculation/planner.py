@@ -352,7 +352,8 @@ class Planner:
             _, negative, i, proposal = heapq.heappop(queue)
             if batch.take(drafts[i], proposal, -negative, rate):
                 steps.append(Step(drafts[i], -negative, drafts[i].prices_ms[-1]))
-                offer(i, -negative)
+                if batch.can_afford(offering_ms):
+                    offer(i, -negative)
         return steps
 
     @property
