@@ -58,6 +58,25 @@ def test_a_draft_is_read_as_far_as_that_is_worth_most(base, estimates, expected,
     assert found == pytest.approx(of_scoring(num_scored), abs=1e-7)
 
 
+@given(BASES, SHARES, SHARES, st.floats(0.01, 0.3), st.integers(1, 9), st.booleans(), st.integers(0, 3))
+def test_generating_brings_what_the_best_length_does(base, first, following, rate, rows, goes_on, length):
+    """The first token of a draft is as likely as first ones are, those after it as following ones."""
+    cost, draft = cost_of(base, draft_ms=0.5), draft_of()
+    for _ in range(length):
+        draft.take(Proposal(7, "suffix", Features("suffix")), draft.probability * 0.9)
+    gain = ExpectedGain(cost, cost.of_draft("draft_model"), rate, Expected(first, following))
+
+    def of_length(number: int) -> float:
+        total, reached = 0.0, draft.probability
+        for i in range(number):
+            reached *= following if goes_on or i else first
+            total += reached - rate * (0.5 + cost.row_ms(rows + i, 1 + length + i, draft.context))
+        return total
+
+    best = max(of_length(number) for number in range(draft.limit - length + 1))
+    assert gain.of_generating(draft, length, rows, 2.0, 1, goes_on=goes_on) == pytest.approx(best - rate * 2.0)
+
+
 @pytest.mark.parametrize(("reads_ahead", "fed_ms"), [(True, 1.5 + 7 * 0.1), (False, 1.5 + 4 * 0.1 + 3 * 2.0)])
 def test_to_catch_up_a_draft_model_takes_a_row_for_each_token_of_a_draft_and_a_head_a_pass(reads_ahead, fed_ms):
     """Of the text both read all in one pass."""

@@ -7,7 +7,7 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
@@ -261,6 +261,7 @@ def test_a_model_that_begins_to_pay_is_found_within_the_longest_pause():
     st.integers(2, 150),
     st.randoms(use_true_random=False),
 )
+@example([1.0] * 6, 0.0, 1.0, 0.0, 0.0, [(0.0, 0.0)], 2, random.Random(0))  # rows are free, offers are not
 def test_the_bound_holds_with_the_time_that_python_takes(
     base, asking_ms, offering_ms, row_ms, rest_ms, claims, num_passes, rng
 ):
