@@ -11,7 +11,7 @@ from outrider.pipelines.speculation.acceptance import GREEDY
 from outrider.pipelines.speculation.budgets import TOLERANCE
 from outrider.pipelines.speculation.draft_cost import FORGET, DraftTime
 from outrider.pipelines.speculation.draft_model_policy import RESTS, DraftModelPolicy
-from outrider.pipelines.speculation.expected_acceptance import HOPED, RECOVER, Expected
+from outrider.pipelines.speculation.expected_acceptance import HOPED, RECOVER, Expected, ExpectedAcceptance
 
 from .odds import Behind, Odds, OddsDrafter, OddsModel
 from .planning import answer, cost_of, draft_of, planner_of
@@ -137,3 +137,15 @@ def test_what_is_known_of_a_model_ages_as_much_as_if_every_pass_without_it_were_
         slowness *= 1 - FORGET
     assert policy.expected.of(("auto", GREEDY)) == pytest.approx((first, first), rel=1e-3)
     assert draft.pass_ms(1) == pytest.approx(math.exp(slowness))
+
+
+def test_the_first_proposals_of_drafts_and_those_after_them_are_expected_apart():
+    """But as long as only one of them was seen, it tells of both."""
+    kind, expected = ("draft", GREEDY), ExpectedAcceptance()
+    for _ in range(100):
+        expected.observe(kind, 0.3, is_first=True)
+    assert expected.of(kind) == pytest.approx((0.3, 0.3), abs=0.02)
+    for _ in range(100):
+        expected.observe(kind, 0.3, is_first=True)
+        expected.observe(kind, 0.98, is_first=False)
+    assert expected.of(kind) == pytest.approx((0.3, 0.98), abs=0.1)
