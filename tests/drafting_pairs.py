@@ -17,6 +17,7 @@ CHECKPOINTS = Path(pyscout.__file__).parent / "checkpoints"
 HEADS = ("mtp", "medusa", "hydra", "dflash")
 WAYS = ("skip", "exit", *HEADS)
 SKIPPED = [2, 4]  # layers, of six
+SURE = 8  # times the logits of a random head: it drafts only what it is sure of
 
 
 def mode_of(way: str) -> str:
@@ -38,7 +39,9 @@ def make_pairs(embedded: Path, folder: Path) -> Path:
     from outrider.export.heads.convert_head import convert_head
 
     target = find_checkpoint(str(CHECKPOINTS / "target"), False, print)
-    dflash = save_head(folder / "checkpoint", random_head(AutoConfig.from_pretrained(target.folder)))
+    head = random_head(AutoConfig.from_pretrained(target.folder))
+    head.norm.weight.data *= SURE
+    dflash = save_head(folder / "checkpoint", head)
     for way in WAYS:
         pair, models = folder / way, read_json(embedded / "pair.json")["models"]
         roles = [*models] if way == "exit" else ["target"]
