@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -15,20 +17,22 @@ from rich.progress import Progress
 
 from outrider.export.command import plain_app
 from outrider.models.pulled import find_pair
-from outrider.pipelines import EXACT, InvalidOption, LLMPipeline, OutriderError
+from outrider.pipelines import AUTO, EXACT, InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
 
-from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Head, Property
+from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Property
 from ..load_options import LoadOptions, properties_of
 from .about import describe
 from .best import best_shares
 from .measure import PLAIN, Run, measure
 from .prompts import FAMILIES, shipped_tasks
-from .report import Report, cost_curve, entries, samples
+from .report import Report, beside, cost_curve, entries, samples
 from .table import show
 from .task import Task, first_of_each, read_tasks
 
 app = plain_app()
+
+HEAD_MODES = ("head", "chained", AUTO)  # in which a head drafts
 
 
 class MissingPlots(OutriderError):
@@ -60,12 +64,18 @@ def bench_command(
     draft_device: DraftDevice = "CPU",
     engine: Engine = None,
     openvino_property: Property = None,
-    head: Head = None,
+    head: Annotated[
+        list[Path] | None,
+        typer.Option(help="An exported head to draft with in place of the pair's own; can be repeated to compare."),
+    ] = None,
 ) -> None:
     """Benchmark every mode of a pair against plain decoding, and check that all generate the same tokens.
 
     The exit code is 1 if they do not, although exactness is guaranteed on this machine. With a lossy --acceptance, the
     modes that draft are labelled lossy, and their texts are not compared.
+
+    Several heads are loaded one after the other, each with its own run of plain decoding, so that the target is in
+    memory once. Modes that use no head are measured with the first.
     """
     keep_private()
     _check_page(html)
@@ -73,18 +83,27 @@ def bench_command(
     tasks = first_of_each(_chosen(known, family), prompts_per_family)
     messages = Console(stderr=True)
     given = properties_of(openvino_property or ())
-    load = LoadOptions(device, draft_device, engine, exact=exact, properties=given, head=head)
+    load = LoadOptions(device, draft_device, engine, exact=exact, properties=given)
     if device.startswith("GPU") and engine != "outrider":
         raise InvalidOption(
             "The benchmark measures Outrider's engine: give --engine outrider. To compare OpenVINO GenAI's ways of "
             f"drafting, run outrider doctor --device {device}."
         )
-    pipeline = load.load(pair or _embedded_pair())
-    modes = _modes(pipeline.modes, mode)
-    with messages.status("Warming up and measuring what passes cost"):
-        pipeline.warm_up()
     seed = random.randrange(2**31) if seed is None else seed
-    report = run(pipeline, tasks, modes, max_new_tokens, seed, messages, acceptance)
+    heads: Sequence[Path | None] = head or [None]
+    _check_heads(heads, mode)
+    reports = []
+    for number, each in enumerate(heads):
+        pipeline = replace(load, head=each).load(pair or _embedded_pair())
+        modes = _modes(pipeline.modes, mode)
+        if number:
+            modes = [name for name in modes if name in (PLAIN, *HEAD_MODES)]
+        with messages.status("Warming up and measuring what passes cost"):
+            pipeline.warm_up()
+        reports.append(run(pipeline, tasks, modes, max_new_tokens, seed, messages, acceptance))
+        del pipeline
+        gc.collect()  # or the next target is in memory beside this one
+    report = beside(reports, [*map(str, heads)], HEAD_MODES) if len(heads) > 1 else reports[0]
     if html is not None:
         from .html_report import page
 
@@ -163,6 +182,13 @@ def _modes(known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
         if name not in known:
             raise InvalidOption(f"Mode {name!r} is not one that this pair can do: choose {', '.join(known)}.")
     return [name for name in known if not wanted or name in wanted or name == PLAIN]
+
+
+def _check_heads(heads: Sequence[Path | None], wanted: Sequence[str] | None) -> None:
+    if len(heads) > 1 and wanted and not {*wanted} & {*HEAD_MODES}:
+        raise InvalidOption(
+            f"No head drafts in mode {' or '.join(wanted)}: give one --head at most, or add --mode {HEAD_MODES[0]}."
+        )
 
 
 def _check_page(path: Path | None) -> None:

@@ -6,3 +6,15 @@ LABELS = {
     "draft_model": "draft model", "head": "head", "layer_skipping": "fewer layers",
     "early_exit": "early exit", "grammar": "required form",
 }  # fmt: skip
+
+
+def label_of(drafter: str) -> str:
+    """The label of a drafter, which may be numbered, such as "head 2"."""
+    name, *number = drafter.split(" ")
+    return " ".join((LABELS.get(name, name), *number))
+
+
+def named(drafter: str) -> str:
+    """The label as a sentence has it: "the draft model", but "head 2"."""
+    label = label_of(drafter)
+    return label if " " in drafter else f"the {label}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from io import StringIO
@@ -10,7 +11,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from .labels import LABELS
+from .labels import label_of, named
 from .report import Entry, Report
 
 COLOURS = {
@@ -31,6 +32,8 @@ STYLE = {
     "axes.axisbelow": True,
     "grid.color": "#e2e8f0",
 }
+HATCHES, LINES = (None, "///", "...", "xxx"), ("solid", "dashed", "dotted", "dashdot")  # of the first head, the next
+LEGEND_COLUMNS = 8
 FEWEST_JUDGED = 5  # fewer tokens give no meaningful rate
 
 
@@ -50,13 +53,16 @@ def speed(report: Report) -> str:
                 width * 0.92,
                 yerr=[[s.median - s.low for _, s in there], [s.high - s.median for _, s in there]],
                 error_kw={"elinewidth": 0.8, "ecolor": "#475569"},
-                color=COLOURS.get(mode, "#475569"),
+                color=_colour(mode),
+                hatch=_hatch(mode),
+                edgecolor="white",
+                linewidth=0,
                 label=mode,
             )
         axes.set_xticks(range(len(families)), families)
         axes.set_ylabel("tokens per second")
         axes.grid(axis="x", visible=False)
-        figure.legend(loc="outside upper center", ncols=len(modes), frameon=False)
+        figure.legend(loc="outside upper center", ncols=min(len(modes), LEGEND_COLUMNS), frameon=False)
 
     return _svg(draw, (9, 3.8))
 
@@ -73,7 +79,7 @@ def depth(report: Report) -> str:
                 if points:
                     colour = f"C{report.families.index(family)}"
                     axes.plot(*zip(*points, strict=True), marker=".", linewidth=1.2, label=family, color=colour)
-            axes.set_title(LABELS.get(drafter, drafter))
+            axes.set_title(label_of(drafter))
             axes.set_xlabel("place in the draft")
             axes.set_ylim(0, 1.05)
         panels[0].set_ylabel("share kept")
@@ -91,7 +97,8 @@ def cost(report: Report) -> str:
         rows, times = zip(*report.pass_ms, strict=True)
         axes.plot(rows, times, marker="o", markersize=3.5, color=COLOURS["auto"], label="a pass of the target")
         for name, token_ms in report.draft_ms.items():
-            axes.axhline(token_ms, color=COLOURS[name], linewidth=1.2, label=f"a token of the {LABELS[name]}")
+            label = f"a token of {named(name)}"
+            axes.axhline(token_ms, color=_colour(name), linestyle=_line(name), linewidth=1.2, label=label)
         axes.set_xlabel("rows of the pass")
         axes.set_ylabel("milliseconds")
         axes.set_ylim(bottom=0)
@@ -110,6 +117,25 @@ def _by_drafter(entries: Iterable[Entry]) -> dict[str, dict[str, list[tuple[int,
             for i, (judged, kept) in enumerate(seen):
                 total[i] = (total[i][0] + judged, total[i][1] + kept)
     return {drafter: dict(families) for drafter, families in counts.items()}
+
+
+def _colour(name: str) -> str:
+    """The colour of a mode or a drafter, which may be numbered or lossy."""
+    return COLOURS.get(re.split("[ ,]", name)[0], "#475569")
+
+
+def _hatch(mode: str) -> str | None:
+    return HATCHES[_place(mode) % len(HATCHES)]
+
+
+def _line(drafter: str) -> str:
+    return LINES[_place(drafter) % len(LINES)]
+
+
+def _place(name: str) -> int:
+    """Which of several heads a mode or a drafter has, from 0."""
+    found = re.match(r"\w+ (\d+)", name)
+    return int(found[1]) - 1 if found else 0
 
 
 def _svg(draw: Callable[[Figure], Any], size: tuple[float, float]) -> str:

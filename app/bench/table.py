@@ -10,7 +10,7 @@ from rich.table import Table
 from outrider.pipelines import EXACT
 
 from .about import in_words
-from .labels import LABELS
+from .labels import named
 from .report import Entry, Report
 from .spread import Spread
 
@@ -58,7 +58,7 @@ def _costs(report: Report) -> str:
     for name, ms in report.draft_ms.items():
         begin_ms = report.begin_ms.get(name)
         begin = f", and {begin_ms:.1f} ms to begin" if begin_ms else ""
-        told.append(f"a token takes the {LABELS[name]} {ms:.1f} ms{begin}")
+        told.append(f"a token takes {named(name)} {ms:.1f} ms{begin}")
     return f"\n{'; '.join(told)}."
 
 

@@ -77,6 +77,29 @@ def test_whatever_drafts_is_measured_and_told_by_its_name(
     assert report["draft_ms"].keys() == {drafter_of(way)}
 
 
+@pytest.mark.slow
+def test_several_heads_of_a_target_are_compared(
+    embedded_pair: Path, drafting_pairs: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cost = replace(COST, drafts={"head": DraftCost(0.3, 0.01), "draft_model": DraftCost(0.3, 0.01)})
+    monkeypatch.setattr(runtime, "measured_cost", lambda path, measured: cost)  # drafts pay on any machine
+    monkeypatch.setattr(runtime, "PREPARED_S", 0.0)
+    heads = [str(drafting_pairs / way / "head") for way in ("mtp", "medusa")]
+    chosen = ["--mode", "suffix", "--mode", "head", "--family", "own", "--exact", "--json"]
+    chosen += ["--html", str(tmp_path / "page.html"), *(word for head in heads for word in ("--head", head))]
+    done = RUNNER.invoke(outrider, ["bench", str(embedded_pair), "--prompts", str(prompts), *QUICK, *chosen])
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert [entry["mode"] for entry in report["entries"]] == ["off", "suffix", "head 1", "head 2"]
+    assert [{*entry["by_depth"]} for entry in report["entries"][2:]] == [{"head 1"}, {"head 2"}]
+    assert not any(entry["differing"] for entry in report["entries"])
+    assert report["draft_ms"].keys() == {"draft_model", "head 1", "head 2"}
+    assert report["notes"][-2:] == [
+        f"Head {number} is {head}, beside plain decoding of its own." for number, head in enumerate(heads, 1)
+    ]
+    assert "a token of head 2" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipeline that breaks the first promise must not pass unnoticed."""
     generate = LLMPipeline.generate
@@ -99,6 +122,7 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
     [
         (["--family", "poetry"], "'poetry' does not exist: choose edit"),
         (["--mode", "fast"], "'fast' is not one that this pair can do: choose off"),
+        (["--head", "a", "--head", "b", "--mode", "lookup"], "No head drafts in mode lookup: give one --head at most"),
         (["--prompts-per-family", "0"], "prompts_per_family=0"),
         (["--prompts", "no/such.jsonl"], "cannot be read"),
         (["--html", "no/such/folder/page.html"], "create it first"),
