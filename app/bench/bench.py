@@ -17,7 +17,7 @@ from rich.progress import Progress
 
 from outrider.export.command import plain_app
 from outrider.models.pulled import find_pair
-from outrider.pipelines import AUTO, EXACT, InvalidOption, LLMPipeline, OutriderError
+from outrider.pipelines import AUTO, EXACT, InvalidOption, LLMPipeline, OutriderError, Pair
 from outrider.pipelines.privacy import keep_private
 
 from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Property
@@ -90,11 +90,11 @@ def bench_command(
             f"drafting, run outrider doctor --device {device}."
         )
     seed = random.randrange(2**31) if seed is None else seed
-    heads: Sequence[Path | None] = head or [None]
-    _check_heads(heads, mode)
+    pair, heads = pair or _embedded_pair(), head or ()
+    _check_heads(pair, heads, mode)
     reports = []
-    for number, each in enumerate(heads):
-        pipeline = replace(load, head=each).load(pair or _embedded_pair())
+    for number, each in enumerate(heads or [None]):
+        pipeline = replace(load, head=each).load(pair)
         modes = _modes(pipeline.modes, mode)
         if number:
             modes = [name for name in modes if name in (PLAIN, *HEAD_MODES)]
@@ -184,7 +184,10 @@ def _modes(known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
     return [name for name in known if not wanted or name in wanted or name == PLAIN]
 
 
-def _check_heads(heads: Sequence[Path | None], wanted: Sequence[str] | None) -> None:
+def _check_heads(pair: Path, heads: Sequence[Path], wanted: Sequence[str] | None) -> None:
+    """Check all of them before the first is measured."""
+    for head in heads:
+        Pair.open(pair).with_head(head)
     if len(heads) > 1 and wanted and not {*wanted} & {*HEAD_MODES}:
         raise InvalidOption(
             f"No head drafts in mode {' or '.join(wanted)}: give one --head at most, or add --mode {HEAD_MODES[0]}."

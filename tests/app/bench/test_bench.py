@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from outrider.app.bench import bench as command
 from outrider.app.cli.main import app as outrider
+from outrider.models import pyscout
 from outrider.pipelines import LLMPipeline, OutriderError
 from outrider.pipelines.speculation import runtime
 from outrider.pipelines.speculation.draft_cost import DraftCost
@@ -19,6 +20,7 @@ from tests.drafting_pairs import WAYS, drafter_of, mode_of
 from tests.pipelines.serving import COST
 
 RUNNER = CliRunner()
+PAIR = Path(pyscout.__file__).parent / "pair"
 QUICK = ["--prompts-per-family", "1", "--max-new-tokens", "12", "--seed", "1"]
 
 
@@ -122,7 +124,8 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
     [
         (["--family", "poetry"], "'poetry' does not exist: choose edit"),
         (["--mode", "fast"], "'fast' is not one that this pair can do: choose off"),
-        (["--head", "a", "--head", "b", "--mode", "lookup"], "No head drafts in mode lookup: give one --head at most"),
+        (["--head", f"{PAIR}/head", "--head", "no/such"], "no/such is not an exported head"),
+        (["--head", f"{PAIR}/head", "--head", f"{PAIR}/head", "--mode", "lookup"], "No head drafts in mode lookup"),
         (["--prompts-per-family", "0"], "prompts_per_family=0"),
         (["--prompts", "no/such.jsonl"], "cannot be read"),
         (["--html", "no/such/folder/page.html"], "create it first"),
