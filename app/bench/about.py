@@ -16,12 +16,15 @@ from outrider.pipelines import Pair
 
 def describe(pair: Pair, packages: Iterable[str] = ("outrider", "openvino")) -> dict[str, Any]:
     """What a reader must know to interpret the figures."""
+    models = {role: _model(metadata) for role, metadata in pair.metadata.get("models", {}).items()}
+    if pair.head not in (None, pair.path / "head"):
+        models["head"] = {"from": str(pair.head)}
     return {
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": machine(),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "pair": str(pair.path),
-        "models": {role: _model(metadata) for role, metadata in pair.metadata.get("models", {}).items()},
+        "models": models,
     }
 
 

@@ -17,22 +17,22 @@ from rich.progress import Progress
 
 from outrider.export.command import plain_app
 from outrider.models.pulled import find_pair
-from outrider.pipelines import AUTO, EXACT, InvalidOption, LLMPipeline, OutriderError, Pair
+from outrider.pipelines import EXACT, InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.privacy import keep_private
 
 from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Property
 from ..load_options import LoadOptions, properties_of
 from .about import describe
 from .best import best_shares
+from .heads import MODES as HEAD_MODES
+from .heads import check_heads, together
 from .measure import PLAIN, Run, measure
 from .prompts import FAMILIES, shipped_tasks
-from .report import Report, beside, cost_curve, entries, samples
+from .report import Report, cost_curve, entries, samples
 from .table import show
 from .task import Task, first_of_each, read_tasks
 
 app = plain_app()
-
-HEAD_MODES = ("head", "chained", AUTO)  # in which a head drafts
 
 
 class MissingPlots(OutriderError):
@@ -91,7 +91,7 @@ def bench_command(
         )
     seed = random.randrange(2**31) if seed is None else seed
     pair, heads = pair or _embedded_pair(), head or ()
-    _check_heads(pair, heads, mode)
+    check_heads(pair, heads, mode)
     reports = []
     for number, each in enumerate(heads or [None]):
         pipeline = replace(load, head=each).load(pair)
@@ -103,7 +103,7 @@ def bench_command(
         reports.append(run(pipeline, tasks, modes, max_new_tokens, seed, messages, acceptance))
         del pipeline
         gc.collect()  # or the next target is in memory beside this one
-    report = beside(reports, [*map(str, heads)], HEAD_MODES) if len(heads) > 1 else reports[0]
+    report = together(reports) if len(heads) > 1 else reports[0]
     if html is not None:
         from .html_report import page
 
@@ -182,16 +182,6 @@ def _modes(known: Sequence[str], wanted: Sequence[str] | None) -> list[str]:
         if name not in known:
             raise InvalidOption(f"Mode {name!r} is not one that this pair can do: choose {', '.join(known)}.")
     return [name for name in known if not wanted or name in wanted or name == PLAIN]
-
-
-def _check_heads(pair: Path, heads: Sequence[Path], wanted: Sequence[str] | None) -> None:
-    """Check all of them before the first is measured."""
-    for head in heads:
-        Pair.open(pair).with_head(head)
-    if len(heads) > 1 and wanted and not {*wanted} & {*HEAD_MODES}:
-        raise InvalidOption(
-            f"No head drafts in mode {' or '.join(wanted)}: give one --head at most, or add --mode {HEAD_MODES[0]}."
-        )
 
 
 def _check_page(path: Path | None) -> None:

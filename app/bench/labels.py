@@ -1,5 +1,9 @@
 """Labels of drafters in tables and plots."""
 
+from __future__ import annotations
+
+from .heads import parted
+
 LABELS = {
     "target": "the model", "prompt_lookup": "prompt lookup", "suffix": "text index",
     "recycling": "token recycling", "earlier_turn": "earlier turn", "reference": "your files",
@@ -10,11 +14,10 @@ LABELS = {
 
 def label_of(drafter: str) -> str:
     """The label of a drafter, which may be numbered, such as "head 2"."""
-    name, *number = drafter.split(" ")
-    return " ".join((LABELS.get(name, name), *number))
+    name, number = parted(drafter)
+    return f"{LABELS.get(name, name)} {number or ''}".rstrip()
 
 
 def named(drafter: str) -> str:
     """The label as a sentence has it: "the draft model", but "head 2"."""
-    label = label_of(drafter)
-    return label if " " in drafter else f"the {label}"
+    return label_of(drafter) if parted(drafter)[1] else f"the {label_of(drafter)}"

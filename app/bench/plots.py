@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from io import StringIO
-from typing import Any
+from typing import Any, TypeVar
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from .heads import parted
 from .labels import label_of, named
 from .report import Entry, Report
 
@@ -36,6 +36,8 @@ HATCHES, LINES = (None, "///", "...", "xxx"), ("solid", "dashed", "dotted", "das
 LEGEND_COLUMNS = 8
 FEWEST_JUDGED = 5  # fewer tokens give no meaningful rate
 
+Style = TypeVar("Style")
+
 
 def speed(report: Report) -> str:
     """Tokens per second of each family and mode, with the quartiles over the prompts."""
@@ -54,7 +56,7 @@ def speed(report: Report) -> str:
                 yerr=[[s.median - s.low for _, s in there], [s.high - s.median for _, s in there]],
                 error_kw={"elinewidth": 0.8, "ecolor": "#475569"},
                 color=_colour(mode),
-                hatch=_hatch(mode),
+                hatch=_of_head(mode, HATCHES),
                 edgecolor="white",
                 linewidth=0,
                 label=mode,
@@ -98,7 +100,7 @@ def cost(report: Report) -> str:
         axes.plot(rows, times, marker="o", markersize=3.5, color=COLOURS["auto"], label="a pass of the target")
         for name, token_ms in report.draft_ms.items():
             label = f"a token of {named(name)}"
-            axes.axhline(token_ms, color=_colour(name), linestyle=_line(name), linewidth=1.2, label=label)
+            axes.axhline(token_ms, color=_colour(name), linestyle=_of_head(name, LINES), linewidth=1.2, label=label)
         axes.set_xlabel("rows of the pass")
         axes.set_ylabel("milliseconds")
         axes.set_ylim(bottom=0)
@@ -119,23 +121,14 @@ def _by_drafter(entries: Iterable[Entry]) -> dict[str, dict[str, list[tuple[int,
     return {drafter: dict(families) for drafter, families in counts.items()}
 
 
-def _colour(name: str) -> str:
-    """The colour of a mode or a drafter, which may be numbered or lossy."""
-    return COLOURS.get(re.split("[ ,]", name)[0], "#475569")
+def _colour(label: str) -> str:
+    """The colour of a mode or a drafter."""
+    return COLOURS.get(parted(label)[0], "#475569")
 
 
-def _hatch(mode: str) -> str | None:
-    return HATCHES[_place(mode) % len(HATCHES)]
-
-
-def _line(drafter: str) -> str:
-    return LINES[_place(drafter) % len(LINES)]
-
-
-def _place(name: str) -> int:
-    """Which of several heads a mode or a drafter has, from 0."""
-    found = re.match(r"\w+ (\d+)", name)
-    return int(found[1]) - 1 if found else 0
+def _of_head(label: str, styles: Sequence[Style]) -> Style:
+    """The style of a mode or a drafter by the number of its head."""
+    return styles[max(0, parted(label)[1] - 1) % len(styles)]
 
 
 def _svg(draw: Callable[[Figure], Any], size: tuple[float, float]) -> str:

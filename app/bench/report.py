@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from outrider.pipelines import EXACT
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.drafters.head import Head
 
 from .figures import accepted_by_depth
 from .measure import PLAIN, Run, differing
@@ -113,52 +112,6 @@ def entries(results: Sequence[Sequence[Run]], best_shares: Mapping[tuple[int, st
                 by_depth=accepted_by_depth(g.trace for run in runs for g in run.generations),
                 lossy=runs[0].lossy,
             )
-
-
-def beside(reports: Sequence[Report], heads: Sequence[str], modes: Sequence[str]) -> Report:
-    """One report of a pair with each of several heads, which are numbered from 1.
-
-    modes: in which a head drafts. All others, and what passes cost, are those of the first report; each speedup is over
-        the plain decoding of its own report.
-    """
-
-    def numbered(label: str, number: int) -> str:
-        name, *lossy = label.split(", ")
-        return ", ".join((f"{name} {number}", *lossy)) if name in (*modes, Head.name) else label
-
-    def renamed(entry: Entry, number: int) -> Entry:
-        by_depth = {numbered(name, number): seen for name, seen in entry.by_depth.items()}
-        return replace(entry, mode=numbered(entry.mode, number), by_depth=by_depth)
-
-    def together(times: Iterable[Mapping[str, float]]) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for number, of_report in enumerate(times, 1):
-            for name, ms in of_report.items():
-                found.setdefault(numbered(name, number), ms)
-        return found
-
-    first = reports[0]
-    found = [
-        renamed(entry, number)
-        for family in first.families
-        for number, report in enumerate(reports, 1)
-        for entry in report.entries
-        if entry.family == family and (number == 1 or numbered(entry.mode, number) != entry.mode)
-    ]
-    models = {role: each for role, each in first.about["models"].items() if role != "head"}  # the pair's own head
-    return replace(
-        first,
-        about={**first.about, "models": models},
-        entries=tuple(found),
-        exact=all(report.exact for report in reports),
-        samples=tuple(replace(sample, mode=numbered(sample.mode, 1)) for sample in first.samples),
-        draft_ms=together(report.draft_ms for report in reports),
-        begin_ms=together(report.begin_ms for report in reports),
-        notes=(
-            *dict.fromkeys(note for report in reports for note in report.notes),
-            *(f"Head {number} is {head}, beside plain decoding of its own." for number, head in enumerate(heads, 1)),
-        ),
-    )
 
 
 def samples(results: Sequence[Sequence[Run]], mode: str) -> Iterable[Sample]:

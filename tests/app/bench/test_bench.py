@@ -12,15 +12,14 @@ from typer.testing import CliRunner
 
 from outrider.app.bench import bench as command
 from outrider.app.cli.main import app as outrider
-from outrider.models import pyscout
 from outrider.pipelines import LLMPipeline, OutriderError
 from outrider.pipelines.speculation import runtime
 from outrider.pipelines.speculation.draft_cost import DraftCost
-from tests.drafting_pairs import WAYS, drafter_of, mode_of
+from tests.drafting_pairs import CHECKPOINTS, WAYS, drafter_of, mode_of
 from tests.pipelines.serving import COST
 
 RUNNER = CliRunner()
-PAIR = Path(pyscout.__file__).parent / "pair"
+HEAD, TARGET = (str(CHECKPOINTS.parent / "pair" / role) for role in ("head", "target"))
 QUICK = ["--prompts-per-family", "1", "--max-new-tokens", "12", "--seed", "1"]
 
 
@@ -96,9 +95,8 @@ def test_several_heads_of_a_target_are_compared(
     assert [{*entry["by_depth"]} for entry in report["entries"][2:]] == [{"head 1"}, {"head 2"}]
     assert not any(entry["differing"] for entry in report["entries"])
     assert report["draft_ms"].keys() == {"draft_model", "head 1", "head 2"}
-    assert report["notes"][-2:] == [
-        f"Head {number} is {head}, beside plain decoding of its own." for number, head in enumerate(heads, 1)
-    ]
+    models = report["about"]["models"]
+    assert [models[f"head {number}"] for number in (1, 2)] == [{"from": head} for head in heads]
     assert "a token of head 2" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
@@ -124,8 +122,9 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
     [
         (["--family", "poetry"], "'poetry' does not exist: choose edit"),
         (["--mode", "fast"], "'fast' is not one that this pair can do: choose off"),
-        (["--head", f"{PAIR}/head", "--head", "no/such"], "no/such is not an exported head"),
-        (["--head", f"{PAIR}/head", "--head", f"{PAIR}/head", "--mode", "lookup"], "No head drafts in mode lookup"),
+        (["--head", HEAD, "--head", "no/such"], "no/such is not an exported head"),
+        (["--head", HEAD, "--head", TARGET], "target is not a head that is known"),
+        (["--head", HEAD, "--head", HEAD, "--mode", "lookup"], "No head drafts in mode lookup: give one --head"),
         (["--prompts-per-family", "0"], "prompts_per_family=0"),
         (["--prompts", "no/such.jsonl"], "cannot be read"),
         (["--html", "no/such/folder/page.html"], "create it first"),

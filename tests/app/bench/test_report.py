@@ -14,7 +14,7 @@ from rich.console import Console
 from outrider.app.bench.html_report import page
 from outrider.app.bench.labels import LABELS
 from outrider.app.bench.plots import COLOURS
-from outrider.app.bench.report import Report, beside, entries, samples
+from outrider.app.bench.report import Report, entries, samples
 from outrider.app.bench.spread import Spread
 from outrider.app.bench.table import show
 from outrider.app.bench.task import Task
@@ -68,43 +68,6 @@ def test_a_difference_is_counted_and_shown() -> None:
     assert "Different text: edit, mode auto, 2 of 2 prompts" in page(wrong)
     assert "DIFFERENT" not in shown(report())
     assert "Different" not in page(report())
-
-
-def test_of_several_heads_each_is_compared_with_the_plain_decoding_beside_it() -> None:
-    """The second run of plain decoding takes twice as long, as on a machine that is busy by then."""
-    task, reports = Task("edit", ("a",)), []
-    for plain_s, head_s in ((3.0, 1.0), (6.0, 3.0)):
-        modes = (("off", plain_s), ("suffix", 1.5), ("head", head_s))
-        results = [[run(task, mode, [1, 2, 3, 4], seconds=s) for mode, s in modes]]
-        found = tuple(entries(results, {}))
-        told = {"draft_model": 1.5 * plain_s / 3, "head": head_s}
-        about = {**ABOUT, "models": {**ABOUT["models"], "head": {"million_weights": 1.0}}}
-        measured = {"entries": found, "draft_ms": told, "begin_ms": {"head": 2.5}, "notes": ("busy",)}
-        reports.append(replace(report(), about=about, **measured))
-    both = beside(reports, ["heads/a", "heads/b"], ("head", "auto"))
-    speedups = [(entry.mode, entry.speedup and entry.speedup.median) for entry in both.entries]
-    first = [("off", 1.0), ("suffix", pytest.approx(2.0)), ("head 1", pytest.approx(3.0))]
-    assert speedups == [*first, ("head 2", pytest.approx(2.0))]
-    assert both.about == ABOUT
-    assert both.draft_ms == {"draft_model": 1.5, "head 1": 1.0, "head 2": 3.0}
-    assert both.begin_ms == {"head 1": 2.5, "head 2": 2.5}
-    told = [f"Head {i} is heads/{head}, beside plain decoding of its own." for i, head in enumerate("ab", 1)]
-    assert both.notes == ("busy", *told)
-    assert [sample.mode for sample in both.samples] == ["auto 1", "auto 1"]
-    for text in (shown(both), page(both)):
-        for words in ("head 1", "head 2", "Head 2 is heads/b"):
-            assert words in text
-    assert max(map(len, shown(both).splitlines())) <= 80
-
-
-def test_of_several_heads_a_lossy_mode_keeps_its_word_and_a_difference_is_told_by_its_number() -> None:
-    lossy = [replace(entry, mode=f"{entry.mode}, lossy (typical)") for entry in report(wrong=True).entries[1:2]]
-    wrong = replace(report(wrong=True), entries=(*report(wrong=True).entries[:2], *lossy))
-    both = beside([report(), wrong], ["a", "b"], ("auto",))
-    assert [entry.mode for entry in both.entries if entry.family == "edit"] == [
-        "off", "auto 1", "auto 2", "auto 2, lossy (typical)",
-    ]  # fmt: skip
-    assert "DIFFERENT TEXT: edit, mode auto 2: 2 of 2 prompts" in shown(both)
 
 
 def test_the_table_fits_a_screen_of_80_columns_and_says_what_it_is_about() -> None:
