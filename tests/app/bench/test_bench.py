@@ -130,7 +130,10 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
         (["--html", "no/such/folder/page.html"], "create it first"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_measured(arguments: list[str], words: str) -> None:
+def test_what_cannot_be_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.setattr(command, "run", lambda *given: pytest.fail("it is measured"))
     with pytest.raises(OutriderError, match=words):
         RUNNER.invoke(outrider, ["bench", *arguments], catch_exceptions=False)
 
