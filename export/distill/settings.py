@@ -12,6 +12,8 @@ class Distillation:
     variation: weight of total variation in the loss; the rest is forward KL.
     temperatures: sampling temperatures of the target, one prompt each in turn; 0 is greedy.
     epochs: how often each generated text is used.
+    learning_rate: the peak for AdamW.
+    matrix_rate: the peak for Muon, which then trains the matrices of the layers; None: AdamW trains them too.
     group_size: weights are rounded to int4 in groups of this size while they are trained (see `rounding`); -1: one
         group a row; None: they are not.
     """
@@ -22,6 +24,7 @@ class Distillation:
     batch_size: int = 16
     max_new_tokens: int = 256
     learning_rate: float = 1e-3
+    matrix_rate: float | None = None
     warm_up: float = 0.02
     seed: int = 0
     group_size: int | None = None
@@ -36,6 +39,8 @@ class Distillation:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
+        if self.matrix_rate is not None and not self.matrix_rate > 0:
+            raise ValueError(f"matrix_rate must be above 0, not {self.matrix_rate}")
         if self.group_size is not None and self.group_size < 1 and self.group_size != -1:
             raise ValueError(f"group_size must be positive, or -1 for one scale per row, not {self.group_size}")
 

@@ -13,11 +13,13 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from .rounding import rounding
+from .optimizers import Optimizers
+from .rounding import PROJECTION, rounding
 from .samples import Sample, shuffled_batches
 from .settings import Distillation
 
 SAVE_EVERY = 240.0  # seconds
+EMBEDDING = "embed_tokens"
 
 OnStep = Callable[[int, float], Any]
 
@@ -60,14 +62,14 @@ def _train(
 ) -> Outcome:
     model.train()
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-    optimizer = torch.optim.AdamW(trained.values(), lr=how.learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    optimizers = _optimizers(trained, how)
     steps = how.epochs * -(-len(samples) // how.batch_size)
     losses: list[float] = []
     before = 0.0  # seconds, of an earlier call
     if state and state.exists():
         saved = torch.load(state, map_location=next(model.parameters()).device, weights_only=True)
         model.load_state_dict(saved["model"], strict=False)
-        optimizer.load_state_dict(saved["optimizer"])
+        optimizers.restore(saved["optimizers"])
         losses, before = saved["losses"], saved["seconds"]
     done, start = len(losses), time.monotonic()
     last_save = start
@@ -77,20 +79,17 @@ def _train(
             for number, batch in enumerate(shuffled_batches(samples, how.batch_size, rng)):
                 if epoch * steps // how.epochs + number < done:
                     continue
-                for group in optimizer.param_groups:
-                    group["lr"] = how.learning_rate * schedule(len(losses) / steps, 1 / steps, how.warm_up)
                 loss = loss_of(batch, random.Random(f"{how.seed} {len(losses)}"))
                 loss.backward()
                 nn.utils.clip_grad_norm_(trained.values(), 1.0)
-                optimizer.step()
-                optimizer.zero_grad(set_to_none=True)
+                optimizers.step(schedule(len(losses) / steps, 1 / steps, how.warm_up))
                 losses.append(loss.item())
                 bar.set_postfix(loss=f"{losses[-1]:.3f}")
                 bar.update()
                 if on_step:
                     on_step(len(losses), losses[-1])
                 if state and (len(losses) == steps or time.monotonic() - last_save > SAVE_EVERY):
-                    _save(state, trained, optimizer, Outcome(losses, before + time.monotonic() - start))
+                    _save(state, trained, optimizers, Outcome(losses, before + time.monotonic() - start))
                     last_save = time.monotonic()
     model.eval()
     return Outcome(losses, before + time.monotonic() - start)
@@ -104,8 +103,19 @@ def schedule(progress: float, step: float, warm_up: float) -> float:
     return min(1.0, (progress + step) / warm_up if warm_up else 1.0, 1 - progress)
 
 
-def _save(path: Path, trained: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, outcome: Outcome) -> None:
+def _optimizers(trained: dict[str, nn.Parameter], how: Distillation) -> Optimizers:
+    """Muon is not made for matrices with a row for each token: the embedding and the projection."""
+    if how.matrix_rate is None:
+        return Optimizers((), trained.values(), 0.0, how.learning_rate)
+    matrices, others = [], []
+    for name, weight in trained.items():
+        of_layer = weight.ndim == 2 and not {EMBEDDING, PROJECTION} & set(name.split("."))
+        (matrices if of_layer else others).append(weight)
+    return Optimizers(matrices, others, how.matrix_rate, how.learning_rate)
+
+
+def _save(path: Path, trained: dict[str, nn.Parameter], optimizers: Optimizers, outcome: Outcome) -> None:
     partial = path.with_suffix(".partial")
     weights = {name: weight.detach() for name, weight in trained.items()}
-    torch.save({"model": weights, "optimizer": optimizer.state_dict(), **asdict(outcome)}, partial)
+    torch.save({"model": weights, "optimizers": optimizers.state(), **asdict(outcome)}, partial)
     partial.replace(path)

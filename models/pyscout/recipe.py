@@ -18,7 +18,7 @@ import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from outrider.export import export_pair
-from outrider.export.distill import Outcome, Sample, distil
+from outrider.export.distill import Outcome, Sample, Unrolling, distil
 from outrider.export.distill.answers import STRETCH, read_answers, write_answers
 from outrider.export.distill.eagle3 import load_head, new_head, save_head
 from outrider.export.distill.exit import Exit
@@ -188,7 +188,7 @@ def train_other_heads(run: Run) -> None:
         if isinstance(head, Mtp):
             mtp_copying.initialize(head, target, samples[:: max(1, len(samples) // FITTED)])
         folder.mkdir(parents=True, exist_ok=True)
-        outcome = distil_head(target, head, samples, how, state=folder / "state.pt")
+        outcome = distil_head(target, head, samples, how, OTHER_UNROLLING, state=folder / "state.pt")
         _write(folder / "budget.json", json.dumps(_summary(samples, how.epochs, outcome)))
         head.save(folder / "partial")
         (folder / "partial").rename(folder / "checkpoint")
@@ -279,6 +279,7 @@ def publish(run: Run) -> None:
     _write(run.out / "README.md", card.write(*figures))
 
 
+OTHER_UNROLLING = Unrolling(steps=6, decay=0.9, places=48)
 FITTED = 64  # answers from which the head's first weights are fitted
 DISTILLATION_MIX = {**MIX, "complete": 30, "plain": 20}
 

@@ -74,17 +74,19 @@ SIZES = {
         target_tokens=30_000_000,
         draft_tokens=12_000_000,
         batch_tokens=8_192,
-        distillation_prompts=12_000,
-        distillation=Distillation(epochs=3, batch_size=32, max_new_tokens=200, learning_rate=2e-3),
+        distillation_prompts=25_000,
+        distillation=Distillation(
+            epochs=3, batch_size=128, max_new_tokens=224, learning_rate=2e-3, matrix_rate=6e-3
+        ),
         taps=(0, 3, 5),
-        head=Distillation(epochs=5, batch_size=16, learning_rate=1.5e-3, group_size=16),
+        head=Distillation(epochs=8, batch_size=128, learning_rate=1.5e-3, matrix_rate=6e-3, group_size=16),
         head_unrolling=Unrolling(steps=8, decay=0.9, places=48),
         head_feed_forward=256,
         other_heads={
-            "medusa": Distillation(epochs=1, batch_size=16, learning_rate=2e-3),
-            "hydra": Distillation(epochs=2, batch_size=16, learning_rate=2e-3),
-            "mtp": Distillation(epochs=1, batch_size=16, learning_rate=1e-3),
-            "exit": Distillation(epochs=3, batch_size=16, learning_rate=2e-3),
+            "medusa": Distillation(epochs=5, batch_size=128, learning_rate=2e-3, matrix_rate=8e-3),
+            "hydra": Distillation(epochs=5, batch_size=128, learning_rate=2e-3, matrix_rate=8e-3),
+            "mtp": Distillation(epochs=3, batch_size=128, learning_rate=2e-3, matrix_rate=8e-3),
+            "exit": Distillation(epochs=6, batch_size=128, learning_rate=2e-3, matrix_rate=8e-3),
         },
     ),
     "base": Size(
@@ -94,13 +96,13 @@ SIZES = {
         draft_tokens=150_000_000,
         batch_tokens=65_536,
         distillation_prompts=100_000,
-        distillation=Distillation(epochs=3, batch_size=512, max_new_tokens=300, learning_rate=2e-3),
+        distillation=Distillation(epochs=3, batch_size=512, max_new_tokens=300, learning_rate=2e-3, matrix_rate=6e-3),
         taps=(0, 4, 7),
-        head=Distillation(epochs=4, batch_size=128, learning_rate=1e-3, group_size=16),
+        head=Distillation(epochs=4, batch_size=128, learning_rate=1e-3, matrix_rate=6e-3, group_size=16),
         head_unrolling=Unrolling(steps=8, decay=0.9, places=48),
         head_feed_forward=512,
         other_heads={
-            kind: Distillation(epochs=4, batch_size=128, learning_rate=2e-3)
+            kind: Distillation(epochs=4, batch_size=128, learning_rate=2e-3, matrix_rate=8e-3)
             for kind in ("medusa", "hydra", "mtp", "exit")
         },
     ),

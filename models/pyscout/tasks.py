@@ -6,7 +6,7 @@ import keyword
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from . import edits
@@ -18,8 +18,11 @@ from .wording import FOLLOW_UPS, SYSTEM, WORDING
 MIX = {"rename": 32, "undoc": 70, "repeat": 10, "doc": 40, "complete": 12, "write": 20, "plain": 13}
 WARM_UP = {"noise": 35, "lines": 35, "repeat": 15, "rename": 15}
 
+EDITS = ("rename", "undoc", "repeat", "complete")  # what a conversation can go on from
+
 VARIED = 0.3  # share of prompts in other than the usual words
-SECOND_TURN = 0.12
+FURTHER_TURNS, MOST_TURNS = 0.25, 6  # share of conversations with more than one request, and how many at most
+ANOTHER_FUNCTION = 0.3  # share of further requests that come with a function of their own
 FENCED, AFTER, WITH_SYSTEM = 0.06, 0.1, 0.03  # code between ``` fences; request after the code; a system message
 MAX_DOCSTRING = 240  # characters, for the tasks that have to write one
 
@@ -44,10 +47,11 @@ class Conversation:
 class TaskMaker:
     """Makes conversations from functions, all choices drawn from the random generator given to each call."""
 
-    def __init__(self, functions: Iterable[Function]) -> None:
+    def __init__(self, functions: Sequence[Function]) -> None:
         counts = Counter(
             name for f in functions for name in set(re.findall(r"\b[A-Za-z_]\w*(?= = |, |\)|\()", f.source))
         )
+        self.functions = [function.source for function in functions]
         usable = [n for n, c in counts.items() if c >= 2 and 2 <= len(n) <= 24 and n[0] != "_"]
         self.identifiers: Sequence[str] = sorted(usable)  # the order of a set differs between processes
 
@@ -60,8 +64,9 @@ class TaskMaker:
             return self._bare(function, task, rng)
         request, given, answer = self._exchange(function.source, task, rng, usual)
         messages = [_message("user", _prompt(request, given, rng, usual)), _message("assistant", answer)]
-        if not usual and task in ("rename", "undoc", "repeat", "complete") and rng.random() < SECOND_TURN:
-            messages += self._second_turn(answer, rng)
+        if not usual and task in EDITS and rng.random() < FURTHER_TURNS:
+            for _ in range(rng.randint(1, MOST_TURNS - 1)):
+                messages += self._further_turn(messages[-1]["content"], rng)
         if not usual and rng.random() < WITH_SYSTEM:
             messages.insert(0, _message("system", rng.choice(SYSTEM)))
         return Conversation(task, tuple(messages))
@@ -113,7 +118,14 @@ class TaskMaker:
             return words, edits.header(source), source
         raise ValueError(f"unknown task {task!r}")
 
-    def _second_turn(self, code: str, rng: random.Random) -> list[dict[str, str]]:
+    def _further_turn(self, code: str, rng: random.Random) -> list[dict[str, str]]:
+        """A request about `code`, the last answer, or about another function."""
+        if rng.random() < ANOTHER_FUNCTION:
+            try:
+                request, given, answer = self._exchange(rng.choice(self.functions), rng.choice(EDITS), rng, usual=False)
+                return [_message("user", _prompt(request, given, rng, usual=False)), _message("assistant", answer)]
+            except ValueError:
+                pass  # that function does not suit the task
         task = rng.choice(("rename", "rename", "undoc", "repeat"))
         if task == "undoc" and edits.docstring(code) is None:
             task = "rename"

@@ -16,6 +16,8 @@ from torch import nn
 from tqdm import tqdm
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from outrider.export.distill.optimizers import Optimizers
+
 from . import batches
 from .batches import Batch
 from .corpus import Function
@@ -72,7 +74,10 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).train()
-    optimizers = _optimizers(model, rates)
+    matrices = [weight for weight in model.model.layers.parameters() if weight.ndim == 2]
+    chosen = {id(weight) for weight in matrices}
+    others = (weight for weight in model.parameters() if id(weight) not in chosen)
+    optimizers = Optimizers(matrices, others, rates.matrices, rates.others)
     workers = (os.cpu_count() or 1) if device.type == "cuda" else 0
     supply = Supply(functions, TaskMaker(functions), tokenizer, batch_tokens, workers, batches.POOL)
     state = State()
@@ -81,8 +86,7 @@ def train(
         saved = torch.load(path, map_location=device, weights_only=True)
         state = State(**saved["state"])
         model.load_state_dict(saved["model"])
-        for optimizer, values in zip(optimizers, saved["optimizers"], strict=True):
-            optimizer.load_state_dict(values)
+        optimizers.restore(saved["optimizers"])
     progress = 0.0
     losses: list[float] = []
     last_save = time.monotonic()
@@ -151,35 +155,18 @@ def save_checkpoint(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast,
     partial.rename(folder)
 
 
-def _step(model: LlamaForCausalLM, optimizers: Sequence[torch.optim.Optimizer], batch: Batch, rate: float) -> float:
+def _step(model: LlamaForCausalLM, optimizers: Optimizers, batch: Batch, rate: float) -> float:
     """One update at `rate` times the peak learning rates; returns the loss before it."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * rate
     loss = loss_of(model, batch.ids.to(model.device), batch.labels.to(model.device))
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    optimizers.step(rate)
     return loss.item()
 
 
-def _optimizers(model: LlamaForCausalLM, rates: Rates) -> list[torch.optim.Optimizer]:
-    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
-    chosen = {id(p) for p in matrices}
-    others = [p for p in model.parameters() if id(p) not in chosen]
-    muon = torch.optim.Muon(matrices, lr=rates.matrices, weight_decay=0.02, momentum=0.95)
-    adamw = torch.optim.AdamW(others, lr=rates.others, betas=(0.9, 0.95), weight_decay=0.0)
-    for optimizer in (muon, adamw):
-        for group in optimizer.param_groups:
-            group["peak"] = group["lr"]
-    return [muon, adamw]
-
-
-def _save(path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], state: State) -> None:
+def _save(path: Path, model: nn.Module, optimizers: Optimizers, state: State) -> None:
     partial = path.with_suffix(".partial")
-    values = {"state": asdict(state), "model": model.state_dict(), "optimizers": [o.state_dict() for o in optimizers]}
+    values = {"state": asdict(state), "model": model.state_dict(), "optimizers": optimizers.state()}
     torch.save(values, partial)
     partial.replace(path)
 

@@ -123,9 +123,23 @@ def test_a_draft_comes_closer_to_its_target() -> None:
     assert batch_divergence(target, draft, unseen, 0.5).item() < before
 
 
-def test_an_interrupted_distillation_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("matrices", [True, False])
+def test_muon_trains_the_matrices_of_layers_and_nothing_else(matrices: bool) -> None:
+    rates = (1e-9, 1e-2) if matrices else (1e-2, 1e-9)
+    target, draft, before = _model(32, 0), _model(16, 1), dict(_model(16, 1).named_parameters())
+    how = Distillation(epochs=1, batch_size=8, max_new_tokens=8, learning_rate=rates[0], matrix_rate=rates[1])
+    distil(target, draft, list(write_samples(target, PROMPTS, how)), how)
+    for name, weight in draft.named_parameters():
+        moved = (weight - before[name]).abs().max() > 1e-4
+        assert moved == (matrices == (weight.ndim == 2 and "layers" in name)), name
+
+
+@pytest.mark.parametrize("matrix_rate", [None, 1e-2])
+def test_an_interrupted_distillation_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, matrix_rate: float | None
+) -> None:
     monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
-    target, how = _model(32, 0), Distillation(epochs=2, batch_size=8, max_new_tokens=8)
+    target, how = _model(32, 0), Distillation(epochs=2, batch_size=8, max_new_tokens=8, matrix_rate=matrix_rate)
     samples = list(write_samples(target, PROMPTS, how))
 
     def interrupt(step: int, loss: float) -> None:
@@ -157,7 +171,15 @@ def test_nothing_to_learn_from_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"variation": 1.5}, {"temperatures": ()}, {"temperatures": (-1.0,)}, {"epochs": 0}, {"batch_size": 0}]
+    "options",
+    [
+        {"variation": 1.5},
+        {"temperatures": ()},
+        {"temperatures": (-1.0,)},
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"matrix_rate": 0.0},
+    ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):

@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from outrider.models.pyscout import corpus, edits
-from outrider.models.pyscout.tasks import MIX, WARM_UP, TaskMaker
+from outrider.models.pyscout.tasks import MIX, MOST_TURNS, WARM_UP, TaskMaker
 from outrider.models.pyscout.wording import FOLLOW_UPS, WORDING
 
 FUNCTIONS = [corpus.Function("python", source) for source in corpus.extract(inspect.getsource(textwrap))]
@@ -79,26 +79,35 @@ def test_names_are_drawn_from_the_same_list_in_every_process(maker: TaskMaker) -
     assert len(maker.identifiers) > 20
 
 
-def test_a_second_turn_edits_the_first_answer(maker: TaskMaker) -> None:
+def test_a_further_turn_edits_the_last_answer_or_another_function(maker: TaskMaker) -> None:
     rng = random.Random(0)
-    seen = set()
-    for function in FUNCTIONS * 20:
+    sources = {function.source for function in FUNCTIONS}
+    seen, lengths = set(), set()
+    for function in FUNCTIONS * 40:
         messages = [m for m in maker.draw(function, MIX, rng).messages if m["role"] != "system"]
-        if len(messages) < 4:
+        if len(messages) < 2:
             continue
-        assert [m["role"] for m in messages] == ["user", "assistant"] * 2
-        request, before, after = messages[2]["content"], messages[1]["content"], messages[3]["content"]
-        if request in FOLLOW_UPS["repeat"]:
-            assert after == before
-            seen.add("repeat")
-        elif request in FOLLOW_UPS["undoc"]:
-            assert after == edits.without_docstring(before)
-            seen.add("undoc")
-        else:
-            assert after != before
-            assert len(after.split("\n")) == len(before.split("\n"))
-            seen.add("rename")
-    assert seen == {"repeat", "undoc", "rename"}
+        lengths.add(len(messages) // 2)
+        assert [m["role"] for m in messages] == ["user", "assistant"] * (len(messages) // 2)
+        for before, request, after in zip(messages[1::2], messages[2::2], messages[3::2], strict=False):
+            old, asked, new = before["content"], request["content"], after["content"]
+            if "\n" in asked:  # the code comes with it
+                given = [each for each in sources if each.split("\n")[0] in asked]
+                edited = {*given, *(edits.without_docstring(each) for each in given if edits.docstring(each))}
+                assert new in edited or len(new.split("\n")) in {len(each.split("\n")) for each in given}  # renamed
+                seen.add("another")
+            elif asked in FOLLOW_UPS["repeat"]:
+                assert new == old
+                seen.add("repeat")
+            elif asked in FOLLOW_UPS["undoc"]:
+                assert new == edits.without_docstring(old)
+                seen.add("undoc")
+            else:
+                assert new != old
+                assert len(new.split("\n")) == len(old.split("\n"))
+                seen.add("rename")
+    assert seen == {"another", "repeat", "undoc", "rename"}
+    assert lengths == set(range(1, MOST_TURNS + 1))
 
 
 def test_every_task_has_wordings_to_vary() -> None:
