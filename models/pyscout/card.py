@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .corpus import MAX_CHARS
+from .tasks import MOST_TURNS
 
 TASKS = {
     "rename": "rename an identifier",
@@ -50,7 +51,8 @@ def write(
         taps="{}, {} and {}".format(*head["taps"]),
         feed_forward=head["feed_forward"],
         head_training=_head_training(head["training"]),
-        head_before=_before(head["training"].get("before")),
+        drafter_machine=heads["machine"],
+        most_turns=MOST_TURNS,
         depths=_depths(head["acceptance"]),
         head_cases=max(f["cases"] for by_temperature in head["acceptance"].values() for f in by_temperature.values()),
         other_heads=_other_heads(heads["heads"]),
@@ -71,33 +73,33 @@ def _training(training: dict[str, Any]) -> str:
 
 
 def _distillation(state: dict[str, Any]) -> str:
+    fell = f"; the loss fell from {state['first_loss']:.3f} to {state['last_loss']:.3f}"
+    return (
+        f"{_answers(state)}, seen {state['epochs']:g} times, {state['seconds'] / 60:.0f} minutes"
+        f"{'' if 'before' in state else fell}.{_before(state)}"
+    )
+
+
+def _answers(state: dict[str, Any]) -> str:
     return (
         f"{_thousands(state['answers'])} answers of the target ({_thousands(state['tokens'])} tokens, half of them "
-        f"greedy, half sampled at temperature 1), seen {state['epochs']} times, {state['seconds'] / 60:.0f} minutes; "
-        f"the loss fell from {state['first_loss']:.3f} to {state['last_loss']:.3f}"
+        "greedy, half sampled at temperature 1)"
     )
 
 
 def _head_training(state: dict[str, Any]) -> str:
     return (
         f"{state['steps']} drafts in a row from {state['places']} places, drawn anew each time, of each of "
-        f"{_thousands(state['answers'])} answers of the target ({_thousands(state['tokens'])} tokens, half of them "
-        f"greedy, half sampled at temperature 1), seen {state['epochs']} times; the loss fell from "
-        f"{state['first_loss']:.3f} to {state['last_loss']:.3f}"
+        f"{_answers(state)}, seen {state['epochs']:g} times.{_before(state)}"
     )
 
 
-def _before(state: dict[str, Any] | None) -> str:
-    """What is not as the recipe makes it, if anything is."""
-    if state is None:
+def _before(state: dict[str, Any]) -> str:
+    """From what it had learnt earlier: a run of the recipe has no such part."""
+    if not (parts := state.get("before")):
         return ""
-    return (
-        f"Before that it had learnt {state['steps']} drafts in a row from {_thousands(state['answers'])} answers, seen "
-        f"{state['epochs']} times, with a wider feed-forward layer. From there it was trained apart from the recipe, "
-        "with Muon for the matrices; the recipe, with AdamW and half as many answers, seen 8 times, gave a "
-        "head with 6.81, 7.02 and 4.96 tokens a pass at draft length 8 in renaming, completing and writing, where this "
-        "one gives 7.44, 7.47 and 6.88. "
-    )
+    learnt = (f"{_thousands(part['answers'])} answers, seen {part['epochs']:g} times" for part in parts)
+    return f" Before that it had learnt from {', then from '.join(learnt)}."
 
 
 def _depths(acceptance: dict[str, Any]) -> str:
@@ -118,7 +120,7 @@ def _other_heads(heads: dict[str, Any]) -> str:
         state = about["training"]
         losses = f"{state['first_loss']:.3f}, {state['last_loss']:.3f}"
         sizes = (_millions(about["parameters"]), f"{about['share_of_pass']:.0%}")
-        seen = f"{_thousands(state['answers'])}, {state['epochs']}"
+        seen = f"{_thousands(state['answers'])}, {state['epochs']:g}"
         rows.append((KINDS[kind], f"`checkpoints/{kind}`", *sizes, seen, losses))
     columns = ("head", "folder", "parameters", "read for a draft", "answers, times seen", "loss at first, at last")
     return _table(columns, rows)
@@ -247,16 +249,16 @@ length 5:
 
 {depths}
 
-It starts from weights that can copy (`head_copying.py`) and learns {head_training}. {head_before}During training its \
+It starts from weights that can copy (`head_copying.py`) and learns {head_training} During training its \
 weights are rounded to int4, so that little is lost when it is exported in int4.
 
 ## Heads of other kinds
 `checkpoints/` holds four more heads of the target, in the layouts that `outrider distill` writes, for trying these \
-kinds. They were trained for minutes, and their losses were still falling: Medusa and Hydra propose little of use so \
-far; MTP begins with weights that copy (`mtp_copying.py`); the early exit comes after the layers of the target that \
-copy. All share the target's embedding and projection. “Read for a draft” is the size of the weights that one drafted \
-token reads, including the projection, as a share of those that a pass of the target reads; for the exit it includes \
-the layers of the target below it.
+kinds. Medusa and Hydra propose little of use: they have no attention with which to copy. MTP begins with weights that \
+copy (`mtp_copying.py`); the early exit comes after the layers of the target that copy. All share the target's \
+embedding and projection. “Read for a draft” is the size of the weights that one drafted token reads, including the \
+projection, as a share of those that a pass of the target reads; for the exit it includes the layers of the target \
+below it.
 
 {other_heads}
 
@@ -282,10 +284,13 @@ The target starts from weights that can already copy: two attention heads are la
 of 3.89 after 0.58M tokens; with these weights it was 1.22. The loss covers answers only, except for bare code; Muon \
 trains the matrices, AdamW the rest; short functions come first.
 
-The draft starts in the same way and is then distilled (`outrider.export.distill`): {distillation}.
+The draft starts in the same way and is then distilled (`outrider.export.distill`): {distillation}
 
-This runs the whole recipe, at either size, on a CPU or a CUDA GPU, and resumes where it was interrupted (so far it \
-ran only at size `small` on a CPU; size `base` and CUDA could not be tried):
+Draft and heads were trained on {drafter_machine}. They have learnt from conversations of up to {most_turns} requests, \
+the target of at most two.
+
+This runs the whole recipe, at either size, on a CPU or a CUDA GPU, and resumes where it was interrupted. Size `base` \
+was never trained:
 
 ```
 python -m outrider.models.pyscout --size {size} --out models/pyscout
