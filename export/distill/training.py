@@ -107,7 +107,8 @@ def _optimizers(trained: dict[str, nn.Parameter], how: Distillation) -> Optimize
     """Muon is not made for matrices with a row for each token: the embedding and the projection."""
     if how.matrix_rate is None:
         return Optimizers((), trained.values(), 0.0, how.learning_rate)
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, weight in trained.items():
         of_layer = weight.ndim == 2 and not {EMBEDDING, PROJECTION} & set(name.split("."))
         (matrices if of_layer else others).append(weight)

@@ -84,8 +84,12 @@ def set_taps(folder: Path, taps: Sequence[int]) -> None:
 
 
 def _acceptance(pair: Path) -> float:
-    """The share of a head's drafts that the target accepts in greedy answers."""
+    """The share of a head's drafts that the target accepts in sampled answers.
+
+    Greedy answers of a small model run in circles, which a head predicts whatever it reads.
+    """
     pipeline = LLMPipeline(pair, cache_tokens=CACHE_TOKENS, exact=False)
     options = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True, "num_assistant_tokens": DRAFT_TOKENS, "mode": "head"}
-    stats = [generation.stats for generation in pipeline.generate(list(PROMPTS), **options).generations]
+    sampling = {"do_sample": True, "temperature": 1.0, "rng_seed": 0}
+    stats = [each.stats for each in pipeline.generate(list(PROMPTS), **options, **sampling).generations]
     return sum(each.accepted for each in stats) / max(1, sum(each.drafted for each in stats))
