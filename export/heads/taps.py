@@ -22,8 +22,8 @@ PROMPTS = (
 LAST_STATE = {"medusa", "hydra"}  # kinds that read what the projection reads
 NAMED_BY_IR = {"dflash", "mtp"}  # kinds whose conversion notes the layers
 LAYER_IDS = "eagle_aux_hidden_state_layer_ids"  # in a configuration, or in "eagle_config" there
-NEW_TOKENS, DRAFT_TOKENS = 48, 3
-CACHE_TOKENS = 1024
+NUM_ANSWERS, NEW_TOKENS, DRAFT_TOKENS = 8, 48, 3  # of one answer to each prompt, chance would decide
+CACHE_TOKENS = 4096
 
 
 def tap_candidates(head: Checkpoint, target: Checkpoint) -> list[tuple[int, ...]]:
@@ -90,6 +90,6 @@ def _acceptance(pair: Path) -> float:
     """
     pipeline = LLMPipeline(pair, cache_tokens=CACHE_TOKENS, exact=False)
     options = {"max_new_tokens": NEW_TOKENS, "ignore_eos": True, "num_assistant_tokens": DRAFT_TOKENS, "mode": "head"}
-    sampling = {"do_sample": True, "temperature": 1.0, "rng_seed": 0}
+    sampling = {"do_sample": True, "temperature": 1.0, "rng_seed": 0, "num_return_sequences": NUM_ANSWERS}
     stats = [each.stats for each in pipeline.generate(list(PROMPTS), **options, **sampling).generations]
     return sum(each.accepted for each in stats) / max(1, sum(each.drafted for each in stats))
