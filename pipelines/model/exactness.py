@@ -21,7 +21,7 @@ TRIED = (*range(1, 10), 12, 16, 17, 24, 32, 33, 48, 64, 65, 80, 96, 128, 192, 25
 MOST_FILLED = 8  # largest `Rows.fewest` to accept
 FILLED = (2, 5, 8)  # values of `Rows.fewest` to try next if the full check refutes the first
 PROBED = 16  # tokens whose logits are compared
-SOME_PROJECTED = (1, 2, 4, 8)  # numbers of projected rows; where these are alike, others are not probed
+SOME_PROJECTED = (8, 4, 2, 1)  # numbers of projected rows; what lies between two that are alike is not probed
 READING = 16  # least `Rows.most` to accept, so that prompts are read at a fair speed
 SHORTER = (80, 64, 32, READING)  # values of `Rows.most` to try next if the full check refutes the first
 FAST_READING = 64  # larger passes read prompts little faster
@@ -97,15 +97,16 @@ def find_rows(
     `max_context`, since some models have a fixed number of positions.
 
     None if no affordable range reaches READING rows. Sets `model.rows` to the result, or to ANY_ROWS, and resizes the
-    cache.
+    cache. What is not affordable is found out first, since a pass of a large model takes a second.
     """
     model.resize(-(-TRIED[-1] // BLOCK_SIZE) + 1)
-    model.rows = ANY_ROWS
-    fewest_projected = _fewest_projected(model)
-    model.rows = Rows(fewest_projected=fewest_projected)
+    model.rows = Rows(fewest_projected=PROBED)  # so that the projection makes no difference
     found = _range_alike(model, is_affordable, max(BLOCK_SIZE, min(max_context, TRIED[-1])))
-    model.rows = ANY_ROWS if found is None else Rows(*found, fewest_projected)
-    return None if found is None else model.rows
+    model.rows = ANY_ROWS
+    if found is None:
+        return None
+    model.rows = Rows(*found, _fewest_projected(model))
+    return model.rows
 
 
 def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS) -> bool:
@@ -154,10 +155,13 @@ def _fewest_projected(model: ResizableTarget) -> int:
     def is_alike(number: int) -> bool:
         return np.array_equal(_projected(model, tokens, number), expected[-number:])
 
-    if all(is_alike(number) for number in SOME_PROJECTED):  # as on most processors
-        return 1
-    fewest = PROBED
-    while fewest > 1 and is_alike(fewest - 1):
+    fewest, least = PROBED, 1
+    for number in SOME_PROJECTED:
+        if not is_alike(number):
+            least = number + 1
+            break
+        fewest = number
+    while fewest > least and is_alike(fewest - 1):
         fewest -= 1
     return fewest
 

@@ -79,6 +79,20 @@ def test_what_is_too_dear_is_not_tried_any_further(dearest, expected):
     assert expected is not None or longest[-1] <= 5
 
 
+def test_whether_a_second_row_is_too_dear_is_found_out_by_passes_of_one_row_and_of_two():
+    """Before any other passes, of which a large model runs one a second."""
+    model = Kernels(lambda rows, projected, window: (rows > 1) + (projected > 1))
+    assert find_rows(model, lambda fewest: False) is None
+    assert model.num_passes == exactness.PROBED + exactness.PROBED // 2
+
+
+@pytest.mark.parametrize("fewest", range(1, 17))
+def test_the_fewest_projected_rows_are_found_by_few_passes(fewest: int):
+    model = Kernels(lambda rows, projected, window: projected >= fewest)
+    assert exactness._fewest_projected(model) == fewest
+    assert model.num_passes <= 9
+
+
 @pytest.mark.parametrize("max_context", [32, 100, 200, 512, 4096])
 @pytest.mark.parametrize("kernels", [in_classes(2, 81), in_classes(5)])
 def test_no_text_is_fed_beyond_the_context_of_the_model(kernels, max_context):
