@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,6 +37,7 @@ Config: TypeAlias = GenerationConfig | openvino_genai.GenerationConfig | Mapping
 
 WARM_UP: dict[str, Any] = {"max_new_tokens": 8, "apply_chat_template": False}
 WARM_UP_DRAFT = 2  # tokens
+WARM_UP_S = 2.0  # for answers in one mode after the other, the piece in which it ends included
 
 
 class LLMPipeline:
@@ -203,18 +205,23 @@ class LLMPipeline:
 
     def warm_up(self) -> None:
         """Run the first passes, which pack weights, compile kernels and can take seconds, and measure what passes cost
-        if that was not done before on this machine. Can be called in a thread of its own.
+        if that was not done before on this machine. With a slow model not every mode is run, as its kernels compile in
+        a small part of a pass. Can be called in a thread of its own.
         """
         if self._speculation is not None and not self.has_fallen_back:
             with self._failing_over():
                 self._speculation.prepare()
         self._measure()
         length = min(40, min(self.max_context, self._capabilities.cache_tokens) // 8)
+        until = time.perf_counter() + WARM_UP_S
         for mode in self.modes:
             drafted = None if mode == "off" else WARM_UP_DRAFT
             config = GenerationConfig(**WARM_UP, mode=mode, num_assistant_tokens=drafted)
             (stream,) = self._open("def " * length, config, None)
-            stream.finish()
+            with closing(stream):
+                for _ in stream:
+                    if time.perf_counter() > until:
+                        return
 
     def get_tokenizer(self) -> Tokenizer:
         return self.tokenizer

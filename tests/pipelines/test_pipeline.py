@@ -18,6 +18,7 @@ from outrider.pipelines import (
     Statistics,
     StructuredOutputConfig,
 )
+from outrider.pipelines import pipeline as pipeline_module
 from outrider.pipelines.text.prompt import TokenPrompt, encode_prompt, num_earlier_tokens
 
 from .serving import COST
@@ -320,6 +321,24 @@ def test_warming_up_does_not_depend_on_what_answers_are_to_be_like(pipeline: LLM
     for options in ({"num_return_sequences": 2}, {"min_new_tokens": 20}, {"structured_output_config": form}):
         pipeline.set_generation_config(GenerationConfig(do_sample=True, **options))
         pipeline.warm_up()
+
+
+def test_warming_up_takes_no_longer_with_a_slow_model(pipeline: LLMPipeline, monkeypatch):
+    """It ends with the piece that is on when its time is up, and whoever asks next is not kept waiting."""
+    used, open_one = [], pipeline._open
+
+    def noting(prompt, config, history):
+        used.append(config.mode)
+        return open_one(prompt, config, history)
+
+    monkeypatch.setattr(pipeline, "_open", noting)
+    monkeypatch.setattr(pipeline_module, "WARM_UP_S", float("inf"))
+    pipeline.warm_up()
+    assert used == list(pipeline.modes)
+    used.clear()
+    monkeypatch.setattr(pipeline_module, "WARM_UP_S", 0.0)
+    pipeline.warm_up()
+    assert used == ["off"]
 
 
 def test_a_request_can_be_added_while_a_pass_is_on(pipeline: LLMPipeline):
