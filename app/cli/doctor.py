@@ -149,6 +149,8 @@ def _genai_speed(load: LoadOptions, pair: Path) -> _Speed:
 def _findings(pipeline: LLMPipeline, load: LoadOptions) -> Table:
     speculation, memory = pipeline.speculation, pipeline.speculation.memory
     threads = f"{speculation.num_threads} threads, " if speculation.num_threads else ""
+    if speculation.compilation.num_threads is not None:
+        threads += "which are fastest here, "
     table = _table_of(pipeline, load, f"{threads}{speculation.precision}")
     for name, finding in _exactness(speculation.compilation):
         table.add_row(name, finding)

@@ -25,6 +25,7 @@ class Contest(Generic[Form]):
     turns: a machine that is busy for seconds would decide between them otherwise.
 
     form: the fastest one so far.
+    longest_inner, num_threads: of the model of the first form.
     """
 
     def __init__(self, load: Callable[[Form, int], PagedModel], form: Form, model: PagedModel | None = None) -> None:
@@ -41,6 +42,7 @@ class Contest(Generic[Form]):
         self._model: PagedModel | None = model
         self._own_s: Sequence[float] = ()  # its times, where it had to make room
         self.longest_inner = model.longest_inner
+        self.num_threads = model.num_threads
         self._is_light = model.weight_bytes <= BESIDE_BYTES
 
     def challenge(

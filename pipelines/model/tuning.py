@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
@@ -21,6 +22,7 @@ from .processor import GROUP_SIZE, PRECISION, fastest_precision
 from .profile import keep, kept
 from .split_model import SplitModel
 from .target import ANY_ROWS, Rows
+from .threads import PLACE, is_quiet, other_numbers, with_threads
 
 # How many activations share a scale if weights are int8 or int4. The plugin's default is 32. Larger groups are faster
 # and coarser; none here is larger than a usual group of int4 weights.
@@ -28,6 +30,7 @@ CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 
 LONGEST = (2048, 4096)  # values of `Compilation.longest` to try, the one that was fastest on every processor first
 FAIR = 1.1  # highest price of exactness that is paid by default, in plain passes of one row
 SEARCH_S = 90.0  # longest search for exactness by default
+THREADS_S = 30.0  # after which no other number of threads is begun with
 EARLY = 1.15  # tolerance of the first estimate of that price
 WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
 AS_FAST = 1.1  # the same for passes of one row, if only larger passes are to gain; as exact as such times are
@@ -46,6 +49,7 @@ class Compilation:
     price: time of an exact pass of one token over that of a plain one, on a GPU of an answer with its prompt; None if
         not exact or not measured.
     undecided: whether finding out about exactness would have taken too long.
+    num_threads: how many it runs on; None: as many as OpenVINO chooses.
     """
 
     exact: bool
@@ -54,6 +58,7 @@ class Compilation:
     rows: Rows = ANY_ROWS
     price: float | None = None
     undecided: bool = False
+    num_threads: int | None = None
 
     def load(
         self,
@@ -64,7 +69,7 @@ class Compilation:
         skipping: Skipping | None = None,
     ) -> PagedModel:
         """Raises what PagedModel raises."""
-        given = {PRECISION: self.precision, **properties}
+        given = {PRECISION: self.precision, **with_threads(self.num_threads), **properties}
         model: PagedModel
         if skipping is None:
             model = PagedModel(folder, num_blocks, given, self.exact, self.longest, taps)
@@ -75,6 +80,7 @@ class Compilation:
 
 
 Load: TypeAlias = Callable[[Compilation, int], PagedModel]  # with a cache of so many blocks
+IsFaster: TypeAlias = Callable[[Sequence[float]], bool]  # by the times of `ROWS`, in those of another form
 
 
 def fastest_properties(folder: Path) -> dict[str, int]:
@@ -129,14 +135,14 @@ def load_target(
     known = None if path is None else kept(path, Compilation)
     if known is not None:
         return load(known, num_blocks), known
-    model: PagedModel | None = None
+    contest: Contest[Compilation] | None = None
     price: float | None = None
     undecided = False
     if exact is not False:
         limit, until = (math.inf, math.inf) if exact else (FAIR, time.perf_counter() + SEARCH_S)
         search = _Search(folder, properties, load, max_context, limit, until)
         try:
-            model, found = search.run()
+            contest = search.run()
             price = search.price
         except TimeoutError:
             undecided = True
@@ -145,8 +151,11 @@ def load_target(
                 "exactness to have it anyway.",
                 folder, SEARCH_S,
             )  # fmt: skip
-    if model is None:
-        model, found = _fastest(properties, load)
+    if contest is None:
+        contest = _fastest(properties, load)
+    model, found = contest.winner()
+    if not found.exact:
+        found = replace(found, rows=_quickest(model, found.rows))
     found = replace(found, price=price, undecided=undecided)
     if path is not None:
         keep(path, found)
@@ -160,7 +169,8 @@ class _Search:
     The processor's native precision is tried first. Where that is not exact, such as bf16 with AMX, f32 is no slower
     with compressed weights, because OpenVINO does not quantize activations in bf16. Next, kernels for long inner
     dimensions are avoided by summing in parts: in the shortest ones that are exact, or in longer ones if these are
-    faster and need no more rows. Nothing else is compared by time, since a large model takes seconds to load.
+    faster and need no more rows. Other numbers of threads have to be, too. Nothing else is compared by time, since a
+    large model takes seconds to load.
 
     limit: the longest that an exact pass of one token may take, in plain passes. Candidates that are clearly slower
         are dropped early, since the full check takes long with a large model.
@@ -188,9 +198,9 @@ class _Search:
         self._refused: dict[Compilation, int] = {}  # fewest rows with which each of them might do
         self.price: float | None = None
 
-    def run(self) -> tuple[PagedModel | None, Compilation]:
-        """The first candidate that is exact, or the same in longer parts, with its compilation; or None with the
-        default one. Raises TimeoutError."""
+    def run(self) -> Contest[Compilation] | None:
+        """Won by the first candidate that is exact, or by the same in longer parts or on other threads; None if nothing
+        is exact. Raises TimeoutError."""
         candidates = list(self._candidates())
         for few in FILLED:
             for i, candidate in enumerate(candidates):
@@ -201,10 +211,14 @@ class _Search:
                     longer = [] if found.longest is None else self._cutting(candidates[i + 1 :], few)
                     contest = Contest(self._load, found, model)
                     model = None  # which only the contest holds now
-                    return self._faster(contest, longer)
+                    for each in longer:
+                        if self._is_won(contest, replace(each, rows=found.rows), _is_faster):
+                            break
+                    _try_threads(contest, self._properties, partial(self._is_won, contest))
+                    return contest
                 model = None
             candidates = [each for each in candidates if each in self._refused]
-        return None, Compilation(False, PROPERTIES[PRECISION])
+        return None
 
     def _candidates(self) -> Iterator[Compilation]:
         own, full = _precisions(self._properties)
@@ -221,17 +235,18 @@ class _Search:
             if each.longest is not None and each.longest < self._longest_inner and self._refused.get(each, 0) <= few
         ]
 
-    def _faster(self, contest: Contest[Compilation], others: Sequence[Compilation]) -> tuple[PagedModel, Compilation]:
-        """The first of `others` that is exact with no more rows than the form that was found and faster by enough, or
-        else that form."""
-        rows, price = contest.form.rows, self.price
-        for other in others:
-            if contest.challenge(
-                replace(other, rows=rows), _is_faster, lambda form, model: self._checked(form, model, rows.fewest)
-            ):
-                return contest.winner()
-        self.price = price
-        return contest.winner()
+    def _is_won(self, contest: Contest[Compilation], form: Compilation, is_faster: IsFaster) -> bool:
+        """Whether `form` is faster than what was found so far, and exact with no more rows."""
+        price = self.price
+        try:
+            is_won = contest.challenge(
+                form, is_faster, lambda form, model: self._checked(form, model, form.rows.fewest)
+            )
+        except TimeoutError:  # what was found so far is exact all the same
+            is_won = False
+        if not is_won:
+            self.price = price
+        return is_won
 
     def _tried(self, candidate: Compilation, few: int) -> tuple[PagedModel | None, Compilation | None]:
         """The model, if it is exact with passes of `few` rows at the least, within the limit."""
@@ -284,9 +299,9 @@ class _Search:
         return max(1.0, price.ratio * detour), price.least * detour
 
 
-def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Compilation]:
-    """The fastest model, exact or not: in the processor's native precision or in f32, with long products summed in
-    parts if that gains enough without slowing down passes of one row."""
+def _fastest(properties: Mapping[str, Any], load: Load) -> Contest[Compilation]:
+    """Won by the fastest form, exact or not: in the processor's native precision or in f32, with long products summed
+    in parts or on another number of threads if that gains enough without slowing down passes of one row."""
     own, full = (Compilation(False, precision) for precision in _precisions(properties))
     try:
         contest = Contest(load, own)
@@ -300,8 +315,23 @@ def _fastest(properties: Mapping[str, Any], load: Load) -> tuple[PagedModel, Com
     for longest in LONGEST:
         if longest < contest.longest_inner and contest.challenge(replace(contest.form, longest=longest), _is_faster):
             break
-    model, found = contest.winner()
-    return model, replace(found, rows=_quickest(model, found.rows))
+    _try_threads(contest, properties, contest.challenge)
+    return contest
+
+
+def _try_threads(
+    contest: Contest[Compilation], properties: Mapping[str, Any], is_won: Callable[[Compilation, IsFaster], bool]
+) -> None:
+    """Let the form that was found run on other numbers of threads, as far as there is time and no other program is
+    busy, unless the properties say where it has to run."""
+    if any(name in properties for name in PLACE):
+        return
+    until = time.perf_counter() + THREADS_S
+    for number in other_numbers(contest.num_threads):
+        if time.perf_counter() >= until or not is_quiet():
+            return
+        if is_won(replace(contest.form, num_threads=number), lambda relative: _is_faster(relative) and is_quiet()):
+            log.info("%d threads are faster than the %d that OpenVINO chooses", number, contest.num_threads)
 
 
 def _quickest(model: PagedModel, rows: Rows) -> Rows:

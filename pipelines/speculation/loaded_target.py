@@ -22,7 +22,7 @@ from ..model.target import Target
 from ..model.tuning import FAIR, Compilation, load_target
 
 CACHE_TOKENS = 16384  # by default
-COMPILATION = ".compilation-7.json"  # numbered, so that a better search replaces the result of an earlier one
+COMPILATION = ".compilation-8.json"  # numbered, so that a better search replaces the result of an earlier one
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from ..model.processor import GROUP_SIZE, PRECISION
 from ..model.profile import cache_folder, profile_path
 from ..model.split_model import ShortModel, SplitModel
 from ..model.target import Window
+from ..model.threads import PLACE, with_threads
 from ..model.timing import Run
 from ..model.vocabulary import check_same_vocabulary, have_same_constants
 from ..text.tokenizer import Tokenizer
@@ -57,8 +58,6 @@ from .planner import Planner
 from .reference import Reference
 from .speedup import CONTEXT, speedup_of
 
-# Properties of the target that the draft model shares.
-PLACE = ("INFERENCE_NUM_THREADS", "SCHEDULING_CORE_TYPE", "ENABLE_HYPER_THREADING", "ENABLE_CPU_PINNING")
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
 # For a draft model on an NPU: room for the tokens that it begins with, and for three times as many before it begins
 # anew.
@@ -133,6 +132,7 @@ class Runtime:
             given = {**pair.properties, **given}
         loaded = LoadedTarget.on(device, pair, cache_tokens, exact, given)
         self._target, self.compilation, self._compiled = loaded.target, loaded.compilation, loaded.path
+        given = {**with_threads(self.compilation.num_threads), **given}
         self.cache_tokens = loaded.room.tokens
         self._pool = loaded.pool
         self._room = min(pair.max_context, self.cache_tokens)  # tokens that can be tried

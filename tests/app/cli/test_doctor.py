@@ -110,6 +110,19 @@ def test_the_price_of_exactness_is_told_as_far_as_it_is_known(compilation, cost)
     assert told == cost
 
 
+@pytest.mark.usefixtures("unmeasured")
+def test_threads_that_were_found_to_be_fastest_are_told_from_openvinos_choice(embedded_pair, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(tuning, "_is_faster", lambda relative: True)
+    monkeypatch.setattr(tuning, "is_quiet", lambda: True)
+    for numbers, told in (([], ""), ([1], "1 threads, which are fastest here, f32")):
+        monkeypatch.setattr(tuning, "other_numbers", lambda own, numbers=numbers: numbers)
+        console = Console(file=StringIO(), width=120)
+        doctor.examine(embedded_pair, console, load=LoadOptions(exact=bool(numbers)))
+        assert told in console.file.getvalue()
+        assert ("fastest here" in console.file.getvalue()) == bool(numbers)
+
+
 def test_a_search_that_took_too_long_is_told() -> None:
     *_, (name, told) = doctor._exactness(Compilation(False, "f32", undecided=True))
     within = f"not found out within {tuning.SEARCH_S:.0f} seconds"
