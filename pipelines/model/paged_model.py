@@ -92,9 +92,10 @@ class PagedModel:
         if exact:
             _gather_in_attention(model)
         self.longest_inner = longest_inner(model)
-        if longest is not None:
-            split_products(model, longest)
         parts = self._parts_of(model, folder)
+        if longest is not None:  # not before: the layers of a model are told apart by its sums
+            for part in parts:
+                split_products(part, longest)
         if exact and {**PROPERTIES, **(properties or {})}[PRECISION] != "f32":
             keep_states_in_f32(parts[-1])
         compiled = [compiled_on_cpu(core, part, folder, properties) for part in parts]

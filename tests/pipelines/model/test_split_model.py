@@ -130,6 +130,17 @@ def test_what_was_drafted_for_a_pass_is_not_taken_over_by_a_later_one(split, who
 
 
 @pytest.mark.parametrize("skipping", WAYS, ids=str)
+def test_a_model_whose_products_are_all_summed_in_parts_is_split_too(target: Path, skipping: Skipping) -> None:
+    """As those of wider models than the embedded one are, its projection among them."""
+    whole = PagedModel(target, 4, longest=128)
+    model = SplitModel(target, 4, skipping, longest=128)
+    whole.rows = model.rows = ROWS
+    text = texts_of(random.Random(3), 1)[0]
+    window = Window(text, 0, [0, 1], num_rows=len(text))
+    assert np.array_equal(model.forward([window])[0], whole.forward([window])[0])
+
+
+@pytest.mark.parametrize("skipping", WAYS, ids=str)
 def test_a_draft_is_what_the_remaining_layers_write_behind_the_whole_models_text(target, llama, skipping):
     split = SplitModel(target, 4, skipping, PRECISELY)
     text = texts_of(random.Random(3), 1)[0]
