@@ -55,8 +55,8 @@ def exact_rows(
     the result, or to ANY_ROWS, and leaves the cache in an arbitrary state. Raises TimeoutError after `until`, by
     `time.perf_counter`.
     """
-    model = cast("ResizableTarget", _Limited(model, until))
-    found = find_rows(model, is_affordable, max_context)
+    limited = cast("ResizableTarget", _Limited(model, until))
+    found = find_rows(limited, is_affordable, max_context)
     if found is None:
         return None
     for fewest in (found.fewest, *(more for more in FILLED if more > found.fewest)):
@@ -64,7 +64,7 @@ def exact_rows(
             break
         for most in (found.most, *(less for less in SHORTER if less < found.most)):
             model.rows = Rows(fewest, most, max(fewest, found.fewest_projected))
-            if is_exact(model, max_context):
+            if is_exact(model, max_context, until):
                 return model.rows
     model.rows = ANY_ROWS
     return None
@@ -109,7 +109,7 @@ def find_rows(
     return model.rows
 
 
-def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS) -> bool:
+def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS, until: float = math.inf) -> bool:
     """Whether logits are bitwise the same however tokens are split into passes that keep to `model.rows`.
 
     Does what the engine does, with texts of arbitrary tokens: - short texts alone, in long passes and token by token,
@@ -121,8 +121,10 @@ def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS) -> bool:
 
     With `rows.most` of 512 these are 1,900 rows in a hundred passes, with 80 they are 800: seconds with a model of 1B
     parameters. That is why not every row of the long passes is compared, and why no context is longer than
-    CHECKED_TOKENS. None is longer than `max_context` either. Resizes and overwrites the cache.
+    CHECKED_TOKENS. None is longer than `max_context` either. Resizes and overwrites the cache. Raises TimeoutError
+    after `until`, by `time.perf_counter`.
     """
+    model = cast("ResizableTarget", _Limited(model, until))
     longest, rng = min(max_context, CHECKED_TOKENS), random.Random(SEED)
     lengths = [max(1, min(length, longest - MOST_REJECTED)) for length in LENGTHS]
     num_blocks = [_blocks_for(length + MOST_REJECTED) for length in lengths]

@@ -74,6 +74,17 @@ def cut(
     return parts
 
 
+def beginning(model: ov.Model, num_layers: int, folder: Path) -> Part:
+    """The first layers of a paged model, and its projection. The model is of no use afterwards, as its nodes are
+    changed. Raises UnsupportedModel if the layers cannot be told apart."""
+    streams = layer_outputs(model, folder, "it is tried as a whole")
+    for reader in list(streams[-1].get_target_inputs()):
+        reader.replace_source_output(streams[num_layers - 1])
+    logits = [each.input_value(0) for each in model.get_results() if "logits" in each.input_value(0).get_names()]
+    part = ov.Model([ops.result(each) for each in logits], _parameters(logits)).clone()
+    return Part(part, range(num_layers), (), _product_bytes(part))
+
+
 def require_layers(skipped: Sequence[int], num_layers: int, folder: Path) -> None:
     """The first layer is never skipped, since it reads the tokens. Raises UnsupportedModel."""
     wrong = [layer for layer in skipped if not 1 <= layer < num_layers]

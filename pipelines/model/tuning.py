@@ -12,9 +12,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from ..errors import InvalidOption
-from .contest import NUM_BLOCKS, Contest, ratios, shortest_s
+from ..errors import InvalidOption, UnsupportedModel
+from .contest import BESIDE_BYTES, NUM_BLOCKS, Contest, ratios, shortest_s
 from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
+from .first_layers import FirstLayers, first_layers
 from .paged_model import PROPERTIES, PagedModel
 from .pair import Skipping
 from .price import Price
@@ -69,7 +70,7 @@ class Compilation:
         skipping: Skipping | None = None,
     ) -> PagedModel:
         """Raises what PagedModel raises."""
-        given = {PRECISION: self.precision, **with_threads(self.num_threads), **properties}
+        given = self._given(properties)
         model: PagedModel
         if skipping is None:
             model = PagedModel(folder, num_blocks, given, self.exact, self.longest, taps)
@@ -77,6 +78,16 @@ class Compilation:
             model = SplitModel(folder, num_blocks, skipping, given, self.exact, self.longest, taps)
         model.rows = self.rows
         return model
+
+    def load_first(self, folder: Path, num_blocks: int, properties: Mapping[str, Any], num_layers: int) -> PagedModel:
+        """Only the first layers. Raises what FirstLayers raises."""
+        given = self._given(properties)
+        model = FirstLayers(folder, num_blocks, num_layers, given, self.exact, self.longest)
+        model.rows = self.rows
+        return model
+
+    def _given(self, properties: Mapping[str, Any]) -> dict[str, Any]:
+        return {PRECISION: self.precision, **with_threads(self.num_threads), **properties}
 
 
 Load: TypeAlias = Callable[[Compilation, int], PagedModel]  # with a cache of so many blocks
@@ -135,32 +146,51 @@ def load_target(
     known = None if path is None else kept(path, Compilation)
     if known is not None:
         return load(known, num_blocks), known
-    contest: Contest[Compilation] | None = None
-    price: float | None = None
-    undecided = False
-    if exact is not False:
-        limit, until = (math.inf, math.inf) if exact else (FAIR, time.perf_counter() + SEARCH_S)
-        search = _Search(folder, properties, load, max_context, limit, until)
+    limit, until = (FAIR, time.perf_counter() + SEARCH_S) if exact is None else (math.inf, math.inf)
+
+    def best(load: Load, likely: Compilation | None = None) -> tuple[Contest[Compilation], Compilation]:
+        search = _Search(folder, properties, load, max_context, limit, until, likely)
+        undecided = False
         try:
-            contest = search.run()
-            price = search.price
+            contest = None if exact is False else search.run()
         except TimeoutError:
-            undecided = True
+            contest, undecided = None, True
             log.warning(
                 "Whether %s can be exact at a fair price was not found out within %.0f s, so it is not. Ask for "
                 "exactness to have it anyway.",
                 folder, SEARCH_S,
             )  # fmt: skip
-    if contest is None:
-        contest = _fastest(properties, load)
-    model, found = contest.winner()
+        if contest is None:
+            contest = _fastest(properties, load)
+        return contest, replace(contest.form, price=search.price, undecided=undecided)
+
+    likely = _found_with_first_layers(folder, properties, best)
+    if likely is None or likely.exact:
+        contest, found = best(load, likely)
+        model, _ = contest.winner()
+    else:
+        model, found = load(likely, NUM_BLOCKS), likely
     if not found.exact:
         found = replace(found, rows=_quickest(model, found.rows))
-    found = replace(found, price=price, undecided=undecided)
     if path is not None:
         keep(path, found)
     model.resize(num_blocks)
     return model, found
+
+
+def _found_with_first_layers(
+    folder: Path, properties: Mapping[str, Any], best: Callable[[Load], tuple[object, Compilation]]
+) -> Compilation | None:
+    """What is best for the beginning of a large model, which would take minutes to be tried as a whole; None if it is
+    not large or has no such beginning."""
+    number = first_layers(folder, BESIDE_BYTES)
+    if number is None:
+        return None
+    try:
+        return best(lambda how, num_blocks: how.load_first(folder, num_blocks, properties, number))[1]
+    except UnsupportedModel as error:
+        log.info("%s", error)
+        return None
 
 
 class _Search:
@@ -175,6 +205,7 @@ class _Search:
     limit: the longest that an exact pass of one token may take, in plain passes. Candidates that are clearly slower
         are dropped early, since the full check takes long with a large model.
     until: when to give up, by `time.perf_counter`.
+    likely: what was found with the first layers of the model. It is taken if the whole model is as exact.
     price: of the candidate that was chosen, or of the one tried last, if it was exact or too slow to check.
     """
 
@@ -186,6 +217,7 @@ class _Search:
         max_context: int,
         limit: float,
         until: float,
+        likely: Compilation | None = None,
     ) -> None:
         self._folder = folder
         self._properties = properties
@@ -193,6 +225,7 @@ class _Search:
         self._max_context = max_context
         self._limit = limit
         self._until = until
+        self._likely = likely
         self._longest_inner = 0  # of the model, once it was loaded
         self._plain_s: dict[Compilation, float] = {}  # passes of one row, of each that was tried
         self._refused: dict[Compilation, int] = {}  # fewest rows with which each of them might do
@@ -201,6 +234,8 @@ class _Search:
     def run(self) -> Contest[Compilation] | None:
         """Won by the first candidate that is exact, or by the same in longer parts or on other threads; None if nothing
         is exact. Raises TimeoutError."""
+        if self._likely is not None and (contest := self._confirmed(self._likely)) is not None:
+            return contest
         candidates = list(self._candidates())
         for few in FILLED:
             for i, candidate in enumerate(candidates):
@@ -219,6 +254,15 @@ class _Search:
                 model = None
             candidates = [each for each in candidates if each in self._refused]
         return None
+
+    def _confirmed(self, likely: Compilation) -> Contest[Compilation] | None:
+        model = self._load(likely, 1)
+        is_confirmed = is_exact(model, self._max_context, self._until)
+        log.info("%s as %s is%s exact as a whole", self._folder, likely, "" if is_confirmed else " not")
+        if not is_confirmed:
+            return None
+        self.price, least = self._costs(likely, model, likely.rows, self._limit)
+        return None if least > self._limit else Contest(self._load, likely, model)
 
     def _candidates(self) -> Iterator[Compilation]:
         own, full = _precisions(self._properties)
