@@ -2,29 +2,45 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import openvino as ov
 
-from .paged_model import PagedModel
+from ..errors import UnsupportedModel
+from .paged_model import PagedModel, read_paged_model
 from .pair import num_layers
 from .parts import beginning
 
 TRIED_BYTES = 1 << 28  # of the weights of a large model
 FEWEST = 4  # layers
 
+log = logging.getLogger(__name__)
+
 
 def first_layers(folder: Path, light_bytes: int) -> int | None:
-    """How many first layers stand for the model in `folder`: all, hence None, if it has no more than `light_bytes` of
-    weights. Raises BrokenPair if its config.json does not say how many it has."""
+    """How many first layers stand for the model in `folder`; None if the whole is to be tried, as it has no more than
+    `light_bytes` of weights, or as its layers cannot be told apart.
+
+    Raises BrokenPair if its IR cannot be read or its config.json does not say how many layers it has, and
+    UnsupportedModel if it cannot be converted to paged attention.
+    """
     weights = folder / "openvino_model.bin"
     if not weights.is_file() or weights.stat().st_size <= light_bytes:
         return None
     number = num_layers(folder)
     tried = max(FEWEST, round(number * TRIED_BYTES / weights.stat().st_size))
-    return tried if tried < number else None
+    if tried >= number:
+        return None
+    model = read_paged_model(ov.Core(), folder)
+    try:
+        beginning(model, tried, folder)
+    except UnsupportedModel as error:
+        log.info("%s", error)
+        return None
+    return tried
 
 
 class FirstLayers(PagedModel):
@@ -32,7 +48,7 @@ class FirstLayers(PagedModel):
     the same kernels as the whole model, whose bits depend on the same numbers of rows then, and a pass with other
     properties takes longer by nearly the same factor.
 
-    Raises what PagedModel raises, and UnsupportedModel if the layers cannot be told apart.
+    Raises what PagedModel raises, and UnsupportedModel if the layers cannot be told apart (see `first_layers`).
     """
 
     def __init__(

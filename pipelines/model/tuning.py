@@ -12,8 +12,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from ..errors import InvalidOption, UnsupportedModel
-from .contest import BESIDE_BYTES, NUM_BLOCKS, Contest, ratios, shortest_s
+from ..errors import InvalidOption
+from .contest import BESIDE_BYTES, NUM_BLOCKS, Contest
 from .exactness import CHECKED_TOKENS, FILLED, exact_rows, is_exact
 from .first_layers import FirstLayers, first_layers
 from .paged_model import PROPERTIES, PagedModel
@@ -95,26 +95,27 @@ IsFaster: TypeAlias = Callable[[Sequence[float]], bool]  # by the times of `ROWS
 
 
 def fastest_properties(folder: Path) -> dict[str, int]:
-    """The fastest of CANDIDATES that keeps the model exact, by measurement.
+    """The fastest of CANDIDATES that keeps the model exact, by measurement; of a large model, of its first layers.
 
-    They are loaded one after the other, because some models fit into memory only once, and are compiled as suits the
-    first. Raises what PagedModel raises.
+    All are compiled as suits the first. Raises what PagedModel raises.
     """
-    chosen, least = CANDIDATES[0], WORTH_IT
-    own_s: Sequence[float] = ()
-    compilation: Compilation | None = None
-    for properties in CANDIDATES:
-        if compilation is None:
-            candidate, compilation = load_target(folder, NUM_BLOCKS, properties, exact=True)
-        else:
-            candidate = compilation.load(folder, NUM_BLOCKS, properties)
-        took_s = shortest_s(candidate)
-        own_s = own_s or took_s
-        relative = fmean(ratios(took_s, own_s))
-        if relative < least and (not compilation.exact or is_exact(candidate)):
-            chosen, least = properties, relative
-        del candidate  # else two are in memory
-    return dict(chosen)
+    model: PagedModel | None
+    model, compilation = load_target(folder, NUM_BLOCKS, CANDIDATES[0], exact=True)
+    number = first_layers(folder, BESIDE_BYTES)
+
+    def load(properties: Mapping[str, int], num_blocks: int) -> PagedModel:
+        if number is None:
+            return compilation.load(folder, num_blocks, properties)
+        return compilation.load_first(folder, num_blocks, properties, number)
+
+    def accepted(properties: Mapping[str, int], model: PagedModel) -> Mapping[str, int] | None:
+        return properties if not compilation.exact or is_exact(model) else None
+
+    contest = Contest(load, CANDIDATES[0], model if number is None else None)
+    model = None  # which only the contest holds now
+    for properties in CANDIDATES[1:]:
+        contest.challenge(properties, lambda relative: fmean(relative) < WORTH_IT, accepted)
+    return dict(contest.form)
 
 
 def load_target(
@@ -127,7 +128,8 @@ def load_target(
     taps: Sequence[int] = (),
     skipping: Skipping | None = None,
 ) -> tuple[PagedModel, Compilation]:
-    """The target compiled in the best way for this machine, and how.
+    """The target compiled in the best way for this machine, and how. Of a large model, which would take minutes to be
+    tried as a whole, that is found out with its first layers, and verified.
 
     exact: True: the same bits however tokens are split into passes, if possible at all. None: only if that makes a
         pass of one token at most FAIR times as long, as far as times that scatter can tell, and if it can be found out
@@ -164,7 +166,9 @@ def load_target(
             contest = _fastest(properties, load)
         return contest, replace(contest.form, price=search.price, undecided=undecided)
 
-    likely = _found_with_first_layers(folder, properties, best)
+    likely: Compilation | None = None
+    if (number := first_layers(folder, BESIDE_BYTES)) is not None:
+        likely = best(lambda how, num_blocks: how.load_first(folder, num_blocks, properties, number))[1]
     if likely is None or likely.exact:
         contest, found = best(load, likely)
         model, _ = contest.winner()
@@ -176,21 +180,6 @@ def load_target(
         keep(path, found)
     model.resize(num_blocks)
     return model, found
-
-
-def _found_with_first_layers(
-    folder: Path, properties: Mapping[str, Any], best: Callable[[Load], tuple[object, Compilation]]
-) -> Compilation | None:
-    """What is best for the beginning of a large model, which would take minutes to be tried as a whole; None if it is
-    not large or has no such beginning."""
-    number = first_layers(folder, BESIDE_BYTES)
-    if number is None:
-        return None
-    try:
-        return best(lambda how, num_blocks: how.load_first(folder, num_blocks, properties, number))[1]
-    except UnsupportedModel as error:
-        log.info("%s", error)
-        return None
 
 
 class _Search:

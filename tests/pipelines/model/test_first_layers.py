@@ -71,10 +71,12 @@ def test_a_large_model_that_does_not_say_how_many_layers_it_has_is_broken(target
         first_layers.first_layers(tmp_path, 1)
 
 
-def test_a_model_whose_layers_cannot_be_told_apart_is_refused(target: Path, monkeypatch) -> None:
+def test_a_model_whose_layers_cannot_be_told_apart_is_tried_as_a_whole(target: Path, monkeypatch) -> None:
     monkeypatch.setattr("outrider.pipelines.model.taps.ADDS", 3)
+    monkeypatch.setattr(first_layers, "TRIED_BYTES", 0)
     with pytest.raises(UnsupportedModel, match="tried as a whole"):
         FirstLayers(target, 1, 4)
+    assert first_layers.first_layers(target, 1) is None
 
 
 @pytest.mark.parametrize("exact", [True, False])

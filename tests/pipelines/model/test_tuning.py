@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.pipelines import BrokenPair, LLMPipeline, Pair, UnsupportedModel
+from outrider.pipelines import BrokenPair, LLMPipeline, Pair
 from outrider.pipelines.model import contest, price, tuning
 from outrider.pipelines.model.processor import PRECISION
 from outrider.pipelines.model.target import Rows, Window
@@ -507,16 +507,19 @@ def test_a_large_target_is_not_promised_to_be_exact_where_only_its_first_layers_
     assert not tuning.load_target(Path(), 4, {PRECISION: "f32"}, True)[1].exact
 
 
-def test_a_large_target_whose_layers_cannot_be_told_apart_is_tried_as_a_whole(monkeypatch) -> None:
-    clock = Clock(monkeypatch, {"f32": 0.01}, fewest={None: 9, 2048: 2, 4096: 2})
+@pytest.mark.parametrize(
+    ("takes", "inexact", "expected"),
+    [
+        ({32: 0.1, 64: 0.08, 128: 0.07}, "none", {GROUP_SIZE: 128}),
+        ({32: 0.1, 64: 0.08, 128: 0.07}, 128, {GROUP_SIZE: 64}),
+    ],
+)
+def test_properties_of_a_large_target_are_compared_with_its_first_layers(monkeypatch, takes, inexact, expected) -> None:
+    clock = Clock(monkeypatch, takes, inexact)
     large = Large(monkeypatch, clock)
-
-    def refuse(*given: object) -> None:
-        raise UnsupportedModel("It has no layers, so it is tried as a whole.")
-
-    monkeypatch.setattr(tuning, "FirstLayers", refuse)
-    assert tuning.load_target(Path(), 4, {PRECISION: "f32"}, True)[1].longest == 2048
-    assert [parts for _, _, parts in large.loaded][:2] == [None, 2048]
+    assert tuning.fastest_properties(Path()) == expected
+    assert sum(not is_first for is_first, *_ in large.loaded) == 1
+    assert sum(is_first for is_first, *_ in large.loaded) > 3
 
 
 def test_a_precision_that_is_asked_for_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
