@@ -60,10 +60,10 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def quick_measuring() -> Iterator[int]:
     """Measure costs, the price of exactness, ways to compile a model and GenAI's ways to draft by as few passes as can
-    be, also on a busy machine: how fast a pair is matters to no test but those of measuring. Gives the number of passes
-    that programs take at most."""
+    be, also on a busy machine, and try no other numbers of threads: how fast a pair is matters to no test but those of
+    measuring. Gives the number of passes that programs take at most."""
     from outrider.pipelines.devices import genai_loading
-    from outrider.pipelines.model import contest, price, timing
+    from outrider.pipelines.model import contest, price, timing, tuning
     from outrider.pipelines.speculation import runtime
 
     most_repeats = timing.MOST_REPEATS
@@ -72,6 +72,7 @@ def quick_measuring() -> Iterator[int]:
         monkeypatch.setattr(price, "PRICED_S", 0.0)
         monkeypatch.setattr(price, "TURN_S", 0.0)
         monkeypatch.setattr(timing, "MOST_REPEATS", timing.FEWEST_REPEATS)
+        monkeypatch.setattr(tuning, "other_numbers", lambda own: [])
         monkeypatch.setattr(genai_loading, "TRIED_S", 0.0)
         monkeypatch.setattr(runtime, "MEASURE_S", 0.2)
         yield most_repeats

@@ -149,9 +149,13 @@ def load_target(
     if known is not None:
         return load(known, num_blocks), known
     limit, until = (FAIR, time.perf_counter() + SEARCH_S) if exact is None else (math.inf, math.inf)
+    number = first_layers(folder, BESIDE_BYTES)
 
-    def best(load: Load, likely: Compilation | None = None) -> tuple[Contest[Compilation], Compilation]:
-        search = _Search(folder, properties, load, max_context, limit, until, likely)
+    def load_first(how: Compilation, num_blocks: int) -> PagedModel:
+        return load(how, num_blocks) if number is None else how.load_first(folder, num_blocks, properties, number)
+
+    def best(tried: Load, likely: Compilation | None = None) -> tuple[Contest[Compilation], Compilation]:
+        search = _Search(folder, properties, tried, max_context, limit, until, likely)
         undecided = False
         try:
             contest = None if exact is False else search.run()
@@ -163,17 +167,13 @@ def load_target(
                 folder, SEARCH_S,
             )  # fmt: skip
         if contest is None:
-            contest = _fastest(properties, load)
+            contest = _fastest(properties, load_first)
         return contest, replace(contest.form, price=search.price, undecided=undecided)
 
-    likely: Compilation | None = None
-    if (number := first_layers(folder, BESIDE_BYTES)) is not None:
-        likely = best(lambda how, num_blocks: how.load_first(folder, num_blocks, properties, number))[1]
-    if likely is None or likely.exact:
-        contest, found = best(load, likely)
-        model, _ = contest.winner()
-    else:
-        model, found = load(likely, NUM_BLOCKS), likely
+    contest, found = best(load_first)
+    if number is not None and found.exact:
+        contest, found = best(load, found)
+    model = contest.winner()[0] if number is None or found.exact else load(found, NUM_BLOCKS)
     if not found.exact:
         found = replace(found, rows=_quickest(model, found.rows))
     if path is not None:

@@ -115,7 +115,7 @@ def test_threads_that_were_found_to_be_fastest_are_told_from_openvinos_choice(em
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(tuning, "_is_faster", lambda relative: True)
     monkeypatch.setattr(tuning, "is_quiet", lambda: True)
-    for numbers, told in (([], ""), ([1], "1 threads, which are fastest here, f32")):
+    for numbers, told in (([], ""), ([1], "1 threads, which are fastest here, ")):
         monkeypatch.setattr(tuning, "other_numbers", lambda own, numbers=numbers: numbers)
         console = Console(file=StringIO(), width=120)
         doctor.examine(embedded_pair, console, load=LoadOptions(exact=bool(numbers)))

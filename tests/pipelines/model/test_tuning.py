@@ -507,6 +507,22 @@ def test_a_large_target_is_not_promised_to_be_exact_where_only_its_first_layers_
     assert not tuning.load_target(Path(), 4, {PRECISION: "f32"}, True)[1].exact
 
 
+def test_a_large_target_that_cannot_be_verified_in_time_is_not_compared_as_a_whole(monkeypatch) -> None:
+    """It is loaded to be verified, and once more as it runs then."""
+    clock = Clock(monkeypatch, {"f32": 0.01})
+    large = Large(monkeypatch, clock)
+    clock.relative = {4096: (1.0, 0.8)}
+
+    def out_of_time(model, *given: object) -> bool:
+        raise TimeoutError
+
+    monkeypatch.setattr(tuning, "is_exact", out_of_time)
+    model, compilation = tuning.load_target(Path(), 4, {PRECISION: "f32"}, None)
+    assert (compilation.exact, compilation.undecided, compilation.longest) == (False, True, 4096)
+    assert [parts for is_first, _, parts in large.loaded if not is_first] == [None, 4096]
+    assert (model.is_first, model.traits[-1], model.num_blocks) == (False, 4096, 4)
+
+
 @pytest.mark.parametrize(
     ("takes", "inexact", "expected"),
     [
