@@ -37,7 +37,7 @@ class Stage:
 
 
 def stage(seen: float) -> Stage:
-    """The stage after a share `seen` of the token budget: copying short text, then editing ever longer functions."""
+    """The stage after a share `seen` of the budget: copying short text, then editing ever longer functions."""
     if seen < 0.03:
         return Stage(WARM_UP, 180, 0.4)
     longest = min(LONG_FUNCTION, int(200 + (LONG_FUNCTION - 200) * (seen - 0.03) / 0.5))
@@ -86,7 +86,7 @@ def pool(
 ) -> Iterator[Batch]:
     """The batches of pool number `index`, which depend on nothing but the arguments, so training can be resumed.
 
-    seen: share of the token budget, which places the pool in the curriculum.
+    seen: share of the budget, which places the pool in the curriculum.
     size: conversations in it.
     """
     rng = random.Random(f"pool {index}")

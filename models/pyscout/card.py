@@ -36,12 +36,11 @@ def write(
         target_size=_millions(parameters["target"]),
         draft_size=_millions(parameters["draft"]),
         ratio=parameters["target"] / parameters["draft"],
-        machine=evaluation["machine"],
         train_packages=sum(1 for p in packages if p["licence"] and not p["held_out"]),
         train_functions=_thousands(sum(p["functions"] for p in packages if not p["held_out"])),
         held_out_packages=sum(1 for p in packages if p["licence"] and p["held_out"]),
         held_out_functions=_thousands(sum(p["functions"] for p in packages if p["held_out"])),
-        training=_training(training),
+        training=_training(training, evaluation["machine"]),
         distillation=_distillation(training["draft"]),
         exact=_exact(evaluation),
         perplexity=_perplexity(evaluation["perplexity"]),
@@ -64,12 +63,22 @@ def write(
     )
 
 
-def _training(training: dict[str, Any]) -> str:
+def _training(training: dict[str, Any], machine: str) -> str:
+    states = [("target", training["target"])]
+    if then := training["target"].get("then"):  # a run of the recipe has no such part
+        states.append(("target, further", then))
+    states.append(("draft, before distillation", training["draft-start"]))
     rows = [
-        (label, _thousands(state["tokens"]), _thousands(state["step"]), f"{state['seconds'] / 60:.0f}")
-        for label, state in (("target", training["target"]), ("draft, before distillation", training["draft-start"]))
+        (
+            label,
+            state.get("machine", machine),
+            _thousands(state["tokens"]),
+            _thousands(state["step"]),
+            f"{state['seconds'] / 60:.0f}",
+        )
+        for label, state in states
     ]
-    return _table(("model", "tokens (with padding)", "steps", "minutes"), rows)
+    return _table(("model", "on", "tokens (with padding)", "steps", "minutes"), rows)
 
 
 def _distillation(state: dict[str, Any]) -> str:
@@ -99,7 +108,7 @@ def _before(state: dict[str, Any]) -> str:
     if not (parts := state.get("before")):
         return ""
     learnt = (f"{_thousands(part['answers'])} answers, seen {part['epochs']:g} times" for part in parts)
-    return f" Before that it had learnt from {', then from '.join(learnt)}."
+    return f" Before that it had learnt from answers of an earlier target: {', then '.join(learnt)}."
 
 
 def _depths(acceptance: dict[str, Any]) -> str:
@@ -275,8 +284,6 @@ removed from them. Packages are listed below with version and licence. Files tha
 code and tests are skipped. Nothing is installed or imported: sources are read out of the wheels.
 
 ## How it was trained
-On {machine}.
-
 {training}
 
 The target starts from weights that can already copy: two attention heads are laid out by hand as an induction circuit \
@@ -286,8 +293,7 @@ trains the matrices, AdamW the rest; short functions come first.
 
 The draft starts in the same way and is then distilled (`outrider.export.distill`): {distillation}
 
-Draft and heads were trained on {drafter_machine}. They have learnt from conversations of up to {most_turns} requests, \
-the target of at most two.
+Draft and heads were distilled on {drafter_machine}. All have learnt from conversations of up to {most_turns} requests.
 
 This runs the whole recipe, at either size, on a CPU or a CUDA GPU, and resumes where it was interrupted. Size `base` \
 was never trained:

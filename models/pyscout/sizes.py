@@ -71,7 +71,7 @@ SIZES = {
     "small": Size(
         target=Shape(width=256, layers=6, heads=4, key_value_heads=2, head=64, feed_forward=704),
         draft=Shape(width=80, layers=3, heads=2, key_value_heads=1, head=64, feed_forward=160),
-        target_tokens=30_000_000,
+        target_tokens=75_000_000,
         draft_tokens=12_000_000,
         batch_tokens=8_192,
         distillation_prompts=25_000,

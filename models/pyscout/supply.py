@@ -33,7 +33,7 @@ class Supply:
     pool_size: int
 
     def pools(self, first: int, seen: Callable[[], float]) -> Generator[list[Batch], None, None]:
-        """Pools number `first`, `first` + 1 and so on without end; `seen()` is the share of the token budget so far."""
+        """Pools number `first`, `first` + 1 and so on without end; `seen()` is the share of the budget so far."""
         if self.workers == 0:
             for index in itertools.count(first):
                 yield self.make(index, seen())

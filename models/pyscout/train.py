@@ -91,7 +91,7 @@ def train(
     losses: list[float] = []
     last_save = time.monotonic()
     bar = tqdm(total=100, desc=f"training {folder.name}", unit="%", bar_format="{l_bar}{bar}| {elapsed}{postfix}")
-    with contextlib.closing(supply.pools(state.pool, lambda: state.tokens / budget.tokens)) as pools:
+    with contextlib.closing(supply.pools(state.pool, lambda: budget.progress(state.tokens, state.seconds))) as pools:
         for pool in pools:
             for batch in pool:
                 progress = budget.progress(state.tokens, state.seconds)

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import random
 import textwrap
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,30 @@ def test_training_learns_and_resumes_where_it_was_interrupted(
     fresh = _tiny().build()
     assert training.loss_of(whole, batch.ids, batch.ids) < training.loss_of(fresh, batch.ids, batch.ids)
     assert (tmp_path / "whole" / "checkpoint" / "model.safetensors").exists()
+
+
+def test_the_curriculum_goes_to_its_end_where_time_is_short(
+    words: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = itertools.count()
+    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(batches, "POOL", 4)
+    asked = []
+    pools = Supply.pools
+
+    def watched(supply: Supply, first: int, seen: Callable[[], float]) -> Generator[list[batches.Batch], None, None]:
+        def note() -> float:
+            asked.append(seen())
+            return asked[-1]
+
+        return pools(supply, first, note)
+
+    monkeypatch.setattr(Supply, "pools", watched)
+    model = _tiny().build()
+    training.train(model, FUNCTIONS, words, training.Budget(10**9, minutes=1), 1500, tmp_path / "short")
+    assert asked == sorted(asked)
+    assert asked[0] == 0
+    assert 0.8 < asked[-1] <= 1
 
 
 @pytest.mark.parametrize(
