@@ -149,7 +149,7 @@ def test_the_real_drafters_foresee_what_they_drafted(pairs: Mapping[str, Path], 
     assert len(tokens) == answer.stats.prompt_tokens
     foresight = Replay.load(pipeline.pair, 512, pipeline.speculation).foresight(tokens, answer.token_ids, config)
     drafted = [at for at, each in enumerate(answer.sources) if each == source]
-    assert len(drafted) > 10
+    assert len(drafted) > 5
     if mode == "draft":
         assert all(foresight.by_model[at] for at in drafted)
     for at in drafted if mode != "draft" else ():

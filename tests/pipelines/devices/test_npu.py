@@ -121,7 +121,7 @@ def test_genais_drafting_is_not_used_because_its_answers_run_past_their_ends(npu
 @pytest.mark.parametrize("mode", MODES)
 def test_the_same_seed_gives_the_same_text_in_a_mode(pipeline, mode):
     first, second, other = (
-        pipeline.generate(RENAME, max_new_tokens=30, mode=mode, **{**SAMPLED, "rng_seed": seed})
+        pipeline.generate(RENAME, max_new_tokens=30, mode=mode, do_sample=True, temperature=3.0, rng_seed=seed)
         for seed in (11, 11, 12)
     )
     assert first == second != other
@@ -223,10 +223,10 @@ def test_a_prompt_of_one_token_begins_another_sequence_or_is_refused(npu_pair, p
             expected = reference.logits([5, 6, 7, 8])[-1]
         else:
             (logits,) = model.forward([Window([300], 0, [0])])
-            assert np.abs(logits[-1] - reference.logits([300])[-1]).max() < 0.05
+            assert np.abs(logits[-1] - reference.logits([300])[-1]).max() < ROUNDING
             (logits,) = model.forward([Window([301], 1, [0])])
             expected = reference.logits([300, 301])[-1]
-        assert np.abs(logits[-1] - expected).max() < 0.05
+        assert np.abs(logits[-1] - expected).max() < ROUNDING
 
 
 class Fake(NpuModel):

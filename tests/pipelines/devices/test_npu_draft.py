@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
-SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 11}
+SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 12}
 DRAFTED = {"mode": "draft", "num_assistant_tokens": 4}
 UNPLUGGED = RuntimeError("Exception from src/plugin.cpp:7:\nThe device was unplugged.\n")
 

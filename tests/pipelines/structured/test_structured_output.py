@@ -102,7 +102,7 @@ def test_a_sabotaged_drafter_costs_no_row_that_the_form_rules_out(models: Models
 
 def test_a_draft_that_breaks_the_form_costs_no_row(models: Models):
     config = GenerationConfig(structured_output_config=of_schema(PERSON), num_assistant_tokens=8)
-    asked = Asked(tuple(models.tokenizer.encode("Describe it.")), config, 30)
+    asked = Asked(tuple(models.tokenizer.encode("Describe this person.")), config, 40)
     brackets = models.tokenizer.encode(")")
     served = models.served(drafters={"lookup": BrokenDrafter(lambda request, rng: brackets * 8)})
     written = served.one(asked, "lookup")
