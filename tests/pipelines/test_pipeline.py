@@ -137,7 +137,7 @@ def test_the_tokens_of_earlier_turns_are_those_up_to_the_latest_answer(pipeline:
 def test_an_answer_tells_what_it_owes_to_earlier_turns(pipeline: LLMPipeline, mode: str, monkeypatch):
     pipeline.speculation.measure()
     monkeypatch.setattr(pipeline.speculation._planner, "cost", replace(COST))  # drafts pay on any machine
-    settings = {"mode": mode, "max_new_tokens": 40} | ({} if mode == "auto" else {"num_assistant_tokens": 5})
+    settings = {"mode": mode, "max_new_tokens": 40, "num_assistant_tokens": 5}
     alone = pipeline.generate(RENAME, **settings)
     assert "earlier_turn" not in alone.generations[0].sources
     messages = [{"role": "user", "content": RENAME}, {"role": "assistant", "content": alone.texts[0]}]
