@@ -20,6 +20,7 @@ from outrider.app.server.admission import Access
 from outrider.app.server.api import Server, create_api
 from outrider.app.server.limits import Limits
 from outrider.app.server.protocol import config_of
+from outrider.app.server.serve import GRACE_S
 from outrider.pipelines import LLMPipeline
 
 MODEL = "pyscout"
@@ -74,7 +75,8 @@ def running(
     """Serve a pipeline until the end of the block."""
     limits = limits or Limits()
     server = Server.of(pipeline, name, limits)
-    web = uvicorn.Server(config_of(create_api(server, access or Access(LOCAL)), limits))
+    api = create_api(server, access or Access(LOCAL))
+    web = uvicorn.Server(config_of(api, limits, timeout_graceful_shutdown=GRACE_S))  # as `serve` has it
     with bound_socket(LOCAL, 0) as bound:
         thread = threading.Thread(target=web.run, args=([bound],))
         thread.start()
