@@ -78,7 +78,15 @@ def _training(training: dict[str, Any], machine: str) -> str:
         )
         for label, state in states
     ]
-    return _table(("model", "on", "tokens (with padding)", "steps", "minutes"), rows)
+    table = _table(("model", "on", "tokens (with padding)", "steps", "minutes"), rows)
+    return f"{table}\n\n{_further(then)}" if then else table
+
+
+def _further(state: dict[str, Any]) -> str:
+    return (
+        f"Further training began with functions of all lengths, in batches of {_thousands(state['batch_tokens'])} "
+        f"tokens, and learning rates that fell from {state['matrix_rate']:g} (Muon) and {state['rate']:g} (AdamW)."
+    )
 
 
 def _distillation(state: dict[str, Any]) -> str:

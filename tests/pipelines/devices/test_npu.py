@@ -35,7 +35,6 @@ MODES = ("off", "lookup", "suffix", "recycling", "draft", "chained", "auto")
 CODE = "def area(width, height):\n    return width * height\n"
 RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
 ROUNDING = 0.4  # of logits, between devices
-SAMPLED = {"do_sample": True, "temperature": 1.2, "rng_seed": 11}
 SHORT: dict[str, Any] = {**STAND_IN, "MAX_PROMPT_LEN": 256}  # OpenVINO computes as many rows for every prompt
 SHORTEST: dict[str, Any] = {**STAND_IN, "MAX_PROMPT_LEN": 64, "MIN_RESPONSE_LEN": 64}
 
