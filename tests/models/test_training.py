@@ -9,6 +9,7 @@ import random
 import textwrap
 from collections.abc import Callable, Generator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -148,7 +149,8 @@ def test_the_curriculum_goes_to_its_end_where_time_is_short(
     words: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = itertools.count()
-    monkeypatch.setattr(training.time, "monotonic", lambda: float(next(clock)))
+    # For this module alone: an event loop in another thread that reads such a clock sleeps for hours.
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     monkeypatch.setattr(batches, "POOL", 4)
     asked = []
     pools = Supply.pools

@@ -88,7 +88,7 @@ def running(
             server.worker.end_answers()
             web.should_exit = True
             thread.join(PATIENCE_S)
-            if thread.is_alive():  # seen once, at the end of all tests
+            if thread.is_alive():
                 faulthandler.dump_traceback()
                 state = web.server_state
                 pytest.fail(f"The server does not end. Connections: {state.connections}; tasks: {state.tasks}")
