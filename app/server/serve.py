@@ -42,7 +42,9 @@ def serve(
         _say(f"Loading {name} on {load.device}")
         pipeline = load.load(pair)
         server = Server.of(pipeline, name, limits)
-        web = _Web(config_of(create_api(server, access), limits), server.worker, certificate)
+        encryption = {} if certificate is None else {"ssl_certfile": certificate.chain, "ssl_keyfile": certificate.key}
+        api = create_api(server, access)
+        web = _Web(config_of(api, limits, timeout_graceful_shutdown=GRACE_S, **encryption), server.worker)
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them later, and raises them again
             signal.signal(number, web.end)
         url = url_of(access.host, port, access.scheme)
@@ -67,10 +69,7 @@ def serve(
 class _Web(uvicorn.Server):
     """Ends open answers on shutdown, so that clients receive a proper end of their streams."""
 
-    def __init__(self, config: uvicorn.Config, worker: Worker, certificate: Certificate | None) -> None:
-        config.timeout_graceful_shutdown = GRACE_S
-        if certificate is not None:
-            config.ssl_certfile, config.ssl_keyfile = certificate.chain, certificate.key
+    def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
         super().__init__(config)
         self._worker = worker
 
