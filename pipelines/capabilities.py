@@ -83,6 +83,8 @@ class Capabilities:
             )
         if config.max_new_tokens is not None:
             room = min(context, config.max_new_tokens)
+            if config.max_new_tokens == self.own.max_new_tokens:  # which the request did not ask for
+                room = max(1, min(room, self.cache_tokens - num_prompt_tokens))
         elif config.max_length is not None:
             if config.max_length <= num_prompt_tokens:
                 raise InvalidOption(

@@ -97,6 +97,8 @@ class GenerationConfig:
     def __post_init__(self) -> None:
         for name in ("stop_strings", "stop_token_ids", "eos_token_ids"):
             object.__setattr__(self, name, _frozen(name, getattr(self, name)))
+        if self.top_k == 0:  # how transformers and openvino_genai spell "no limit"
+            object.__setattr__(self, "top_k", None)
         object.__setattr__(self, "logit_bias", _pairs("logit_bias", self.logit_bias))
         for name, (holds, expected) in _RULES.items():
             value = getattr(self, name)
@@ -155,17 +157,20 @@ class GenerationConfig:
     def updated(self, options: Mapping[str, Any]) -> GenerationConfig:
         """This configuration with some options changed. Raises UnknownOption and InvalidOption.
 
-        A `max_new_tokens` given alone lowers this configuration's `min_new_tokens` if that is higher, and an
-        `acceptance` drops the parameters of other rules.
+        A `max_new_tokens` given alone lowers this configuration's `min_new_tokens` if that is higher, a
+        `structured_output_config` sets it to 0, and an `acceptance` drops the parameters of other rules.
         """
         for name in options:
             if name not in _NAMES:
                 close = ALIASES.get(name) or next(iter(difflib.get_close_matches(name, _NAMES, n=1)), None)
                 hint = f"did you mean {close}?" if close else f"known options are {', '.join(_NAMES)}."
                 raise UnknownOption(f"Unknown generation option {name!r}: {hint}")
-        limit = options.get("max_new_tokens")
-        if isinstance(limit, int) and "min_new_tokens" not in options:
-            options = {**options, "min_new_tokens": min(self.min_new_tokens, limit)}
+        if "min_new_tokens" not in options:
+            limit = options.get("max_new_tokens")
+            if options.get("structured_output_config") is not None:
+                options = {**options, "min_new_tokens": 0}
+            elif isinstance(limit, int):
+                options = {**options, "min_new_tokens": min(self.min_new_tokens, limit)}
         if "acceptance" in options:
             others = (name for name, rule in PARAMETERS.items() if rule != options["acceptance"])
             options = {**dict.fromkeys(others), **options}
@@ -186,8 +191,8 @@ class GenerationConfig:
             raise BrokenPair(f"{path} cannot be read ({error}): export the pair again.") from error
         if unknown:
             log.warning("%s has options that Outrider does not know, and leaves out: %s", path, unknown)
-        if options.get("top_k") == 0:  # how transformers spells "no limit"
-            del options["top_k"]
+        if isinstance(options.get("stop_strings"), str):
+            options["stop_strings"] = [options["stop_strings"]]
         options["eos_token_ids"] = [] if eos is None else eos if isinstance(eos, list) else [eos]
         try:
             return cls(**options)
@@ -223,7 +228,8 @@ class GenerationConfig:
 _NAMES = tuple(f.name for f in fields(GenerationConfig))
 _STORED = (
     "do_sample", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-    "frequency_penalty", "max_new_tokens", "min_new_tokens", "stop_strings",
+    "frequency_penalty", "max_new_tokens", "max_length", "min_new_tokens", "ignore_eos", "stop_strings",
+    "include_stop_str_in_output",
 )  # fmt: skip
 # What OpenVINO GenAI obeys in such a file and Outrider does not, with the values that change nothing.
 _UNKNOWN: dict[str, Any] = {
@@ -284,7 +290,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "apply_chat_template": (_truth, "True or False"),
     "do_sample": (_truth, "True or False"),
     "temperature": (_number(lambda v: 0 <= v < float("inf")), "a number from 0 up"),
-    "top_k": (_optional(_whole(1)), "a whole number from 1 up, or None for no limit"),
+    "top_k": (_optional(_whole(1)), "a whole number from 1 up, or None or 0 for no limit"),
     "top_p": (_number(lambda v: 0 < v <= 1), "a number above 0, at most 1"),
     "min_p": (_number(lambda v: 0 <= v < 1), "a number from 0 up, below 1"),
     "repetition_penalty": (_number(lambda v: 1e-6 <= v <= 1e6), "a number from 1e-6 to 1e6, 1 for none"),

@@ -13,6 +13,17 @@ class InvalidOption(OutriderError):
     """A value that an option cannot have."""
 
 
+class ImpossibleForm(InvalidOption):
+    """A form of structured output that llguidance cannot follow, for this reason."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message, reason)  # for copies, and for sending it to another process
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
 class EmptyPrompt(OutriderError):
     """A prompt without a single token."""
 

@@ -264,7 +264,7 @@ class LLMPipeline:
             streams = [
                 opened.enter_context(stream) for prompt in prompts for stream in self._open(prompt, config, history)
             ]
-            whole = WholeTokens(self.tokenizer) if config.stop_strings else None
+            whole = WholeTokens(self.tokenizer, config.include_stop_str_in_output) if config.stop_strings else None
             forget = streamer is not None and feed(streams[0], streamer, whole)
             generations = tuple(stream.finish() for stream in streams)
             if forget and history is not None:

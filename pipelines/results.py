@@ -82,3 +82,7 @@ class DecodedText(str, _Answers):
         text = super().__new__(cls, generation.text)
         text.generations = (generation,)
         return text
+
+    def __reduce__(self) -> tuple[type[DecodedText], tuple[Generation]]:
+        """For copies, and for sending it to another process."""
+        return DecodedText, (self.generations[0],)

@@ -18,10 +18,15 @@ RUNNING, CANCEL = (getattr(openvino_genai.StreamingStatus, name).value for name 
 
 
 class WholeTokens:
-    """The tokens of an answer whose text was given out, and not those that stand for a stop string."""
+    """The tokens of an answer whose text was given out, and not those that stand for a stop string.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    include_stop: the stop string is a part of the answer. Then its last token is given out as a whole, even if only the
+        beginning of its text is.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, include_stop: bool) -> None:
         self._tokenizer = tokenizer
+        self._include_stop = include_stop
         self._ids: list[int] = []
         self._text = ""
         self._num_given = 0
@@ -36,6 +41,9 @@ class WholeTokens:
             if not self._text.startswith(text.rstrip(INCOMPLETE)):
                 break
             self._num_given += 1
+        if piece.finish_reason == "stop" and self._include_stop:
+            while len(self._tokenizer.decode(self._ids[: self._num_given])) < len(self._text):
+                self._num_given += 1
         return self._ids[given : self._num_given]
 
 

@@ -24,7 +24,7 @@ from ..reasoning import NewParser, reasoning_parser_for, without_reasoning
 from .admission import Access, Gate
 from .chat_completions import ChatReply
 from .completions import CompletionReply
-from .errors import ApiError, add_error_handlers
+from .errors import FORM, ApiError, add_error_handlers
 from .events import EventStream, while_connected
 from .generation_options import options_of
 from .limits import Limits
@@ -87,7 +87,12 @@ class Server:
         reasoning = self.reasoning_parser if response_format.structure is None else without_reasoning
         reply = ChatReply(terms, response_format.parser, reasoning)
         history = history_of(asked.messages, response_format.tools)
-        return await self._answer(asked, request, history, options, reply, "messages")
+        try:
+            return await self._answer(asked, request, history, options, reply, "messages")
+        except ApiError as error:
+            if error.param != FORM or not response_format.tools:
+                raise
+            raise ApiError(400, error.detail.replace(FORM, "tools"), "tools") from error
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
         self.check_model(asked.model)

@@ -18,6 +18,7 @@ from outrider.pipelines import (
     DeviceFailed,
     EmptyPrompt,
     GenerationConfig,
+    ImpossibleForm,
     InvalidOption,
     OutriderError,
     PromptTooLong,
@@ -34,6 +35,7 @@ MESSAGES = {
 }
 OPTIONS = frozenset(option.name for option in fields(GenerationConfig))
 FIELDS = {"rng_seed": "seed", "max_new_tokens": "max_tokens", "max_length": "max_tokens", "mode": "speculation"}
+FORM = "response_format"  # the field that usually says what form an answer has
 ADDED = ("missing", "extra_forbidden")  # errors about fields without a value in the request
 NO_KIND = ("union_tag_not_found", "union_tag_invalid")  # errors about the discriminator of a union
 
@@ -78,10 +80,10 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
             return ApiError(400, message, prompt_field, "context_length_exceeded")
         case CacheTooSmall():
             return ApiError(400, message, "max_tokens", "context_length_exceeded")
+        case ImpossibleForm():
+            return ApiError(400, f"{FORM} has a JSON schema that is not possible: {error.reason}.", FORM)
         case InvalidOption() if "structured_output_config" in message:
-            field = "response_format"
-            message = message.replace("structured_output_config.json_schema", field)
-            return ApiError(400, message.replace("structured_output_config", field), field)
+            return ApiError(400, message.replace("structured_output_config", FORM), FORM)
         case InvalidOption() if "no chat template" in message:
             return ApiError(400, message, prompt_field)
         case InvalidOption() if "chat template" in message:  # the rest of the message is the template engine's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -30,7 +31,8 @@ def _few(biases: Any) -> Any:
 
 
 def modest(value: Any) -> Any:
-    """Returns `value`. Raises ValueError if it is nested too deeply or has too many members to process."""
+    """Returns `value`. Raises ValueError if it is nested too deeply, has too many members to process, or holds what
+    JSON in UTF-8 cannot: NaN, infinity or half characters."""
     level, num_members = [value], 0
     for _ in range(MOST_LEVELS + 1):
         objects = [each for each in level if isinstance(each, dict)]
@@ -40,6 +42,7 @@ def modest(value: Any) -> Any:
         inner = [each.values() for each in objects] + [each for each in level if isinstance(each, list)]
         level = [each for several in inner for each in several]
         if not level:
+            _encodable(json.dumps(value, ensure_ascii=False, allow_nan=False))
             return value
     raise ValueError(f"it is nested too deeply: at most {MOST_LEVELS} levels are allowed")
 

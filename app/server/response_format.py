@@ -92,7 +92,7 @@ def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> list[Function]:
 
 def _schema_of_call(functions: Sequence[Function], parser: type[ToolParser]) -> dict[str, Any]:
     """The JSON schema of one call to any of `functions`. References within their parameters stay valid."""
-    parameters = [function.parameters or {"type": "object"} for function in functions]
+    parameters = [_parameters(function) for function in functions]
     calls = [
         {
             "type": "object",
@@ -107,6 +107,19 @@ def _schema_of_call(functions: Sequence[Function], parser: type[ToolParser]) -> 
         "anyOf": calls,
         "$defs": {str(number): _moved(schema, f"#/$defs/{number}") for number, schema in enumerate(parameters)},
     }
+
+
+def _parameters(function: Function) -> dict[str, Any]:
+    """The JSON schema of its arguments, which are an object even where its own does not say so; without one it has
+    none. Raises ApiError for parameters that are no object."""
+    if function.parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    kinds = function.parameters.get("type", "object")
+    if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
+        raise ApiError(
+            400, f"The parameters of {function.name} have the type {kinds!r}: arguments are always an object.", "tools"
+        )
+    return {**function.parameters, "type": "object"}
 
 
 def _moved(schema: Any, to: str) -> Any:

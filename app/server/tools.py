@@ -7,6 +7,7 @@ format, and Llama3JsonToolParser takes any JSON object in the text for a call.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -17,6 +18,7 @@ from outrider.pipelines import StructuredOutputConfig
 from ..reasoning import num_certain
 
 BEGIN, END = "<tool_call>", "</tool_call>"  # the Hermes format, which Qwen and others use
+STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)  # in JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ class PlainTextParser(ToolParser):
 class HermesToolParser(ToolParser):
     """Calls are {"name": ..., "arguments": {...}} between tags. Anything malformed is text.
 
-    Whitespace around a call is dropped.
+    Whitespace around a call is dropped. A tag within a string of the arguments is a part of it.
     """
 
     several = True
@@ -77,7 +79,7 @@ class HermesToolParser(ToolParser):
         texts: list[str] = []
         calls: list[Call] = []
         while (begin := self._held.find(BEGIN)) >= 0:
-            end = self._held.find(END, begin)
+            end = self._end_of_call(begin, is_last)
             if end < 0:
                 break
             call = _call(self._held[begin + len(BEGIN) : end], self.arguments)
@@ -89,6 +91,14 @@ class HermesToolParser(ToolParser):
         texts.append(self._held[:ready])
         self._held = self._held[ready:]
         return Parsed("".join(texts), tuple(calls))
+
+    def _end_of_call(self, begin: int, is_last: bool) -> int:
+        """Where the tag is that ends the call which begins there; negative if it is not there yet."""
+        end = self._held.find(END, begin)
+        first = end
+        while end >= 0 and '"' in STRING.sub("", self._held[begin:end]):
+            end = self._held.find(END, end + 1)
+        return first if end < 0 and is_last else end
 
     @classmethod
     def one_call(cls, schema: dict[str, Any]) -> StructuredOutputConfig:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from math import lcm
 from threading import Lock
+from typing import TypeVar
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper, grammar_from
 
 from ..config import GenerationConfig
-from ..errors import InvalidOption
+from ..errors import ImpossibleForm
 from ..text.token_bytes import TokenBytes
 from ..text.tokenizer import Tokenizer
+from . import gbnf
 from .constraint import Constraint
 
 EXPECTED = {
@@ -19,6 +24,10 @@ EXPECTED = {
     "regex": "a regular expression in the syntax of Rust's regex, without look-around and back references",
     "grammar": "a context-free grammar in Lark's notation or in GBNF",
 }
+# llguidance recurses into each definition within another one, and an overflow of the stack would end the process. It
+# refuses schemas that would need more than this stack; a grammar of the greatest length has 15,000 definitions at most.
+STACK = 256 << 20  # bytes of the address space; of memory, only what is used
+LONGEST_GRAMMAR = 200_000  # characters
 MOST_SHOWN = 200  # characters of a form, or of llguidance's reason, in an error
 # llguidance keeps a state for each remainder of a division by the least common multiple of a schema's divisors, without
 # their factors 2 and 5. A million states take some 10 s and half a gigabyte, and it has no limit of its own.
@@ -31,6 +40,9 @@ MOST_BEFORE = 3  # tokens that the anchor and the space before it can take
 LONGEST_FORCED = 256  # characters: llguidance tokenizes forced text again after each token
 AT_A_CUT = 4  # tokens at the end of a cut text that its continuation could change
 
+T = TypeVar("T")
+_sizing_stack = Lock()  # since its size is set for all threads that begin
+
 
 class Grammars:
     """Compiles grammars for one tokenizer. The first use reads the vocabulary, which takes seconds if it is large."""
@@ -41,7 +53,7 @@ class Grammars:
         self._vocabulary: _Vocabulary | None = None
 
     def constraint(self, config: GenerationConfig) -> Constraint | None:
-        """The constraint of a request, or None. Raises InvalidOption with llguidance's reason."""
+        """The constraint of a request, or None. Raises ImpossibleForm with llguidance's reason."""
         if config.structured_output_config is None:
             return None
         with self._lock:
@@ -50,14 +62,14 @@ class Grammars:
         name, text = config.structured_output_config.form
         try:
             _check_divisors(text)
-            grammar = _written(name, text)
+            grammar = _with_deep_stack(lambda: _written(name, text))
         except ValueError as error:
             raise _impossible(name, text, str(error)) from error
         vocabulary = self._vocabulary
 
         def make() -> LLMatcher:
             limits = LLParserLimits(verbose_errors=False)
-            return LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits)
+            return _with_deep_stack(lambda: LLMatcher(vocabulary.tokenizer, grammar, log_level=0, limits=limits))
 
         if (matcher := make()).is_error():
             raise _impossible(name, text, matcher.get_error())
@@ -71,7 +83,24 @@ def _written(name: str, text: str) -> str:
     """The grammar in llguidance's own notation. Raises ValueError."""
     if name == "json_schema":
         return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITE_SPACE})
-    return grammar_from("regex" if name == "regex" else "grammar", text)
+    if name == "regex":
+        return grammar_from("regex", text)
+    if len(text) > LONGEST_GRAMMAR:
+        raise ValueError(f"it has {len(text):,} characters, and at most {LONGEST_GRAMMAR:,} are allowed")
+    return grammar_from("lark", gbnf.to_lark(text))
+
+
+def _with_deep_stack(compute: Callable[[], T]) -> T:
+    """What `compute` returns, from a thread that has a stack of STACK bytes."""
+    with _sizing_stack:
+        usual = threading.stack_size(STACK)
+        try:
+            executor = ThreadPoolExecutor(1)
+            future = executor.submit(compute)
+        finally:
+            threading.stack_size(usual)
+    with executor:
+        return future.result()
 
 
 def _check_divisors(text: str) -> None:
@@ -88,10 +117,10 @@ def _check_divisors(text: str) -> None:
             raise ValueError("the numbers of multipleOf are too large, or too many different ones")
 
 
-def _impossible(name: str, text: str, reason: str) -> InvalidOption:
+def _impossible(name: str, text: str, reason: str) -> ImpossibleForm:
     told = _shortened(reason.partition("\n<")[0].strip())  # what follows is for the authors of llguidance
-    return InvalidOption(
-        f"structured_output_config.{name}={_shortened(text)!r} is not possible: give {EXPECTED[name]}. ({told})"
+    return ImpossibleForm(
+        f"structured_output_config.{name}={_shortened(text)!r} is not possible: give {EXPECTED[name]}. ({told})", told
     )
 
 

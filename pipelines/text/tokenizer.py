@@ -44,6 +44,8 @@ class Tokenizer:
         self.takes_back = not self._is_context_free and self._takes_back()
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Raises InvalidOption for text that cannot be written as UTF-8."""
+        _check_encodable(text)
         encoded = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).input_ids.data
         ids = [int(i) for i in encoded.ravel()]
         if self._is_context_free:
@@ -107,6 +109,9 @@ class Tokenizer:
 
         Raises InvalidOption for messages that the template refuses.
         """
+        for value in (value for message in messages for value in message.values()):
+            if isinstance(value, str):
+                _check_encodable(value)
         given: dict[str, Any] = {"tools": [dict(tool) for tool in tools]} if tools else {}
         if extra_context:
             given["extra_context"] = dict(extra_context)
@@ -114,6 +119,15 @@ class Tokenizer:
             return self._tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt, **given)
         except RuntimeError as error:
             raise InvalidOption(f"The chat template of this model refuses these messages: {error}") from error
+
+
+def _check_encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOption(
+            f"The prompt has half a surrogate pair in place {error.start}, which is no character: leave it out."
+        ) from error
 
 
 def _is_context_free(detokenizer: Path) -> bool:

@@ -10,6 +10,7 @@ import pytest
 
 from outrider.pipelines.config import UNLIMITED, GenerationConfig
 from outrider.pipelines.errors import BrokenPair, InvalidOption, OutriderError, UnknownOption
+from outrider.pipelines.structured.structured_output import StructuredOutputConfig
 
 LOSSY = {"acceptance", "typical_epsilon", "typical_delta", "rollback_threshold"}
 OURS = {"mode", "eos_token_ids", "logit_bias", *LOSSY}
@@ -31,7 +32,7 @@ def test_names_and_defaults_are_those_of_openvino_genai(name):
         ("stop_strings", [[1]]), ("include_stop_str_in_output", "yes"), ("stop_token_ids", {-1}),
         ("stop_token_ids", {"a"}), ("stop_token_ids", 5), ("eos_token_ids", [1.0]), ("apply_chat_template", None),
         ("do_sample", 1), ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")),
-        ("temperature", "hot"), ("top_k", 0), ("top_k", 2.0), ("top_p", 0.0), ("top_p", 1.01), ("top_p", float("nan")),
+        ("temperature", "hot"), ("top_k", -1), ("top_k", 2.0), ("top_p", 0.0), ("top_p", 1.01), ("top_p", float("nan")),
         ("min_p", 1.0), ("min_p", -0.1), ("repetition_penalty", 0), ("repetition_penalty", -1),
         ("repetition_penalty", float("inf")), ("repetition_penalty", 5e-324),
         ("presence_penalty", float("nan")), ("frequency_penalty", float("inf")), ("frequency_penalty", None),
@@ -178,11 +179,28 @@ def test_a_models_own_defaults_are_read(tmp_path):
     (tmp_path / "generation_config.json").write_text(json.dumps(stored))
     expected = GenerationConfig(eos_token_ids={1, 2}, temperature=0.6, do_sample=True)
     assert GenerationConfig.from_folder(tmp_path) == expected
-    more = {"stop_strings": ["x"], "presence_penalty": 0.5, "frequency_penalty": 1.0}
+    more = {
+        "stop_strings": ["x"], "presence_penalty": 0.5, "frequency_penalty": 1.0, "max_length": 512, "ignore_eos": True,
+        "include_stop_str_in_output": True,
+    }  # fmt: skip
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 3, **more}))
     assert GenerationConfig.from_folder(tmp_path) == GenerationConfig(eos_token_ids={3}, **more)
-    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 3}')
-    assert GenerationConfig.from_folder(tmp_path).eos_token_ids == {3}
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": 3, "stop_strings": "end"}')
+    assert GenerationConfig.from_folder(tmp_path) == GenerationConfig(eos_token_ids={3}, stop_strings={"end"})
+
+
+def test_no_limit_can_be_written_as_zero_as_elsewhere():
+    assert GenerationConfig(top_k=0) == GenerationConfig().updated({"top_k": 0}) == GenerationConfig()
+    theirs = openvino_genai.GenerationConfig()
+    theirs.top_k = 0
+    assert GenerationConfig.from_genai(theirs).top_k is None
+
+
+def test_a_structure_sets_aside_the_least_length_that_a_model_comes_with():
+    own, form = GenerationConfig(min_new_tokens=3), StructuredOutputConfig(regex="yes|no")
+    assert own.updated({"structured_output_config": form}).min_new_tokens == 0
+    with pytest.raises(InvalidOption, match="min_new_tokens=3 is not possible with structured_output_config"):
+        own.updated({"structured_output_config": form, "min_new_tokens": 3})
 
 
 def test_defaults_of_a_model_that_outrider_does_not_know_are_told(tmp_path, caplog):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -56,6 +58,9 @@ def test_a_string_is_answered_with_a_string_that_has_the_details(pipeline: LLMPi
     assert generation.finish_reason in ("stop", "length")
     assert answer.stats == [generation.stats]
     assert set(generation.stats.as_dict()) == set(Statistics.__dataclass_fields__)
+    for same in (copy.deepcopy(answer), pickle.loads(pickle.dumps(answer))):
+        assert isinstance(same, DecodedText)
+        assert (same, same.generations) == (answer, answer.generations)
 
 
 def test_several_prompts_are_answered_in_order_as_each_alone(pipeline: LLMPipeline):

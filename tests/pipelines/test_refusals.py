@@ -35,6 +35,8 @@ RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
         (["x", ""], EmptyPrompt, "give at least one character"),
         ([{"role": "user", "content": ""}], EmptyPrompt, "give at least one character"),
         (openvino_genai.ChatHistory(), EmptyPrompt, "give at least one"),
+        ("a\ud800b", InvalidOption, "half a surrogate pair in place 1"),
+        ([{"role": "user", "content": "a\ud800b"}], InvalidOption, "half a surrogate pair in place 1"),
         (None, InvalidOption, "NoneType is not a prompt"),
         (7, InvalidOption, "int is not a prompt"),
         (["x", 7], InvalidOption, "is not a chat message"),
@@ -136,6 +138,16 @@ def test_a_shortest_length_of_the_model_itself_gives_way_to_a_smaller_room(embed
     pipeline = LLMPipeline(pair, cache_tokens=512)
     assert pipeline.generate([5, 6, 7], max_length=10).stats[0].new_tokens == 7
     assert pipeline.generate([5, 6, 7], max_length=40).stats[0].new_tokens >= 20
+
+
+def test_a_longest_length_of_the_model_itself_gives_way_to_a_smaller_cache(embedded_pair, tmp_path):
+    pair = Path(shutil.copytree(embedded_pair, tmp_path / "pair"))
+    path = pair / "target" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "max_new_tokens": 2000}))
+    small = LLMPipeline(pair, cache_tokens=128, exact=True)
+    assert small.generate(RENAME, ignore_eos=True).stats[0].new_tokens > 64
+    with pytest.raises(CacheTooSmall, match="lower max_new_tokens"):
+        small.generate(RENAME, max_new_tokens=1999)
 
 
 def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPipeline):

@@ -125,6 +125,17 @@ def test_an_object_that_follows_the_tokens_shows_what_is_returned(pipeline: LLMP
     assert len(answer) - len("".join(shown)) < 8, "no more is left out than the token that holds the stop string"
 
 
+def test_an_object_that_follows_the_tokens_shows_the_stop_string_that_is_kept(pipeline: LLMPipeline):
+    shown: list[str] = []
+    tokenizer = openvino_genai.Tokenizer(pipeline.pair.target)
+    streamer = openvino_genai.TextStreamer(tokenizer, lambda text: shown.append(text))
+    kept = {"stop_strings": {"retu"}, "include_stop_str_in_output": True, "max_new_tokens": 40}
+    answer = pipeline.generate(RENAME, streamer=streamer, **kept)
+    assert answer.endswith("retu")
+    assert "".join(shown).startswith(answer)
+    assert len("".join(shown)) - len(answer) < 8, "no more is shown than the token that contains its end"
+
+
 def test_a_dictionary_is_a_configuration_as_in_openvino_genai(pipeline: LLMPipeline):
     given = {"max_new_tokens": 5, "stop_strings": {"xyz"}}
     assert pipeline.generate(RENAME, given) == pipeline.generate(RENAME, **given)

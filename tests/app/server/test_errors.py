@@ -35,7 +35,7 @@ def test_what_the_device_is_known_to_do_is_told() -> None:
     [
         ("logit_bias has the token id 9: give others.", "logit_bias"),
         ("max_new_tokens=0 is not possible: give more.", "max_tokens"),
-        ("structured_output_config.json_schema='a chat template' is not possible: give others.", "response_format"),
+        ("structured_output_config cannot be followed any further: make it simpler.", "response_format"),
         ("The chat template of this model refuses these messages: /secret", "messages"),
     ],
 )

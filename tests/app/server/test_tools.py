@@ -12,6 +12,7 @@ import openai
 import pytest
 
 from outrider.app.server.tools import (
+    END,
     HermesToolParser,
     Llama3JsonToolParser,
     PlainTextParser,
@@ -29,7 +30,11 @@ LLAMA = '{"name": "area", "parameters": {"width": 3, "unit": "é"}}'
 UNWRITABLE = [  # in JSON that is sent as UTF-8
     f'<tool_call>{{"name": "f", "arguments": {{"a": {value}}}}}</tool_call>' for value in ('"\\ud83d"', "NaN", "1e999")
 ]
+INSIDE = '<tool_call>{"name": "f", "arguments": {"s": "a </tool_call> \\" b", "</tool_call>": 1}}</tool_call>'
+UNENDED = '<tool_call>{"name": "f</tool_call> and '
 WRITTEN = {
+    f"{INSIDE} and {CALL}": ("and", [("f", {"s": 'a </tool_call> " b', "</tool_call>": 1}), PARSED]),
+    f"{UNENDED}{CALL}": (UNENDED, [PARSED]),
     f"Let me see.\n{CALL}": ("Let me see.", [PARSED]),
     f"{CALL}\n{CALL}": ("", [PARSED, PARSED]),
     "No call, but <tool and <tool_cal": ("No call, but <tool and <tool_cal", []),
@@ -54,6 +59,10 @@ def parsed(parser: ToolParser, parts: list[str]) -> tuple[str, list[tuple[str, A
     calls = [call for part in found for call in part.calls]
     assert len({call.id for call in calls}) == len(calls)
     return "".join(part.text for part in found), [(call.name, json.loads(call.arguments)) for call in calls]
+
+
+def with_parameters(parameters: Any) -> Any:
+    return {"type": "function", "function": {"name": "f", **({} if parameters is None else {"parameters": parameters})}}
 
 
 def cuts(text: str, rng: random.Random) -> list[str]:
@@ -174,6 +183,9 @@ def test_without_leave_nothing_is_called(client: openai.OpenAI) -> None:
         ({"parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"tools": [{"type": "function", "function": {**AREA_TOOL["function"], "strict": True}}]},
          "tools[0].function.strict"),
+        ({"tools": [with_parameters({"type": "array"})], "tool_choice": "required"}, "tools"),
+        ({"tools": [with_parameters({"properties": {"a": {"type": "array", "uniqueItems": True}}})],
+          "tool_choice": "required"}, "tools"),
         ({"tools": [], "tool_choice": "auto"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
@@ -238,6 +250,40 @@ def test_a_call_that_is_demanded_is_made_and_keeps_to_its_parameters(
     (box,) = json.loads(call.function.arguments).values()
     assert (set(box), box["height"] in (1, 2), box["inner"] in ("cm", "inch")) == ({"height", "inner"}, True, True)
     assert answer.choices[0].finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+@pytest.mark.parametrize(
+    ("parameters", "arguments"),
+    [
+        (None, [{}]),
+        ({"properties": {"n": {"enum": [1, 2]}}, "required": ["n"], "additionalProperties": False},
+         [{"n": 1}, {"n": 2}]),
+        ({"type": ["object", "null"], "maxProperties": 0}, [{}]),
+        ({"$defs": {"a": {"enum": [{"n": 3}]}}, "$ref": "#/$defs/a"}, [{"n": 3}]),
+        ({"properties": {"s": {"const": f"see {END} \"here\" {END}"}}, "required": ["s"],
+          "additionalProperties": False}, [{"s": f"see {END} \"here\" {END}"}]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_arguments_of_a_demanded_call_are_an_object(
+    client: openai.OpenAI, parameters: Any, arguments: Any, temperature: float
+) -> None:
+    answer: Any = client.chat.completions.create(
+        model=MODEL, messages=user("Hello."), tools=[with_parameters(parameters)], tool_choice="required",
+        temperature=temperature, seed=1, max_tokens=300,
+    )  # fmt: skip
+    (call,) = answer.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) in arguments
+
+
+@pytest.mark.parametrize("arguments", ['{"a": NaN}', '{"a": "\\ud83d"}', '{"\\ud83d": 1}'])
+def test_arguments_that_json_in_utf_8_cannot_hold_are_refused(client: openai.OpenAI, arguments: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "area", "arguments": arguments}}
+    messages: Any = [*ASK, {"role": "assistant", "tool_calls": [call]}]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=MODEL, messages=messages, tools=[AREA_TOOL])  # type: ignore[list-item]
+    assert refused.value.param == "messages[1].tool_calls[0].function.arguments"
 
 
 def test_a_demanded_call_is_one_of_those_offered(client: openai.OpenAI) -> None:

@@ -217,6 +217,7 @@ def test_a_configuration_of_openvino_genai_means_the_same(pipeline: LLMPipeline)
         ({"grammar": "start: nothing"}, "nothing"),
         ({"grammar": "hello"}, "hello"),
         ({"grammar": ""}, "root"),
+        ({"grammar": "start: " + "a " * 100_000}, "200,007 characters"),
     ],
     ids=str,
 )
@@ -227,6 +228,34 @@ def test_what_is_no_form_is_refused_before_anything_runs(pipeline: LLMPipeline, 
         with pytest.raises(InvalidOption, match=message):
             ask("x", structured_output_config=config)
     assert not pipeline.speculation.engine._waiting
+
+
+def nested(levels: int, keyword: str) -> str:
+    """A schema with so many levels, through references, since JSON itself may have 128 only."""
+    definitions: dict[str, object] = {"0": {"type": "integer"}}
+    for last in range(0, levels, 50):
+        schema: object = {"$ref": f"#/$defs/{last}"}
+        for _ in range(50):
+            schema = {keyword: [schema] if keyword == "anyOf" else schema}
+        definitions[str(last + 50)] = schema
+    return json.dumps({"$ref": f"#/$defs/{last + 50}", "$defs": definitions})
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"json_schema": nested(5000, "items")},
+        {"json_schema": nested(5000, "anyOf")},
+        {"json_schema": nested(5000, "additionalProperties")},
+        {"grammar": "start: A0\n" + "".join(f"A{i}: A{i + 1}\n" for i in range(6000)) + 'A6000: "x"'},
+        {"grammar": "root ::= a0\n" + "".join(f"a{i} ::= a{i + 1}\n" for i in range(2000)) + 'a2000 ::= "x"'},
+    ],
+    ids=lambda form: next(iter(form.values()))[:40],
+)
+def test_a_form_may_be_nested_deeply(pipeline: LLMPipeline, form):
+    """Compiled with the stack of this thread, these would end the process."""
+    answer = pipeline.generate("x", structured_output_config=StructuredOutputConfig(**form), max_new_tokens=4)
+    assert answer.stats[0].new_tokens > 0
 
 
 @pytest.mark.slow
