@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress
 
 from outrider.export.command import plain_app
@@ -22,11 +23,12 @@ from outrider.pipelines.privacy import keep_private
 
 from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Property
 from ..load_options import LoadOptions, properties_of
+from ..writable import require_writable, write
 from .about import describe
 from .best import best_shares
 from .heads import MODES as HEAD_MODES
 from .heads import check_heads, together
-from .measure import PLAIN, Run, measure
+from .measure import PLAIN, Run, check_tasks, measure
 from .prompts import FAMILIES, shipped_tasks
 from .report import Report, cost_curve, entries, samples
 from .table import show
@@ -98,21 +100,22 @@ def bench_command(
         modes = _modes(pipeline.modes, mode)
         if number:
             modes = [name for name in modes if name in (PLAIN, *HEAD_MODES)]
+        check_tasks(tasks, pipeline, modes, max_new_tokens, acceptance)
         with messages.status("Warming up and measuring what passes cost"):
             pipeline.warm_up()
         reports.append(run(pipeline, tasks, modes, max_new_tokens, seed, messages, acceptance))
         del pipeline
         gc.collect()  # or the next target is in memory beside this one
     report = together(reports) if len(heads) > 1 else reports[0]
-    if html is not None:
-        from .html_report import page
-
-        html.write_text(page(report), encoding="utf-8")
-        messages.print(f"Wrote {html}.")
     if as_json:
         typer.echo(json.dumps(report.as_dict()))
     else:
         show(report, Console())
+    if html is not None:
+        from .html_report import page
+
+        write(html, page(report), "--html")
+        messages.print(f"Wrote {html}.", markup=False, soft_wrap=True)
     if report.exact and report.num_differing:
         typer.echo(f"outrider: {report.num_differing} answers differ from plain decoding.", err=True)
         raise typer.Exit(1)
@@ -134,7 +137,7 @@ def run(
         bar = progress.add_task("", total=len(tasks) * len(modes))
 
         def announce(text: str) -> None:
-            progress.update(bar, description=text)
+            progress.update(bar, description=escape(text))
             progress.advance(bar)
 
         forget = speculation.forget_prompts
@@ -190,8 +193,7 @@ def _check_page(path: Path | None) -> None:
         return
     if find_spec("matplotlib") is None:
         raise MissingPlots("--html needs matplotlib: pip install 'outrider[bench]'.")
-    if not path.resolve().parent.is_dir():
-        raise InvalidOption(f"--html {path}: the folder {path.resolve().parent} does not exist: create it first.")
+    require_writable(path, "--html")
 
 
 def _embedded_pair() -> Path:

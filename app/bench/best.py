@@ -11,7 +11,7 @@ from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.runtime import Runtime
 from outrider.pipelines.text.prompt import encode_prompt
 
-from .measure import Run
+from .measure import Run, plain_options
 from .replay import Replay
 from .schedule import best_ms, run_ms
 
@@ -47,7 +47,7 @@ def best_shares(
     shares = {}
     for i in numbers:
         task, answer = results[i][0].task, results[i][0].generations[0]
-        config = pipeline.get_generation_config().updated(task.options)
+        config = pipeline.get_generation_config().updated(plain_options(task))
         prompt = encode_prompt(task.prompts[0], None, pipeline.tokenizer, config.apply_chat_template)
         foresight = replay.foresight(prompt, answer.token_ids, config)
         for run in results[i]:

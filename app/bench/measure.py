@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from outrider.pipelines import EXACT, Generation
+from outrider.pipelines import EXACT, Generation, LLMPipeline, OutriderError
+from outrider.pipelines.config import PARAMETERS
 
 from .figures import Figures
-from .task import Task
+from .task import BadPrompts, Task
 
 PLAIN = "off"
 
@@ -51,6 +52,20 @@ def in_turns(choices: Sequence[str], seed: int, number: int) -> list[str]:
     return random.Random(f"{seed} {number}").sample(choices, len(choices))
 
 
+def check_tasks(
+    tasks: Sequence[Task], pipeline: LLMPipeline, modes: Sequence[str], max_new_tokens: int, acceptance: str
+) -> None:
+    """Raises BadPrompts with the place of a task that the pipeline would refuse, before anything is measured."""
+    for task in tasks:
+        options = [_options(task, mode, max_new_tokens, acceptance) for mode in modes]
+        try:
+            for prompt in task.prompts:
+                for each in options:
+                    pipeline.stream(prompt if isinstance(prompt, str) else list(prompt), **each).close()
+        except OutriderError as error:
+            raise BadPrompts(f"{task.place or task.family}: {error}") from error
+
+
 def measure(
     pipeline: Pipeline,
     forget_prompts: Callable[[], None],
@@ -72,21 +87,31 @@ def measure(
         for mode in in_turns(modes, seed, number):
             announce(f"{task.family}, {mode}")
             forget_prompts()
-            runs[mode] = _run(pipeline, task, mode, max_new_tokens, EXACT if mode == PLAIN else acceptance)
+            runs[mode] = _run(pipeline, task, mode, max_new_tokens, acceptance)
         yield tuple(runs[mode] for mode in modes)
 
 
 def _run(pipeline: Pipeline, task: Task, mode: str, max_new_tokens: int, acceptance: str) -> Run:
-    options = {"max_new_tokens": max_new_tokens, **task.options, "mode": mode}
-    if acceptance != EXACT:
-        options["acceptance"] = acceptance
+    options = _options(task, mode, max_new_tokens, acceptance)
     prompt = task.prompts[0]
     inputs = list(task.prompts) if task.is_batch else prompt if isinstance(prompt, str) else list(prompt)
     began = time.perf_counter()
     generations = pipeline.generate(inputs, **options).generations
     ended = time.perf_counter()
     traces = [generation.trace for generation in generations]
-    return Run(task, mode, tuple(generations), Figures.of(traces, began, ended), acceptance)
+    return Run(task, mode, tuple(generations), Figures.of(traces, began, ended), options.get("acceptance", EXACT))
+
+
+def _options(task: Task, mode: str, max_new_tokens: int, acceptance: str) -> dict[str, Any]:
+    """Those with which a task is answered."""
+    given = plain_options(task) if mode == PLAIN else task.options
+    options = {"max_new_tokens": max_new_tokens, **given, "mode": mode}
+    return options if mode == PLAIN or acceptance == EXACT else {**options, "acceptance": acceptance}
+
+
+def plain_options(task: Task) -> dict[str, Any]:
+    """Those of plain decoding, which has no rule for drafts, and so no parameters of one."""
+    return {name: value for name, value in task.options.items() if name not in PARAMETERS}
 
 
 def differing(runs: Sequence[Run]) -> list[str]:

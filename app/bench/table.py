@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from outrider.pipelines import EXACT
 
@@ -24,14 +25,14 @@ Column = tuple[str, Callable[[Entry], str]]
 def show(report: Report, console: Console) -> None:
     """Print the conditions, a table for each family, and a warning about texts that differ."""
     for line in in_words(report.about):
-        console.print(line, style="dim", highlight=False)
+        console.print(line, style="dim", highlight=False, markup=False)
     console.print(HOW.format(seed=report.seed), style="dim", highlight=False)
     for family in report.families:
         console.print(_table(family, [entry for entry in report.entries if entry.family == family]))
     if costs := _costs(report):
         console.print(costs, style="dim", highlight=False)
     for note in report.notes:
-        console.print(note)
+        console.print(note, markup=False)
     if report.num_differing:
         for entry in report.entries:
             if entry.differing:
@@ -39,6 +40,7 @@ def show(report: Report, console: Console) -> None:
                     f"DIFFERENT TEXT: {entry.family}, mode {entry.mode}: {entry.differing} of {entry.num_prompts} "
                     "prompts were not answered with the tokens of plain decoding.",
                     style="bold red",
+                    markup=False,
                 )
         if not report.exact:
             console.print("Exactness is off here, so drafting may change the text: --exact asks for it.")
@@ -88,9 +90,9 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def _table(family: str, entries: list[Entry]) -> Table:
-    table = Table(
-        title=f"\n{family}, {entries[0].num_prompts} prompts", title_justify="left", box=None, padding=(0, 1, 0, 0)
-    )
+    count = entries[0].num_prompts
+    title = Text(f"\n{family}, {count} prompt{'s' * (count != 1)}", "table.title")
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("mode", no_wrap=True)
     for name, _ in COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from outrider.pipelines import GenerationConfig, InvalidOption, OutriderError
+from outrider.pipelines import GenerationConfig, InvalidOption, OutriderError, StructuredOutputConfig
+from outrider.pipelines.config import PARAMETERS
 
 Prompt = str | tuple[Mapping[str, str], ...]
 
@@ -21,11 +22,15 @@ class BadPrompts(OutriderError):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Prompts that are answered together: one, or a batch. `options` are fields of GenerationConfig."""
+    """Prompts that are answered together: one, or a batch.
+
+    options: fields of GenerationConfig. place: the file and line that it was read from.
+    """
 
     family: str
     prompts: tuple[Prompt, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
+    place: str = field(default="", compare=False, repr=False)
 
     @property
     def is_batch(self) -> bool:
@@ -39,7 +44,7 @@ def read_tasks(path: Path) -> list[Task]:
     once), and with "family" and "options" if wanted. Raises BadPrompts with the number of the line that is wrong.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # not splitlines: JSON may hold U+2028
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # not splitlines: JSON may hold U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise BadPrompts(f"{path} cannot be read ({error}): give a text file of JSON lines.") from error
     tasks = [_task(f"{path}, line {n}", line) for n, line in enumerate(lines, 1) if line.strip()]
@@ -66,11 +71,29 @@ def _task(place: str, line: str) -> Task:
         raise BadPrompts(
             f"{place}: the benchmark chooses mode, num_return_sequences and acceptance itself: leave them out."
         )
+    return Task(family, _prompts(place, entry), _options(place, options), place)
+
+
+def _options(place: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options as GenerationConfig takes them: in JSON, all keys are strings, and a form is an object.
+
+    Whether the parameters of a lossy rule suit is checked later, since the rule is chosen by the command.
+    """
+    options = dict(given)
     try:
-        GenerationConfig().updated(options)
+        if isinstance(biases := options.get("logit_bias"), dict):
+            options["logit_bias"] = {int(token): bias for token, bias in biases.items()}
+        if isinstance(form := options.get("structured_output_config"), dict):
+            options["structured_output_config"] = StructuredOutputConfig(**form)
+        GenerationConfig().updated({name: value for name, value in options.items() if name not in PARAMETERS})
     except OutriderError as error:
-        raise type(error)(f"{place}: {error}") from error
-    return Task(family, _prompts(place, entry), options)
+        raise BadPrompts(f"{place}: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise BadPrompts(
+            f'{place}: "logit_bias" must be an object of numbers by token id, and "structured_output_config" one with '
+            f"json_schema, regex or grammar. ({error})"
+        ) from error
+    return options
 
 
 def _prompts(place: str, entry: Mapping[str, Any]) -> tuple[Prompt, ...]:

@@ -77,7 +77,7 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
 
 def _table_of(pipeline: LLMPipeline, load: LoadOptions, decoder: str) -> Table:
     """A table to put findings into, with the devices."""
-    table = Table(title=pipeline.pair.name, show_header=False, title_justify="left", box=None, padding=(0, 1))
+    table = Table(title=escape(pipeline.pair.name), show_header=False, title_justify="left", box=None, padding=(0, 1))
     table.add_row("device", f"{_place(pipeline.device, load)}, {decoder}")
     kinds = {device.split(".")[0]: None for device in (pipeline.device, pipeline.draft_device)}
     for kind in kinds:

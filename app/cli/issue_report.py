@@ -9,24 +9,19 @@ from pathlib import Path
 
 import openvino as ov
 
-from outrider.pipelines import InvalidOption
 from outrider.pipelines.devices.devices import CPU
 
 from ..load_options import LoadOptions
+from ..writable import write
 from .scrubbing import scrubbed, without_path
 
+REPORT = "--report"
 PACKAGES = ("outrider", "openvino", "openvino-genai", "openvino-tokenizers")
 PROPERTIES = (
     "FULL_DEVICE_NAME", "DEVICE_ARCHITECTURE", "OPTIMIZATION_CAPABILITIES", "NPU_DRIVER_VERSION",
     "NPU_COMPILER_VERSION", "NPU_DEVICE_TOTAL_MEM_SIZE", "GPU_DRIVER_VERSION", "GPU_DEVICE_TOTAL_MEM_SIZE",
     "GPU_UARCH_VERSION", "GPU_EXECUTION_UNITS_COUNT", "INFERENCE_NUM_THREADS",
 )  # fmt: skip
-
-
-def require_writable(path: Path) -> None:
-    """Raises InvalidOption if a report cannot be written there, which should be known before measuring."""
-    if path.is_dir() or not path.parent.is_dir():
-        raise InvalidOption(f"--report {path} cannot be written: give a file in a folder that is there.")
 
 
 def write_report(path: Path, load: LoadOptions, pair: Path, findings: str, failure: Exception | None = None) -> None:
@@ -40,10 +35,7 @@ def write_report(path: Path, load: LoadOptions, pair: Path, findings: str, failu
     lines += [f"| {name} | {value} |" for name, value in about]
     told = scrubbed("\n".join((findings.strip("\n"), *_told(failure))), pair)
     lines += ["", "```text", told.strip("\n"), "```", ""]
-    try:
-        path.write_text("\n".join(lines), encoding="utf-8")
-    except OSError as error:
-        raise InvalidOption(f"--report {path} cannot be written ({error.strerror}): give another file.") from error
+    write(path, "\n".join(lines), REPORT)
 
 
 def _software() -> Iterator[tuple[str, str]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -214,12 +216,13 @@ def doctor(
     keep_private()
     from rich.console import Console
 
+    from ..writable import require_writable
     from .doctor import examine
-    from .issue_report import require_writable, write_report
+    from .issue_report import REPORT, write_report
 
     load = _load_options(device, draft_device, engine, speculation, fallback, exact, None, openvino_property, head)
     if report is not None:
-        require_writable(report)
+        require_writable(report, REPORT)
     console = Console(record=report is not None)
     folder, is_sound, failure = pair or _embedded_pair(), False, None
     try:
@@ -290,8 +293,19 @@ def _embedded_pair() -> Path:
     return embedded_pair()
 
 
+def _write_everything(stream: TextIO) -> None:
+    """Have a stream take every character, where Windows gives files and pipes an encoding of few."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    stream.reconfigure(errors="replace")
+    if not stream.isatty() and "PYTHONIOENCODING" not in os.environ:
+        stream.reconfigure(encoding="utf-8")
+
+
 def main() -> None:
     """Run the command. An OutriderError becomes one line on standard error and exit code 2; an interrupt gives 130."""
+    for stream in (sys.stdout, sys.stderr):
+        _write_everything(stream)
     try:
         app()
     except OutriderError as error:

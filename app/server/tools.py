@@ -73,9 +73,12 @@ class HermesToolParser(ToolParser):
 
     def __init__(self) -> None:
         self._held = ""
+        self._is_behind_call = False
 
     def parse(self, text: str, is_last: bool) -> Parsed:
         self._held += text
+        if self._is_behind_call:
+            self._held = self._held.lstrip()
         texts: list[str] = []
         calls: list[Call] = []
         while (begin := self._held.find(BEGIN)) >= 0:
@@ -87,6 +90,8 @@ class HermesToolParser(ToolParser):
             texts.append(self._held[:begin].rstrip() if call else self._held[:end])
             calls += [call] if call else []
             self._held = self._held[end:].lstrip() if call else self._held[end:]
+            self._is_behind_call = call is not None
+        self._is_behind_call &= not self._held
         ready = len(self._held) if is_last else num_certain(self._held, BEGIN)
         texts.append(self._held[:ready])
         self._held = self._held[ready:]

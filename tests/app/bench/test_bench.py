@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -51,7 +52,7 @@ def test_own_prompts_give_a_table_and_a_page(prompts: Path, tmp_path: Path) -> N
     html = tmp_path / "page.html"
     done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, "--html", str(html)])
     assert done.exit_code == 0, done.output
-    assert "own, 1 prompts" in done.stdout
+    assert re.search(r"^own, 1 prompt *$", done.stdout, re.MULTILINE)
     assert "two, 2 prompts" in done.stdout
     assert "Every mode gave the tokens of plain decoding." in done.stdout
     for mode in ("off", "lookup", "suffix", "recycling", "draft", "head", "chained", "auto"):
@@ -118,6 +119,38 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("line", "arguments", "words"),
+    [
+        ({"prompt": "hello " * 5000}, [], "The prompt has 1"),
+        ({"prompt": "a", "options": {"min_new_tokens": 200}}, [], "min_new_tokens=200 is more than max_new_tokens=12"),
+        ({"messages": [{"role": "user", "content": ""}]}, [], "prompt is empty"),
+        ({"prompt": "a", "options": {"structured_output_config": {"regex": "("}}}, [], "unclosed group"),
+        ({"prompt": "a", "options": {"typical_delta": 0.2}}, [], "has no effect with acceptance='exact'"),
+        ({"prompt": "a", "options": {"typical_delta": 0.2}}, ["--acceptance", "threshold"], "set acceptance='typical'"),
+    ],
+    ids=["too long", "too short", "empty", "no form", "of no rule", "of another rule"],
+)  # fmt: skip
+def test_a_prompt_that_would_be_refused_is_named_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: object, arguments: list[str], words: str
+) -> None:
+    monkeypatch.setattr(command, "run", lambda *given: pytest.fail("it is measured"))
+    path = tmp_path / "own.jsonl"
+    path.write_text("\n".join(map(json.dumps, ({"prompt": "good", "family": "good"}, line))))
+    with pytest.raises(OutriderError, match=words) as raised:
+        RUNNER.invoke(outrider, ["bench", "--prompts", str(path), *QUICK, *arguments], catch_exceptions=False)
+    assert str(raised.value).startswith(f"{path}, line 2: ")
+
+
+def test_the_parameters_of_a_rule_apply_where_the_rule_does(tmp_path: Path) -> None:
+    path = tmp_path / "own.jsonl"
+    path.write_text(json.dumps({"prompt": "Hi", "family": "a [b] [/c]", "options": {"typical_delta": 0.2}}))
+    chosen = ["--acceptance", "typical", "--mode", "lookup"]
+    done = RUNNER.invoke(outrider, ["bench", "--prompts", str(path), *QUICK, *chosen])
+    assert done.exit_code == 0, done.output
+    assert re.search(r"^a \[b\] \[/c\], 1 prompt *$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--family", "poetry"], "'poetry' does not exist: choose edit"),
@@ -127,7 +160,8 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
         (["--head", HEAD, "--head", HEAD, "--mode", "lookup"], "No head drafts in mode lookup: give one --head"),
         (["--prompts-per-family", "0"], "prompts_per_family=0"),
         (["--prompts", "no/such.jsonl"], "cannot be read"),
-        (["--html", "no/such/folder/page.html"], "create it first"),
+        (["--html", "no/such/folder/page.html"], "--html no/such/folder/page.html cannot be written"),
+        (["--html", "."], "--html . cannot be written: give a file"),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_measured(

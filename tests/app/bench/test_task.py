@@ -11,7 +11,7 @@ import pytest
 
 from outrider.app.bench.prompts import BATCH, FAMILIES, functions, shipped_tasks
 from outrider.app.bench.task import BadPrompts, Task, first_of_each, read_tasks
-from outrider.pipelines import GenerationConfig, InvalidOption, UnknownOption
+from outrider.pipelines import GenerationConfig, InvalidOption, StructuredOutputConfig
 
 
 def written(tmp_path: Path, *lines: object) -> Path:
@@ -88,10 +88,22 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: object, words: str)
 
 
 def test_options_are_checked_before_anything_is_measured(tmp_path: Path) -> None:
-    with pytest.raises(UnknownOption, match=r"line 1.*temprature"):
+    with pytest.raises(BadPrompts, match=r"line 1.*temprature"):
         read_tasks(written(tmp_path, {"prompt": "a", "options": {"temprature": 1}}))
-    with pytest.raises(InvalidOption, match=r"line 1.*top_p=2"):
+    with pytest.raises(BadPrompts, match=r"line 1.*top_p=2"):
         read_tasks(written(tmp_path, {"prompt": "a", "options": {"top_p": 2}}))
+    for wrong in ({"logit_bias": {"a": 1}}, {"structured_output_config": {"regexp": "a"}}):
+        with pytest.raises(BadPrompts, match=r"line 1: \"logit_bias\" must be"):
+            read_tasks(written(tmp_path, {"prompt": "a", "options": wrong}))
+
+
+def test_options_that_json_writes_otherwise_and_a_mark_of_the_encoding_are_taken(tmp_path: Path) -> None:
+    given = {"logit_bias": {"5": 1}, "structured_output_config": {"regex": "yes|no"}, "typical_epsilon": 0.2}
+    path = written(tmp_path, {"prompt": "a", "options": given})
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    (task,) = read_tasks(path)
+    expected = {"logit_bias": {5: 1}, "structured_output_config": StructuredOutputConfig(regex="yes|no")}
+    assert task.options == {**expected, "typical_epsilon": 0.2}
 
 
 def test_a_file_without_prompts_or_no_file_is_refused(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ import pytest
 from rich.console import Console
 
 from outrider.app.cli import doctor
-from outrider.app.cli.issue_report import require_writable, write_report
+from outrider.app.cli.issue_report import REPORT, write_report
 from outrider.app.cli.scrubbing import scrubbed
 from outrider.app.load_options import LoadOptions
+from outrider.app.writable import require_writable
 from outrider.pipelines import InvalidOption
 from outrider.pipelines.devices import genai_loading
 from outrider.pipelines.model import profile
@@ -43,7 +44,7 @@ def test_a_report_has_the_findings_and_the_versions_and_nothing_personal(tmp_pat
 def test_where_no_report_can_be_written_nothing_is_measured(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere" / "report.md"):
         with pytest.raises(InvalidOption, match=r"--report .* cannot be written: give a file in a folder"):
-            require_writable(path)
+            require_writable(path, REPORT)
     with pytest.raises(InvalidOption, match=r"cannot be written \(.*\): give another file"):
         write_report(tmp_path, LoadOptions(), tmp_path, "")
 

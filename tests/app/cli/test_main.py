@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from outrider.app.cli import main
 from outrider.app.load_options import LoadOptions
 from outrider.pipelines import InvalidOption, LLMPipeline
 from outrider.pipelines.devices.fallback import Fallback
@@ -31,6 +33,21 @@ def plain(embedded_pair: Path) -> str:
     done = run("generate", PROMPT, "--pair", embedded_pair, "--mode", "off", *BRIEF)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, "é日"), ("cp1252", "é?")])
+def test_what_is_written_to_a_file_needs_no_encoding_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, chosen: str | None, expected: str
+) -> None:
+    """Windows gives a file that the output goes to an encoding without most characters, if nobody chose one."""
+    monkeypatch.delenv("PYTHONIOENCODING", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("PYTHONIOENCODING", chosen)
+    file = io.TextIOWrapper(written := io.BytesIO(), encoding="cp1252")
+    main._write_everything(file)
+    file.write("é日")
+    file.flush()
+    assert written.getvalue().decode(chosen or "utf-8") == expected
 
 
 @pytest.fixture(scope="module")
