@@ -30,12 +30,16 @@ class LogprobsFormatter:
         return ChatLogprobs(content=[self._entry(token) for token in tokens], refusal=None)
 
     def for_completion(self, tokens: Iterable[TokenLogprobs], text: TextLength) -> CompletionLogprobs:
-        """`text`: how long the text before the first token is; the tokens are added to it."""
+        """`text`: how long the text before the first token is; the tokens are added to it.
+
+        As OpenAI does, it lists the chosen token, too, where it is not among the likeliest.
+        """
         result = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
         for token in tokens:
             result.tokens.append(self._unique(token.token))
             result.token_logprobs.append(max(token.logprob, LEAST))
-            result.top_logprobs.append({self._unique(i): max(logprob, LEAST) for i, logprob in self._top(token)})
+            listed = dict([*self._top(token), (token.token, token.logprob)])
+            result.top_logprobs.append({self._unique(i): max(logprob, LEAST) for i, logprob in listed.items()})
             result.text_offset.append(text.characters)
             text.add(self._added(token.token) or b"")
         return result

@@ -157,6 +157,8 @@ def _room(plan: Plan, target: PreTrainedModel) -> int:
     context = getattr(target.config.get_text_config(), "max_position_embeddings", None)
     if context is None:
         raise InvalidOption(f"{plan.target} does not say how many tokens it can hold: choose another target.")
+    if plan.how.max_new_tokens < 2:
+        raise InvalidOption("--max-new-tokens must be at least 2: what drafts learns from the second token on.")
     if plan.how.max_new_tokens >= context:
         raise InvalidOption(
             f"--max-new-tokens {plan.how.max_new_tokens} leaves no room for a prompt in the {context} tokens that "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -32,7 +33,7 @@ class Distillation:
     def __post_init__(self) -> None:
         if not 0 <= self.variation <= 1:
             raise ValueError(f"variation is a share in 0..1, not {self.variation}")
-        if not self.temperatures or min(self.temperatures) < 0:
+        if not self.temperatures or not all(0 <= temperature < math.inf for temperature in self.temperatures):
             raise ValueError(f"temperatures must be one or more numbers from 0 up, not {self.temperatures}")
         for name in ("epochs", "batch_size", "max_new_tokens"):
             if getattr(self, name) < 1:

@@ -207,7 +207,10 @@ def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
         (["--kind", "exit", "--exit-layer", "3"], "an exit comes after 1 to 2 of 3 layers, not 3"),
         (["--kind", "eagle3", "--unrolled-steps", "0"], "steps must be at least 1, not 0"),
         (["--kind", "eagle3", "--temperature", "-1"], "temperatures must be one or more numbers from 0 up"),
+        (["--kind", "eagle3", "--temperature", "nan"], "temperatures must be one or more numbers from 0 up"),
+        (["--kind", "eagle3", "--temperature", "inf"], "temperatures must be one or more numbers from 0 up"),
         (["--kind", "eagle3", "--learning-rate", "0"], "learning_rate must be above 0"),
+        (["--kind", "eagle3", "--max-new-tokens", "1"], "--max-new-tokens must be at least 2"),
         (
             ["--kind", "eagle3", "--max-new-tokens", "512"],
             "--max-new-tokens 512 leaves no room for a prompt in the 512",

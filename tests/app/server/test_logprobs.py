@@ -58,3 +58,14 @@ def test_what_the_vocabulary_does_not_know_has_no_text(tokenizer: Tokenizer) -> 
     (entry,) = LogprobsFormatter(tokenizer, 2).for_chat([beyond]).content
     assert entry.logprob == LEAST
     assert [top.token for top in entry.top_logprobs] == ["<|end|>", ""]
+
+
+@pytest.mark.parametrize(("num_top", "listed"), [(0, [5]), (1, [6, 5]), (2, [6, 7, 5]), (3, [6, 7, 5])])
+def test_a_completion_lists_the_chosen_token_beside_the_likeliest(
+    tokenizer: Tokenizer, num_top: int, listed: list[int]
+) -> None:
+    chosen = TokenLogprobs(5, -2.5, ((6, -0.5), (7, -1.5), (5, -2.5)))
+    formatter = LogprobsFormatter(tokenizer, num_top)
+    (told,) = formatter.for_completion([chosen], TextLength()).top_logprobs
+    known = dict(chosen.top)
+    assert told == {formatter._unique(token): known[token] for token in listed}
