@@ -84,7 +84,7 @@ class Capabilities:
         if config.max_new_tokens is not None:
             room = min(context, config.max_new_tokens)
             if config.max_new_tokens == self.own.max_new_tokens:  # which the request did not ask for
-                room = max(1, min(room, self.cache_tokens - num_prompt_tokens))
+                room = self._within_cache(room, num_prompt_tokens)
         elif config.max_length is not None:
             if config.max_length <= num_prompt_tokens:
                 raise InvalidOption(
@@ -92,10 +92,10 @@ class Capabilities:
                     "raise it, or set max_new_tokens."
                 )
             room = min(context, config.max_length - num_prompt_tokens)
+            if config.max_length == self.own.max_length:
+                room = self._within_cache(room, num_prompt_tokens)
         else:
-            room = min(context, self.cache_tokens - num_prompt_tokens)
-            if room < 1:
-                return 1  # `Backend.add` refuses what cannot run
+            room = self._within_cache(context, num_prompt_tokens)
         if room < config.min_new_tokens != self.own.min_new_tokens:
             raise InvalidOption(
                 f"min_new_tokens={config.min_new_tokens} is more than the {room} tokens that there is room for after "
@@ -103,3 +103,7 @@ class Capabilities:
                 "or shorten the prompt."
             )
         return room
+
+    def _within_cache(self, room: int, num_prompt_tokens: int) -> int:
+        """At least 1: `Backend.add` refuses what cannot run."""
+        return max(1, min(room, self.cache_tokens - num_prompt_tokens))

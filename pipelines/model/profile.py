@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
 
 import openvino as ov
@@ -82,12 +82,24 @@ def keep(path: Path, value: object) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it is never seen half written. Raises OSError, and leaves what was there."""
+    """Write a file so that it is never seen half written, whoever else writes it. Raises OSError, and leaves what was
+    there."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(f".{os.getpid()}.partial")
+    with NamedTemporaryFile(dir=path.parent, prefix=f"{path.stem}.", suffix=".partial", delete=False) as file:
+        partial = Path(file.name)
+        try:
+            file.write(content)
+            file.close()
+            partial.replace(path)
+        except OSError:
+            file.close()
+            partial.unlink(missing_ok=True)
+            raise
+
+
+def discard(path: Path) -> None:
+    """Remove what was saved, if anything was; a failure is logged."""
     try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        log.warning("What was found out about the pair earlier cannot be removed: %s", error)

@@ -48,6 +48,11 @@ class Rows:
     fewest_projected: int = 1
     whole_prompt: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers that no pass can have, as in a damaged file."""
+        if not (1 <= self.fewest <= self.most and self.fewest_projected >= 1):
+            raise ValueError(f"no pass has so many rows: {self}")
+
 
 ANY_ROWS = Rows()
 

@@ -61,6 +61,11 @@ class Compilation:
     undecided: bool = False
     num_threads: int | None = None
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for numbers with which nothing can be compiled, as in a damaged file."""
+        if any(value is not None and value < 1 for value in (self.longest, self.num_threads)):
+            raise ValueError(f"nothing can be compiled like this: {self}")
+
     def load(
         self,
         folder: Path,

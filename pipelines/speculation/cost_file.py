@@ -20,10 +20,10 @@ FORMAT = 12
 log = logging.getLogger(__name__)
 
 
-def measured_cost(path: Path, measure: Callable[[], CostModel]) -> CostModel | None:
-    """The cost model saved in `path`, or else a new one, which is saved there now and as it learns. None, with a
-    warning, if no measurement is possible."""
-    known = load(path)
+def measured_cost(path: Path, measure: Callable[[], CostModel], anew: bool = False) -> CostModel | None:
+    """The cost model saved in `path`, unless it is to be measured anew, or else a new one, which is saved there now and
+    as it learns. None, with a warning, if no measurement is possible."""
+    known = None if anew else load(path)
     if known is not None:
         keep_on(known, path)
         return known

@@ -87,7 +87,7 @@ class Reference:
     def _kept(cls, folder: Path, cache: Path, vocabulary: str, encode: Callable[[str], list[int]]) -> Reference:
         files = list(_files(folder))
         state = json.dumps([FORMAT, vocabulary, [_stamp(file) for file in files]])
-        kept = cache / hashlib.sha256(f"{vocabulary} {folder.resolve()}".encode()).hexdigest()[:32]
+        kept = cache / hashlib.sha256(f"{vocabulary} ".encode() + os.fsencode(folder.resolve())).hexdigest()[:32]
         place = kept / hashlib.sha256(state.encode()).hexdigest()[:32]
         cache.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{kept}.lock"):

@@ -28,7 +28,7 @@ from ..model.paged_model import PagedModel
 from ..model.paged_request import BLOCK_SIZE
 from ..model.pair import Pair, context_length
 from ..model.processor import GROUP_SIZE, PRECISION
-from ..model.profile import cache_folder, profile_path
+from ..model.profile import cache_folder, discard, profile_path
 from ..model.split_model import ShortModel, SplitModel
 from ..model.target import Window
 from ..model.threads import PLACE, with_threads
@@ -238,7 +238,7 @@ class Runtime:
         if self._is_measured and not again:
             return
         if again:  # how to compile is searched for anew when the pair is next loaded
-            self._compiled.unlink(missing_ok=True)
+            discard(self._compiled)
         self._learn_costs(math.inf if again else MEASURE_S, anew=again)
 
     def measure_fully(self) -> None:
@@ -261,7 +261,7 @@ class Runtime:
 
     def _learn_costs(self, budget_s: float, anew: bool) -> None:
         if anew:
-            self._profile.unlink(missing_ok=True)
+            discard(self._profile)
         room = min(MEASURED_TOKENS, self._room)
 
         def measured() -> CostModel:
@@ -278,7 +278,7 @@ class Runtime:
                 return measure(target, drafts, room, rows.fewest, rows.most, token_share, budget_s)
 
         try:
-            self._planner.cost = measured_cost(self._profile, measured)
+            self._planner.cost = measured_cost(self._profile, measured, anew)
         except DraftingFailed as failure:
             self._give_up(failure)
             self._learn_costs(budget_s, anew)

@@ -30,7 +30,7 @@ def prompts_of(inputs: Inputs) -> list[Prompt]:
     """The single prompt, or each of several strings or lists of token ids. Raises EmptyPrompt and InvalidOption."""
     if isinstance(inputs, (str, openvino_genai.ChatHistory)):
         return [inputs]
-    if not isinstance(inputs, Sequence):
+    if not isinstance(inputs, Sequence) or isinstance(inputs, (bytes, bytearray, memoryview)):
         raise InvalidOption(
             f"{type(inputs).__name__} is not a prompt: give a string, token ids, a list of either, or chat messages."
         )

@@ -32,6 +32,7 @@ def test_names_and_defaults_are_those_of_openvino_genai(name):
         ("stop_strings", [[1]]), ("include_stop_str_in_output", "yes"), ("stop_token_ids", {-1}),
         ("stop_token_ids", {"a"}), ("stop_token_ids", 5), ("eos_token_ids", [1.0]), ("apply_chat_template", None),
         ("do_sample", 1), ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")),
+        ("temperature", 10**400), ("presence_penalty", 10**400), ("frequency_penalty", -1e308),
         ("temperature", "hot"), ("top_k", -1), ("top_k", 2.0), ("top_p", 0.0), ("top_p", 1.01), ("top_p", float("nan")),
         ("min_p", 1.0), ("min_p", -0.1), ("repetition_penalty", 0), ("repetition_penalty", -1),
         ("repetition_penalty", float("inf")), ("repetition_penalty", 5e-324),

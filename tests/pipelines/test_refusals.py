@@ -37,6 +37,8 @@ RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
         (openvino_genai.ChatHistory(), EmptyPrompt, "give at least one"),
         ("a\ud800b", InvalidOption, "half a surrogate pair in place 1"),
         ([{"role": "user", "content": "a\ud800b"}], InvalidOption, "half a surrogate pair in place 1"),
+        (b"Repeat", InvalidOption, "bytes is not a prompt"),
+        ([b"Repeat"], InvalidOption, "is not a chat message"),
         (None, InvalidOption, "NoneType is not a prompt"),
         (7, InvalidOption, "int is not a prompt"),
         (["x", 7], InvalidOption, "is not a chat message"),
@@ -140,14 +142,15 @@ def test_a_shortest_length_of_the_model_itself_gives_way_to_a_smaller_room(embed
     assert pipeline.generate([5, 6, 7], max_length=40).stats[0].new_tokens >= 20
 
 
-def test_a_longest_length_of_the_model_itself_gives_way_to_a_smaller_cache(embedded_pair, tmp_path):
+@pytest.mark.parametrize("name", ["max_new_tokens", "max_length"])
+def test_a_longest_length_of_the_model_itself_gives_way_to_a_smaller_cache(embedded_pair, tmp_path, name: str):
     pair = Path(shutil.copytree(embedded_pair, tmp_path / "pair"))
     path = pair / "target" / "generation_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "max_new_tokens": 2000}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: 2000}))
     small = LLMPipeline(pair, cache_tokens=128, exact=True)
     assert small.generate(RENAME, ignore_eos=True).stats[0].new_tokens > 64
     with pytest.raises(CacheTooSmall, match="lower max_new_tokens"):
-        small.generate(RENAME, max_new_tokens=1999)
+        small.generate(RENAME, **{name: 1999})
 
 
 def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPipeline):

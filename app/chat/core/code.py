@@ -19,7 +19,14 @@ def is_python(text: str) -> bool:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two for deeply nested brackets
         return False
-    return any(not isinstance(node, ast.Expr) for node in body)
+    is_line = "\n" not in text.strip()
+    return any(not _may_be_prose(node, is_line) for node in body)
+
+
+def _may_be_prose(node: ast.stmt, is_line: bool) -> bool:
+    """Whether people write like that as well: "Answer: 42", and if it is the only line, "Result = 12"."""
+    is_annotation = isinstance(node, ast.AnnAssign) and node.value is None
+    return is_annotation or isinstance(node, ast.Expr) or (is_line and isinstance(node, ast.Assign))
 
 
 def code_start(text: str) -> int | None:

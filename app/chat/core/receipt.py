@@ -21,8 +21,8 @@ class Receipt:
 
     @property
     def ratio(self) -> float | None:
-        """plain_s / drafted_s; None if the answer took no time."""
-        return self.plain_s / self.drafted_s if self.drafted_s > 0 else None
+        """plain_s / drafted_s; None if one of them took no time."""
+        return self.plain_s / self.drafted_s if min(self.plain_s, self.drafted_s) > 0 else None
 
     @property
     def plain_ms(self) -> float | None:

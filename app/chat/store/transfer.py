@@ -144,7 +144,7 @@ def _from_markdown(text: str) -> Exchange:
     if text.count("\r\n") == text.count("\n"):  # another program ended the lines like this: Outrider's end in \n
         text = text.replace("\r\n", "\n")
     title, sections = "", _sections(text)
-    _check_count(len(sections) // 2)  # a turn has two marks, and more only with files
+    _check_count(sum(kind == "prompt" for kind, _, _ in sections))
     turns: list[Turn] = []
     for kind, heading, body in sections:
         if kind == "title":
@@ -173,7 +173,8 @@ def _sections(text: str) -> list[tuple[str, str, str]]:
             sections.append((mark[3], heading, None if mark[4] is None else int(mark[4]), []))
         elif sections:
             sections[-1][3].append(line[1:] if mark else line)
-    return [(kind, heading, _unfenced("\n".join(body)[1:-1], at)) for kind, heading, at, body in sections]
+    texts = ("\n".join(body).removeprefix("\n").removesuffix("\n") for *_, body in sections)
+    return [(kind, heading, _unfenced(text, at)) for (kind, heading, at, _), text in zip(sections, texts, strict=True)]
 
 
 def _section(heading: str, kind: str, text: str, code: int | None, language: str = "python") -> list[str]:

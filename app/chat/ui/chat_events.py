@@ -22,7 +22,7 @@ from ..i18n.translations import Words, words_of
 from ..store.history import History, Node, NoSuchChat, NotKept, title_of
 from . import rendering
 from .buttons import toggled
-from .composer import Entry, Returned, composed, untouched
+from .composer import Entry, Returned, composed, joined, united, untouched
 from .drawing import Drawing
 from .error_toast import error_html, errors_as_toasts, require_idle
 from .message_buttons import to_clipboard
@@ -58,7 +58,7 @@ class ChatEvents:
                 raise gr.Error("", visible=False, print_exception=False)
             settings = Settings.of(*values).seeded()
             view = self._idle(view, request)
-            place = view if entry.editing is None else view.before(view.find(entry.editing))
+            place = view.before_edited(entry.editing)
         begun = self._begin(Turn(prompt, settings, entry.files), place, coloured, request)
         return *composed(*entry.after_edit(), words_of(request)), *begun
 
@@ -146,7 +146,7 @@ class ChatEvents:
     ) -> tuple[Any, ...]:
         self.leave_chat(request)
         with errors_as_toasts(request):
-            unsent = _stashed(unsent, view, text, entry)
+            unsent = self._stashed(unsent, view, text, entry)
             view = self._current(View(chat, self._history.resume(chat)))
             if view.is_answering:  # now, as the window may turn away before `follow` begins
                 self._drawing.follow(str(request.session_hash), view.nodes[-1].id)
@@ -171,7 +171,7 @@ class ChatEvents:
         self, request: gr.Request, text: str | None, entry: Entry, view: View, unsent: Unsent
     ) -> tuple[Any, ...]:
         self.leave_chat(request)
-        unsent = _stashed(unsent, view, text, entry)
+        unsent = self._stashed(unsent, view, text, entry)
         nothing_open = gr.Radio(value=None)  # together with the rest: a selected item cannot be selected again
         return *_restored(unsent, View(), request), View(), [], *toggled(True, False), unsent, nothing_open
 
@@ -310,6 +310,17 @@ class ChatEvents:
     def _resumed(self, chat: int | None) -> View:
         return View(chat, self._history.resume(chat)) if chat is not None and self._history.has(chat) else View()
 
+    def _stashed(self, unsent: Unsent | None, view: View, text: str | None, entry: Entry) -> Unsent:
+        """`unsent` with what was typed in the conversation that the window leaves. If another window has deleted that,
+        it is for a new one."""
+        others = {chat: draft for chat, draft in (unsent or {}).items() if chat != view.chat}
+        if not text and not entry.files:
+            return others
+        if view.chat is None or self._history.has(view.chat):
+            return {**others, view.chat: (text or "", entry)}
+        earlier, of_earlier = others.get(None, ("", Entry()))
+        return {**others, None: (joined(text or "", earlier), Entry(united(entry.files, of_earlier.files)))}
+
     def _keep(self, view: View, words: Words | None = None) -> bool:
         """Store the last turn, and tell whether that worked: the page goes on where nothing can be stored, and says so
         if it has the `words` for it."""
@@ -326,12 +337,6 @@ class ChatEvents:
 def _messages(view: View, coloured: bool, words: Words, notes: dict[int, str]) -> list[dict[str, str]]:
     unreadable = {node.id: words("unreadable") for node in view.nodes if node.unreadable}
     return rendering.chat_messages(view.nodes, coloured, words, {**unreadable, **notes})
-
-
-def _stashed(unsent: Unsent, view: View, text: str | None, entry: Entry) -> Unsent:
-    """`unsent` with what was typed in the conversation that the window leaves."""
-    others = {chat: draft for chat, draft in (unsent or {}).items() if chat != view.chat}
-    return {**others, view.chat: (text or "", entry)} if text or entry.files else others
 
 
 def _restored(unsent: Unsent, view: View, request: gr.Request) -> tuple[Any, ...]:

@@ -57,15 +57,15 @@ class Entry:
         """
         if self.editing is not None:
             typed, files = self.aside
-            return text, replace(self, aside=(joined(turn.prompt, typed), _united(turn.files, files)))
-        return joined(turn.prompt, text), replace(self, files=_united(turn.files, self.files))
+            return text, replace(self, aside=(joined(turn.prompt, typed), united(turn.files, files)))
+        return joined(turn.prompt, text), replace(self, files=united(turn.files, self.files))
 
     def shown_with(self, text: str, nodes: Collection[int]) -> tuple[str, Entry]:
         """What is in the box when only these turns are shown: an edit of another one is a prompt like any."""
         if self.editing is None or self.editing in nodes:
             return text, self
         aside, files = self.aside
-        return joined(text, aside), Entry(_united(self.files, files))
+        return joined(text, aside), Entry(united(self.files, files))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def joined(*texts: str) -> str:
     return "\n\n".join(text for text in texts if text.strip())
 
 
-def _united(some: tuple[File, ...], others: tuple[File, ...]) -> tuple[File, ...]:
+def united(some: tuple[File, ...], others: tuple[File, ...]) -> tuple[File, ...]:
     return (*some, *(file for file in others if file not in some))
 
 

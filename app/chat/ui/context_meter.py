@@ -51,7 +51,7 @@ class ContextMeter:
         """The conversation with what is in the composer. While an answer is written, that event updates the meter."""
         if view.is_answering:
             return gr.skip()
-        before = view.before(view.find(entry.editing)) if entry.editing is not None else view
+        before = view.before_edited(entry.editing)
         unsent = Turn(text_of(text), replace(Settings(), system=text_of(system)), entry.files)
         is_empty = not unsent.prompt.strip() and not unsent.files
         conversation = before.conversation if is_empty else (*before.conversation, unsent)

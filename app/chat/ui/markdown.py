@@ -89,12 +89,18 @@ def code_html(code: str, language: str = "") -> str:
 @lru_cache(maxsize=256)  # of a growing answer, only the last block changes
 def _highlighted(code: str, language: str) -> str:
     lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
-    return str(highlight(code, lexer, _FORMATTER)).rstrip("\n").replace("\n", "&#10;")
+    return _on_one_line(str(highlight(code, lexer, _FORMATTER)).rstrip("\n"))
 
 
 def verbatim(text: str) -> str:
-    """Escaped for HTML inside Markdown, line ends included, since a blank line would end the HTML block."""
-    return escape(text).replace("\r", "&#13;").replace("\n", "&#10;")
+    """Escaped for HTML inside Markdown."""
+    return _on_one_line(escape(text))
+
+
+def _on_one_line(html: str) -> str:
+    """Without line ends, since a blank line would end the HTML block, and without tabs, which Gradio expands to the
+    stops of that line."""
+    return html.replace("\r", "&#13;").replace("\n", "&#10;").replace("\t", "&#9;")
 
 
 def _address_html(address: str) -> str:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from outrider.pipelines import Span
 
-from ...reasoning import ReasoningParser
+from ...reasoning import CLOSE, ReasoningParser
 from ..assistant import State
 from ..core.code import code_start, is_python
 from ..core.conversation import CANCELLED, File, Turn
@@ -110,7 +110,8 @@ def answer_html(text: str, words: Words = IN_ENGLISH) -> str:
         return _answer_html(split.text)
     thoughts = f"<summary>{words('reasoning')}</summary>{markdown_html(split.reasoning)}"
     answer = _answer_html(split.text) if split.text else ""
-    return f'<details class="thoughts">{thoughts}</details>{answer}'
+    grows = "" if CLOSE in text else " open"  # or it would shut with each piece of what someone reads
+    return f'<details class="thoughts"{grows}>{thoughts}</details>{answer}'
 
 
 def _answer_html(text: str) -> str:

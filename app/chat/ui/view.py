@@ -31,6 +31,11 @@ class View:
         """The view of the turns before one of `nodes`."""
         return View(self.chat, self.nodes[: self.nodes.index(node)])
 
+    def before_edited(self, node: int | None) -> View:
+        """The view of the turns before the one whose prompt is edited; all of it if that turn is not shown."""
+        edited = next((shown for shown in self.nodes if shown.id == node), None)
+        return self if edited is None else self.before(edited)
+
     def find(self, node: int) -> Node:
         """The shown turn with this id. Raises NoSuchChat."""
         for shown in self.nodes:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openvino
@@ -11,7 +13,9 @@ import pytest
 
 from outrider.pipelines import Pair
 from outrider.pipelines.model import processor, profile
-from outrider.pipelines.model.profile import profile_path
+from outrider.pipelines.model.profile import discard, keep, kept, profile_path, write_whole
+from outrider.pipelines.model.target import Rows
+from outrider.pipelines.model.tuning import Compilation
 
 Told = dict[tuple[str, str], str]  # by device and property
 KNOWN: Told = {
@@ -82,3 +86,34 @@ def test_the_place_of_the_draft_model_makes_a_difference(told: Told, embedded_pa
     told["GPU.1", "FULL_DEVICE_NAME"] = told["CPU", "FULL_DEVICE_NAME"]
     del told["GPU.1", "GPU_DRIVER_VERSION"]
     assert profile_path(pair, "NPU", {}, True, "GPU.1") != profile_path(pair, "NPU", {}, True)
+
+
+def test_a_file_that_several_write_at_once_is_always_whole(tmp_path: Path) -> None:
+    path, contents = tmp_path / "file.json", (b"A" * 3000, b"B" * 200)
+    write_whole(path, contents[0])
+    with ThreadPoolExecutor(2) as pool:
+        written = [pool.submit(lambda each=each: [write_whole(path, each) for _ in range(300)]) for each in contents]
+        while not all(each.done() for each in written):
+            assert path.read_bytes() in contents
+    for each in written:
+        each.result()
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_what_is_damaged_counts_as_missing(tmp_path: Path) -> None:
+    path, sound = tmp_path / "file.json", Compilation(True, "f32", 2048, Rows(2, 80, 2), 1.2, False, 3)
+    keep(path, sound)
+    assert kept(path, Compilation) == sound
+    whole = json.loads(path.read_text())
+    for damaged in (
+        {"rows": {"fewest": 0, "most": 0}}, {"rows": {"fewest": 9, "most": 8}}, {"longest": 0}, {"num_threads": -3},
+        {"rows": {"fewest_projected": 0}}, {"exact": "perhaps"},
+    ):  # fmt: skip
+        path.write_text(json.dumps({**whole, **damaged}))
+        assert kept(path, Compilation) is None, damaged
+
+
+def test_what_cannot_be_removed_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").write_text("")
+    discard(tmp_path / "file" / "cost.json")
+    assert "cannot be removed" in caplog.text

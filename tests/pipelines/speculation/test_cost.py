@@ -319,6 +319,13 @@ def test_a_cache_folder_that_cannot_be_written_costs_the_keeping_only(tmp_path, 
     assert "will be repeated next time" in caplog.text
 
 
+def test_what_is_measured_anew_is_not_read_from_a_file_that_could_not_be_removed(tmp_path):
+    path = tmp_path / "cost.json"
+    cost_file.save(replace(MODEL, change_ms=7.0), path)
+    assert measured_cost(path, lambda: MODEL, anew=True) == MODEL
+    assert cost_file.load(path) == MODEL
+
+
 def test_another_model_or_other_properties_are_measured_anew(embedded_pair):
     pair = Pair.open(embedded_pair)
     path = profile_path(pair, "CPU", {}, True)

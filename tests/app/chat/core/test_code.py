@@ -25,6 +25,12 @@ from outrider.app.chat.core.code import code_start, is_python
         ("important: do this.", False),
         ("from here on, it gets easier.", False),
         ("1. First\n2. Second", False),
+        ("Answer: 42", False),
+        ("答案: 巴黎", False),
+        ("Name: Ada\nAge: 36", False),
+        ("Result = 12", False),
+        ("x: int = 1", True),
+        ("if x: y()", True),
     ],
 )
 def test_code_is_told_from_prose(text: str, python: bool) -> None:

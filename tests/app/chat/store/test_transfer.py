@@ -41,6 +41,17 @@ def test_a_file_that_went_through_windows_is_still_read() -> None:
     assert read_exchange(codecs.BOM_UTF8 + whole) == read_exchange(whole)
 
 
+def test_an_end_of_the_file_without_a_line_end_loses_nothing() -> None:
+    said = [Turn("Hi", spans=(Span("The answer is 42", TARGET),), finish_reason="stop")]
+    content = to_markdown("Title", said).rstrip("\n").encode()
+    assert [turn for _, turn in read_exchange(content).turns] == said
+
+
+def test_files_count_as_no_turns() -> None:
+    turn = Turn("Hi", files=tuple(File(f"{i}.txt", "x") for i in range(5)), spans=(Span("Yes", TARGET),))
+    assert len(read_exchange(to_markdown("Title", [turn] * 400).encode()).turns) == 400
+
+
 def test_code_is_fenced_in_markdown_and_prose_is_not() -> None:
     code = "def f(x):\n    return x"
     turn = Turn(f"Rename it:\n{code}", files=(File("f.py", "x = 1\n"),), spans=(Span(code, "target"),))

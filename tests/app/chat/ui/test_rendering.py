@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 
+import gradio as gr
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from outrider.app.bench.labels import LABELS
 from outrider.app.chat.core.conversation import Turn, messages
 from outrider.app.chat.core.prefill_progress import PrefillProgress
+from outrider.app.chat.core.receipt import Receipt
 from outrider.app.chat.core.settings import Settings
 from outrider.app.chat.core.time_saved import TimeSaved
 from outrider.app.chat.i18n.translations import CATALOGUES, Words
@@ -26,6 +28,7 @@ from outrider.app.chat.ui.rendering import (
     legend_html,
     prefill_html,
     prompt_html,
+    receipt_html,
     speedup,
 )
 from outrider.app.chat.ui.theme import STYLE_SHEET
@@ -77,6 +80,23 @@ def test_indents_are_not_marked_however_the_tokens_cut_them() -> None:
     )
 
 
+def test_tabs_are_kept() -> None:
+    """Gradio expands those that it finds, to the stops of a line with all tags."""
+    code = "func f() {\n\tif x {\n\t\ty()\n\t}\n}"
+    for text, prompt, coloured in ((f"```go\n{code}\n```", "a", False), (code, code, True)):
+        node = Node(1, None, Turn(prompt, spans=(Span(text, TARGET),), finish_reason="stop"), (1,))
+        shown = gr.Chatbot().postprocess(chat_messages([node], coloured))
+        for message, said in zip(shown.root, (prompt, text), strict=True):
+            assert text_of(message.content[0].text).count("\t") == said.count("\t")
+
+
+def test_a_receipt_without_a_time_is_told_without_a_speedup() -> None:
+    for plain_s, drafted_s in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
+        receipt = Receipt(1, None, plain_s, drafted_s)
+        assert receipt.ratio is None
+        assert "receipt same" in receipt_html(receipt)
+
+
 def test_reasoning_is_folded_before_the_answer() -> None:
     answer = '<div class="answer-text"><p>Four.</p></div>'
     assert answer_html("<think>\nAdd *two*.\n</think>\n\nFour.") == (
@@ -85,6 +105,7 @@ def test_reasoning_is_folded_before_the_answer() -> None:
     )
     assert answer_html("<think>\n\n</think>\n\nFour.") == answer
     unfinished = answer_html("<think>Add <b>")
+    assert unfinished.startswith('<details class="thoughts" open>'), "what someone reads does not shut"
     assert unfinished.endswith("<p>Add &lt;b&gt;</p></div></details>")
     assert "details" not in answer_html("Such a <think>tag</think>.")
 

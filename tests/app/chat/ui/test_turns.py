@@ -172,6 +172,25 @@ def test_another_branch_leaves_the_box_as_it_is(window: Window) -> None:
     assert (text, kept) == (f"Write vol\n\n{TYPED}", Entry(FILES)), "the edited prompt is not shown any more"
 
 
+def test_an_edit_of_a_turn_that_is_shown_no_more_is_a_prompt_like_any(window: Window) -> None:
+    _, entry, *_ = pressed(window, "edit", Entry())
+    retried: Any = window.events.retry(window.request, SimpleNamespace(index=1), window.view, True, *GOOD)
+    window.view = next(each for each in retried if isinstance(each, View))
+    window.answer()
+    began(window, "Write volume.", entry)
+    window.answer()
+    assert [node.turn.prompt for node in window.view.nodes] == ["Write area.", "Write volume."]
+
+
+def test_what_was_typed_in_a_conversation_that_another_window_deleted_is_for_a_new_one(
+    window: Window, history: History
+) -> None:
+    history.delete(window.view.chat)
+    unsent = {None: ("Earlier.", Entry())}
+    text, entry, *_ = window.events.new_chat(window.request, TYPED, Entry(FILES), window.view, unsent)
+    assert (text, entry) == (f"{TYPED}\n\nEarlier.", Entry(FILES))
+
+
 def test_undo_puts_the_prompt_before_what_was_typed(window: Window) -> None:
     event: Any = SimpleNamespace(index=0)
     text, entry, *_ = window.events.undo(event, window.view, True, TYPED, Entry(FILES), window.request)
