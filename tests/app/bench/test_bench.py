@@ -66,7 +66,7 @@ def test_whatever_drafts_is_measured_and_told_by_its_name(
     way: str, drafting_pairs: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cost = replace(COST, drafts={drafter_of(way): DraftCost(0.3, 0.01)})
-    monkeypatch.setattr(runtime, "measured_cost", lambda path, measured: cost)  # drafts pay on any machine
+    monkeypatch.setattr(runtime, "measured_cost", lambda path, measured, anew: cost)  # drafts pay on any machine
     monkeypatch.setattr(runtime, "PREPARED_S", 0.0)
     chosen = ["--mode", mode_of(way), "--family", "own", "--exact", "--json"]
     done = RUNNER.invoke(outrider, ["bench", str(drafting_pairs / way), "--prompts", str(prompts), *QUICK, *chosen])
@@ -84,7 +84,7 @@ def test_several_heads_of_a_target_are_compared(
     embedded_pair: Path, drafting_pairs: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cost = replace(COST, drafts={"head": DraftCost(0.3, 0.01), "draft_model": DraftCost(0.3, 0.01)})
-    monkeypatch.setattr(runtime, "measured_cost", lambda path, measured: cost)  # drafts pay on any machine
+    monkeypatch.setattr(runtime, "measured_cost", lambda path, measured, anew: cost)  # drafts pay on any machine
     monkeypatch.setattr(runtime, "PREPARED_S", 0.0)
     heads = [str(drafting_pairs / way / "head") for way in ("mtp", "medusa")]
     chosen = ["--mode", "suffix", "--mode", "head", "--family", "own", "--exact", "--json"]
