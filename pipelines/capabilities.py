@@ -81,10 +81,13 @@ class Capabilities:
                 f"The prompt has {num_prompt_tokens} tokens and the model's context holds {self.max_context}, "
                 "answer included: shorten the prompt."
             )
+        if self.cache_tokens <= num_prompt_tokens:
+            return 1  # `Backend.add` refuses what cannot run
+        in_cache = min(context, self.cache_tokens - num_prompt_tokens)
         if config.max_new_tokens is not None:
             room = min(context, config.max_new_tokens)
             if config.max_new_tokens == self.own.max_new_tokens:  # which the request did not ask for
-                room = self._within_cache(room, num_prompt_tokens)
+                room = min(room, in_cache)
         elif config.max_length is not None:
             if config.max_length <= num_prompt_tokens:
                 raise InvalidOption(
@@ -93,9 +96,9 @@ class Capabilities:
                 )
             room = min(context, config.max_length - num_prompt_tokens)
             if config.max_length == self.own.max_length:
-                room = self._within_cache(room, num_prompt_tokens)
+                room = min(room, in_cache)
         else:
-            room = self._within_cache(context, num_prompt_tokens)
+            room = in_cache
         if room < config.min_new_tokens != self.own.min_new_tokens:
             raise InvalidOption(
                 f"min_new_tokens={config.min_new_tokens} is more than the {room} tokens that there is room for after "
@@ -103,7 +106,3 @@ class Capabilities:
                 "or shorten the prompt."
             )
         return room
-
-    def _within_cache(self, room: int, num_prompt_tokens: int) -> int:
-        """At least 1: `Backend.add` refuses what cannot run."""
-        return max(1, min(room, self.cache_tokens - num_prompt_tokens))

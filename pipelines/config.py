@@ -309,5 +309,5 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "acceptance": (lambda value: value in ACCEPTANCES, "one of " + ", ".join(map(repr, ACCEPTANCES))),
     "typical_epsilon": (_optional(_number(lambda v: 0 < v <= 1)), "a number above 0, at most 1, or None"),
     "typical_delta": (_optional(_number(lambda v: 0 < v <= 1)), "a number above 0, at most 1, or None"),
-    "rollback_threshold": (_optional(_number(lambda v: 0 <= v <= 1e6)), "a number from 0 to 1e6, or None"),
+    "rollback_threshold": (_optional(_number(lambda v: 0 <= v <= 1e308)), "a number from 0 up, or None"),
 }
