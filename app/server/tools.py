@@ -18,7 +18,7 @@ from outrider.pipelines import StructuredOutputConfig
 from ..reasoning import num_certain
 
 BEGIN, END = "<tool_call>", "</tool_call>"  # the Hermes format, which Qwen and others use
-STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)  # in JSON
+STRING_OR_END = re.compile(rf'"(?:[^"\\]|\\.|\\\Z)*(?:"|\Z)|({END})', re.DOTALL)  # of JSON; one that has no end goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class HermesToolParser(ToolParser):
 
     def _end_of_call(self, begin: int, is_last: bool) -> int:
         """Where the tag is that ends the call which begins there; negative if it is not there yet."""
-        end = self._held.find(END, begin)
-        first = end
-        while end >= 0 and '"' in STRING.sub("", self._held[begin:end]):
-            end = self._held.find(END, end + 1)
-        return first if end < 0 and is_last else end
+        first = self._held.find(END, begin)
+        if first < 0:
+            return first
+        found = (part.start() for part in STRING_OR_END.finditer(self._held, begin) if part[1])
+        return next(found, first if is_last else -1)
 
     @classmethod
     def one_call(cls, schema: dict[str, Any]) -> StructuredOutputConfig:

@@ -18,8 +18,10 @@ ESCAPE = r"\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[^xuU])"
 CHARACTER = re.compile(rf"{ESCAPE}|[^\\]", re.DOTALL)
 TOKEN = re.compile(
     rf"""
-    (?P<literal>"(?:{ESCAPE}|[^"\\])*") | (?P<characters>\[(?:{ESCAPE}|[^\]\\])*\]) | (?P<comment>\#[^\n]*)
-    | (?P<defined>[\w-]+)(?=\s*::=) | (?P<name>[\w-]+) | (?P<times>\{{[^}}]*\}}) | \s*(?P<bar>\|) | (?P<other>.)
+    (?P<literal>"(?:{ESCAPE}|[^"\\])*") | (?P<characters>\[(?:{ESCAPE}|[^\]\\])*\]) | (?P<unended>["\[].*)
+    | (?P<comment>\#[^\n]*)
+    | (?P<defined>[\w-]+)(?=\s*::=) | (?P<name>[\w-]+) | (?P<times>\{{[\d,\s]*\}}) | \s*(?P<bar>\|) | (?P<space>\s+)
+    | (?P<other>.)
     """,
     re.DOTALL | re.VERBOSE,
 )

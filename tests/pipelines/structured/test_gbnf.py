@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from outrider.pipelines import GenerationConfig, StructuredOutputConfig
+from outrider.pipelines import GenerationConfig, InvalidOption, StructuredOutputConfig
 from outrider.pipelines.structured.constraint import Constraint
 
 from ..real import Models
@@ -94,3 +94,9 @@ def test_names_lines_and_comments_are_those_of_llama_cpp(models: Models, grammar
         assert allows(models, asked, text), text
     for text in others:
         assert not allows(models, asked, text), text
+
+
+@pytest.mark.parametrize("repeated", ["[", "{", '["', "(", "\\"])
+def test_a_long_grammar_that_ends_nowhere_is_refused_at_once(models: Models, repeated: str):
+    with pytest.raises(InvalidOption, match="is not possible: give a context-free grammar"):
+        constraint(models, f"root ::= {repeated * (150_000 // len(repeated))}")
