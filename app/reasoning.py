@@ -90,15 +90,26 @@ def without_reasoning() -> ReasoningParser:
     return ReasoningParser("answer")
 
 
-def reasoning_parser_for(tokenizer: Tokenizer) -> NewParser:
-    """What parses an answer of the model with this tokenizer, whose vocabulary tells whether it reasons.
+def answer_without_reasoning(text: str) -> str:
+    """A complete answer without its reasoning, or all of it if it consists of nothing else."""
+    return ReasoningParser().parse(text, is_last=True).text or text
 
-    Some chat templates end the prompt with <think>, so that the answer begins within the reasoning.
-    """
+
+def opening_of(tokenizer: Tokenizer) -> str | None:
+    """What the chat template begins each answer with: <think> and the whitespace after it, or nothing. None for a model
+    that does not reason, as its vocabulary tells."""
     if not {OPEN.encode(), CLOSE.encode()} <= tokenizer.vocabulary.keys():
-        return without_reasoning
+        return None
     try:
         prompt = tokenizer.apply_chat_template([{"role": "user", "content": "?"}])
     except InvalidOption:  # a template that wants more than a question
-        prompt = ""
-    return lambda: ReasoningParser("reasoning" if prompt.rstrip().endswith(OPEN) else "start")
+        return ""
+    return prompt[prompt.rindex(OPEN) :] if prompt.rstrip().endswith(OPEN) else ""
+
+
+def reasoning_parser_for(tokenizer: Tokenizer) -> NewParser:
+    """What parses an answer of the model with this tokenizer."""
+    opening = opening_of(tokenizer)
+    if opening is None:
+        return without_reasoning
+    return lambda: ReasoningParser("reasoning" if opening else "start")

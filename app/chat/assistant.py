@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
-from outrider.pipelines import Generation, LLMPipeline, OutriderError, Stream
+from outrider.pipelines import Generation, LLMPipeline, OutriderError, Span, Stream
 from outrider.pipelines.model.pair import name_of
 
+from ..reasoning import opening_of
 from .core.conversation import CANCELLED, Conversation, Turn, messages
 from .core.insight import Insight, insight_of
 from .core.pairs import Choice, pairs_in
@@ -148,12 +149,15 @@ class Assistant:
             pipeline.stream(said, **settings.options()) as pieces,
         ):
             answering.stream = None if settings.mode == "off" else pieces
+            opening = opening_of(pipeline.tokenizer)  # part of the prompt, without which reasoning would look like text
             yield PrefillProgress(0, pieces.prompt_tokens)
             while not pieces.ended:
                 piece = pieces.advance()
                 if answering.dropped:
                     return
                 if piece is not None:
+                    if opening and piece.token_ids and not turn.token_ids:
+                        turn = replace(turn, spans=(Span(opening, "target"),))
                     turn = turn.extended(piece)
                     if turn.complete:
                         turn = replace(turn, time_saved=_time_saved(pipeline, pieces.finish(), settings))

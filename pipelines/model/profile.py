@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any, TypeVar
 
 import openvino as ov
+from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 from pydantic import TypeAdapter, ValidationError
 
 from .pair import MODEL, Pair, head_model
 from .processor import instruction_limit, instructions, usable_cpus
 
+WAIT_S = 300.0  # for another process that finds out the same; one that was suspended would be waited for in vain
 NAMES = ("FULL_DEVICE_NAME", "NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION", "GPU_DRIVER_VERSION")
 
 T = TypeVar("T")
@@ -71,6 +74,22 @@ def kept(path: Path, kind: type[T]) -> T | None:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except (OSError, ValidationError):
         return None
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process after the other find out what `path` is to remember, so that all go by what the first one found:
+    it has to be looked up again in here. Where nothing can be kept, or after WAIT_S seconds, each finds out by itself.
+    """
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(FileLock(path.with_suffix(".lock"), timeout=WAIT_S))
+        except Timeout:
+            log.warning("Another process has been finding out about the pair for %.0f s and is not waited for.", WAIT_S)
+        except (OSError, NotImplementedError) as error:  # the latter for file systems without locks
+            log.info("No other process is waited for: %s", error)
+        yield
 
 
 def keep(path: Path, value: object) -> None:

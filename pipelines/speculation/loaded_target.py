@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from ..errors import InvalidOption
 from ..model.heads.head_kind import tapped_layers
 from ..model.paged_request import BLOCK_SIZE
 from ..model.pair import Pair, num_layers
-from ..model.profile import keep, kept, profile_path
+from ..model.profile import keep, kept, one_at_a_time, profile_path
 from ..model.target import Target
 from ..model.tuning import FAIR, Compilation, load_target
 
@@ -46,6 +47,21 @@ class LoadedTarget:
     ) -> LoadedTarget:
         """Load it on a device. Arguments and errors are those of `LLMPipeline`."""
         path = profile_path(pair, device, properties, exact).with_suffix(COMPILATION)
+        with ExitStack() as held:
+            if kept(path, Compilation) is None:
+                held.enter_context(one_at_a_time(path))
+            return cls._loaded(device, pair, cache_tokens, exact, properties, path)
+
+    @classmethod
+    def _loaded(
+        cls,
+        device: str,
+        pair: Pair,
+        cache_tokens: int | None,
+        exact: bool | None,
+        properties: Mapping[str, Any],
+        path: Path,
+    ) -> LoadedTarget:
         if device == NPU:
             return cls._on_npu(pair, cache_tokens, exact, properties, path)
         pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)

@@ -17,6 +17,7 @@ ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 32, 33, 64)  # kernel
 CHANGED = 4  # index of the size that precedes one of the first size when a change of size is timed
 EARLY = (5, 9, 3, 17, 4, 33)  # the most informative sizes, which come first in case time runs out
 CONTEXTS = (64, 1984)  # cached tokens: a short and a long context
+LONGER = 2  # times the short context: a longer one tells more than chance would
 CATCH_UP_ROWS = 64
 BEGINNING_ROWS = 2  # of the first pass for a draft: a head's come from the target then (see `HeadModel.blind_pass`)
 OTHERS = 2  # passes after which the weights of a model that drafts are in the processor's cache as far as they fit
@@ -54,7 +55,7 @@ def measure(
     few = sorted({*rows[:2], rows[len(rows) // 2], rows[-1]})  # a single row has an attention kernel of its own
     tiles = [UNTILED_ROWS + more for more in (0, 1) if most > UNTILED_ROWS and max_context > UNTILED_ROWS + short]
     at_short = {n: Timing(target, n, short) for n in (*rows, *tiles)}
-    at_long = {n: Timing(target, n, long) if long > short else at_short[n] for n in few}
+    at_long = {n: Timing(target, n, long) for n in few} if long > LONGER * short else {}
     of_drafts = {
         name: _draft_timings(draft, lambda: target(rows[0], short), max_context, short, long)
         for name, draft in drafts.items()
@@ -65,10 +66,11 @@ def measure(
     needed = [at_short[first], *(timing for timings in of_drafts.values() for timing in timings[:2]), at_short[second]]
     catching_up = [timing for timings in of_drafts.values() for timing in timings[2:]]
     early, late = others[: len(EARLY)], [*others[len(EARLY) :], *tiles]
-    more = [at_long[first], *catching_up, *(at_short[n] for n in early), changed, *(at_short[n] for n in late)]
-    take(list(dict.fromkeys((*needed, *more, *at_long.values()))), budget_s)
+    after_long = list(at_long.values())
+    more = [*after_long[:1], *catching_up, *(at_short[n] for n in early), changed, *(at_short[n] for n in late)]
+    take(list(dict.fromkeys((*needed, *more, *after_long))), budget_s)
     short_ms, base_doubt = _filled(rows, at_short)
-    slope, context_doubt = _slopes(rows, short_ms, at_long, short, max(long - short, 1), token_share)
+    slope, context_doubt = _slopes(rows, short_ms, at_long, short, long - short, token_share)
     base = increasing(short_ms - slope * short)
     if base[-1] <= base[0]:  # drafts would seem free, and nothing would show what rows cost
         base, base_doubt = base[0] * (1 + LEAST_ROW * (np.array(rows) - rows[0])), (BEYOND,) * len(rows)

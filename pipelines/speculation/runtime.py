@@ -182,7 +182,11 @@ class Runtime:
         self._drafters = DrafterSet(modes, acceptance, self._target.vocabulary_size)
         self._planner = Planner(self._drafters, acceptance)
         self.engine = Engine(self._target, self._pool, self._planner, loaded.room)
-        compiled = {**given, **on_npu, PRECISION: self.precision, "longest": self.compilation.longest}
+        self._measured_tokens = min(MEASURED_TOKENS, self._room)
+        compiled = {
+            **given, **on_npu, PRECISION: self.precision, "longest": self.compilation.longest,
+            "room": self._measured_tokens,
+        }  # fmt: skip
         self._profile = profile_path(pair, device, compiled, self.exact, draft_device)
         self._is_measured = self._has_warned = False
 
@@ -262,7 +266,7 @@ class Runtime:
     def _learn_costs(self, budget_s: float, anew: bool) -> None:
         if anew:
             discard(self._profile)
-        room = min(MEASURED_TOKENS, self._room)
+        room = self._measured_tokens
 
         def measured() -> CostModel:
             with self._borrowed(room) as blocks:
@@ -289,12 +293,15 @@ class Runtime:
 
     def _give_up(self, failure: DraftingFailed) -> None:
         """A model whose device failed is only tried again when the pair is loaded again, so what is measured without it
-        is kept apart."""
-        name = failure.failed.name.replace("_", " ")
-        log.warning("Nothing is drafted with the %s until the pair is loaded again: %s", name, failure)
-        self._drafters.give_up(failure.failed.drafter)
-        self._drafting.remove(failure.failed)
-        self._profile = self._profile.with_suffix(f".without-{failure.failed.name}.json")
+        is kept apart. Several threads may meet the same failure."""
+        with self.engine.lock:
+            if failure.failed not in self._drafting:
+                return
+            name = failure.failed.name.replace("_", " ")
+            log.warning("Nothing is drafted with the %s until the pair is loaded again: %s", name, failure)
+            self._drafters.give_up(failure.failed.drafter)
+            self._drafting.remove(failure.failed)
+            self._profile = self._profile.with_suffix(f".without-{failure.failed.name}.json")
 
     def _warn_if_it_loses(self, cost: CostModel) -> None:
         """Warn if a draft model on another device does not pay; on the CPU that is common."""

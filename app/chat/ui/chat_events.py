@@ -12,6 +12,7 @@ import gradio as gr
 
 from outrider.pipelines import AUTO, OutriderError
 
+from ...reasoning import answer_without_reasoning
 from ..assistant import Assistant
 from ..core.conversation import CANCELLED, Turn
 from ..core.prefill_progress import PrefillProgress
@@ -184,7 +185,7 @@ class ChatEvents:
         if button == "copy_prompt":
             return *untouched(), gr.skip(), gr.skip(), to_clipboard(node.turn.prompt)
         if button == "copy_answer":
-            return *untouched(), gr.skip(), gr.skip(), to_clipboard(node.turn.text)
+            return *untouched(), gr.skip(), gr.skip(), to_clipboard(answer_without_reasoning(node.turn.text))
         view = self._idle(view, request)
         if button == "edit":
             edited = entry.with_edit(text or "", node.turn, node.id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from outrider.pipelines import Generation, OutriderError, Piece, Span, Statistics
 from outrider.pipelines.engine.trace import PassRecord
@@ -101,6 +101,7 @@ class ScriptedTokenizer:
     """A token a character; the template puts a role and a colon before each message."""
 
     has_chat_template = True
+    vocabulary: ClassVar[dict[bytes, int]] = {}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [ord(character) for character in text]

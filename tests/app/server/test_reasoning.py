@@ -10,7 +10,13 @@ import openai
 import pytest
 
 from outrider.app import reasoning
-from outrider.app.reasoning import ReasoningParser, reasoning_parser_for, without_reasoning
+from outrider.app.reasoning import (
+    ReasoningParser,
+    answer_without_reasoning,
+    opening_of,
+    reasoning_parser_for,
+    without_reasoning,
+)
 from outrider.app.server.messages import history_of
 from outrider.app.server.schema import AssistantMessage
 from outrider.pipelines import InvalidOption, LLMPipeline
@@ -93,6 +99,26 @@ def test_vocabulary_and_template_tell_how_a_model_reasons(tokens: Any, expected:
     new_parser = reasoning_parser_for(tokens)
     for _ in range(2):
         assert parsed(new_parser(), ["<think>plan</think>end</think>"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "opening"),
+    [
+        (Tokens(*TAGS), ""),
+        (Tokens(*TAGS, prompt_end=None), ""),
+        (Tokens(*TAGS, prompt_end="<think>\n\n</think>\n\n"), ""),
+        (Tokens(*TAGS, prompt_end="<|assistant|><think>\n"), "<think>\n"),
+        (Tokens(prompt_end="<think>\n"), None),
+    ],
+)
+def test_the_template_tells_what_answers_begin_with(tokens: Any, opening: str | None) -> None:
+    assert opening_of(tokens) == opening
+
+
+def test_an_answer_is_told_from_its_reasoning() -> None:
+    assert answer_without_reasoning("<think>\nIt is 4.\n</think>\n\nFour.") == "Four."
+    assert answer_without_reasoning("Four, I <think>.") == "Four, I <think>."
+    assert answer_without_reasoning("<think>\nIt is") == "<think>\nIt is"
 
 
 def test_the_embedded_pair_has_no_tags(pipeline: LLMPipeline) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 
 from outrider.pipelines import Pair
 from outrider.pipelines.model import processor, profile
-from outrider.pipelines.model.profile import discard, keep, kept, profile_path, write_whole
+from outrider.pipelines.model.profile import discard, keep, kept, one_at_a_time, profile_path, write_whole
 from outrider.pipelines.model.target import Rows
 from outrider.pipelines.model.tuning import Compilation
 
@@ -98,6 +100,36 @@ def test_a_file_that_several_write_at_once_is_always_whole(tmp_path: Path) -> No
     for each in written:
         each.result()
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_of_several_that_find_out_the_same_at_once_all_go_by_the_first(tmp_path: Path) -> None:
+    path, begins = tmp_path / "cost" / "file.json", threading.Barrier(4)
+
+    def found(own: float) -> float:
+        begins.wait()
+        with one_at_a_time(path):
+            known = kept(path, float)
+            if known is None:
+                keep(path, own)
+                known = own
+        return known
+
+    with ThreadPoolExecutor(4) as pool:
+        assert len(set(pool.map(found, (1.0, 2.0, 3.0, 4.0)))) == 1
+
+
+def test_nobody_waits_for_ever_or_where_nothing_can_be_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(profile, "WAIT_S", 0.0)
+    entered = []
+    with one_at_a_time(tmp_path / "file.json"), one_at_a_time(tmp_path / "file.json"):
+        entered.append("held by another")
+    assert "is not waited for" in caplog.text
+    (tmp_path / "file").write_text("")
+    with caplog.at_level(logging.WARNING), one_at_a_time(tmp_path / "file" / "cost.json"):
+        entered.append("no folder")
+    assert entered == ["held by another", "no folder"]
 
 
 def test_what_is_damaged_counts_as_missing(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import openvino as ov
 import pytest
 
 from outrider.pipelines import LLMPipeline
+from outrider.pipelines.errors import DeviceFailed
 from outrider.pipelines.model import exactness
 from outrider.pipelines.model.processor import PRECISION, fastest_precision
 from outrider.pipelines.model.target import Window
@@ -17,6 +20,7 @@ from outrider.pipelines.speculation import loaded_target
 from outrider.pipelines.speculation import runtime as runtime_module
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import LONGEST
+from outrider.pipelines.speculation.drafting_model import DraftingFailed
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +86,38 @@ def test_what_a_pair_was_found_to_be_is_remembered_until_it_is_measured_again(em
     speculation.measure(again=True)
     assert load().precision == "f32"
     assert tried
+
+
+def test_pipelines_that_are_loaded_at_once_make_the_same_promise(embedded_pair, promise):
+    """Even if the check comes to another result each time, as times that scatter do."""
+    found = itertools.cycle([True, False])
+    promise(lambda model, *tried: next(found))
+    with ThreadPoolExecutor(3) as pool:
+        loading = [pool.submit(LLMPipeline, embedded_pair, cache_tokens=512, exact=True) for _ in range(3)]
+        compilations = {each.result().speculation.compilation for each in loading}
+    assert len(compilations) == 1
+
+
+def test_what_passes_cost_is_kept_apart_for_a_cache_too_small_for_a_long_context(embedded_pair, promise):
+    promise(lambda model, *tried: True)
+    small, large = (
+        LLMPipeline(embedded_pair, cache_tokens=tokens, exact=True).speculation for tokens in (96, 4096)
+    )
+    for speculation in (small, large):
+        speculation.measure()
+        assert min(speculation.cost.context_ms) > 0
+    assert small._profile != large._profile
+
+
+def test_a_model_that_fails_in_several_threads_at_once_is_given_up_once(embedded_pair, caplog):
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512, exact=True).speculation
+    failed = speculation._drafting[0]
+    failure, profile = DraftingFailed(failed, DeviceFailed("out of memory")), speculation._profile
+    for _ in range(2):
+        speculation._give_up(failure)
+    assert failed not in speculation._drafting
+    assert speculation._profile == profile.with_suffix(f".without-{failed.name}.json")
+    assert caplog.text.count("Nothing is drafted with the") == 1
 
 
 def test_what_passes_cost_is_measured_anew_where_the_model_is_compiled_otherwise(embedded_pair, monkeypatch):
