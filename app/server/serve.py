@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -83,7 +84,9 @@ class _Web(uvicorn.Server):
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    """Nobody may be listening any more: a program that started the server can have closed its end of the pipe."""
+    with suppress(OSError, ValueError):
+        print(line, flush=True)
 
 
 def _who(access: Access) -> str:

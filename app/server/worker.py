@@ -194,9 +194,9 @@ class Worker:
             log.exception("The model failed to start")
             self.failure = error
             self._ending = True
-        self.on_warm()
         serving: list[Answers] = []
         try:
+            self.on_warm()
             self._serve(serving)
         except BaseException:  # or clients would wait for ever
             log.exception("The engine has stopped")

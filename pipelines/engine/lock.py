@@ -26,8 +26,13 @@ class FairLock:
         if self._lock._is_owned():  # type: ignore[attr-defined]
             self._lock.acquire()
         else:
-            with self._turnstile:
-                self._lock.acquire()
+            try:
+                with self._turnstile:
+                    self._lock.acquire()
+            except BaseException:  # KeyboardInterrupt often comes when the wait is over, and `__exit__` will not be run
+                if self._lock._is_owned():  # type: ignore[attr-defined]
+                    self._lock.release()
+                raise
         return self
 
     def __exit__(self, *exception: object) -> None:

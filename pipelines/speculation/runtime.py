@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -189,6 +190,7 @@ class Runtime:
         }  # fmt: skip
         self._profile = profile_path(pair, device, compiled, self.exact, draft_device)
         self._is_measured = self._has_warned = False
+        self._measuring = threading.Lock()
 
     @property
     def exact(self) -> bool:
@@ -241,9 +243,12 @@ class Runtime:
         measures even what is known, for as long as it takes."""
         if self._is_measured and not again:
             return
-        if again:  # how to compile is searched for anew when the pair is next loaded
-            discard(self._compiled)
-        self._learn_costs(math.inf if again else MEASURE_S, anew=again)
+        with self._measuring:
+            if self._is_measured and not again:  # by a thread that this one has waited for
+                return
+            if again:  # how to compile is searched for anew when the pair is next loaded
+                discard(self._compiled)
+            self._learn_costs(math.inf if again else MEASURE_S, anew=again)
 
     def measure_fully(self) -> None:
         """Learn what passes cost on this machine, and measure what could only be estimated so far, for as long as it

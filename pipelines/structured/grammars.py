@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from math import lcm
@@ -137,15 +138,24 @@ class _Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         read = TokenBytes.read(tokenizer)
-        self._tokenizer = tokenizer
         self.end = len(read.of)
         self.special = read.special
+        self.tokenizer = LLTokenizer(TokenizerWrapper(_Encoding(tokenizer, read, self)))
+
+
+class _Encoding:
+    """How texts become tokens, for llguidance, which keeps it: so it must not keep the vocabulary that keeps llguidance,
+    or neither would ever be freed."""
+
+    def __init__(self, tokenizer: Tokenizer, read: TokenBytes, vocabulary: _Vocabulary) -> None:
+        self._tokenizer = tokenizer
+        self._vocabulary = weakref.proxy(vocabulary)
+        self._end = vocabulary.end
         # These are the names that llguidance looks for.
-        self.eos_token_id = self.end
+        self.eos_token_id = vocabulary.end
         self.bos_token_id = None
         self.tokens = [*read.of, b"<end of the answer>"]
-        self.special_token_ids = [*read.special, self.end]
-        self.tokenizer = LLTokenizer(TokenizerWrapper(self))
+        self.special_token_ids = [*read.special, vocabulary.end]
 
     def __call__(self, data: str | bytes) -> list[int]:
         """The model's usual tokens for a piece of text inside another; only the first ones if it is long."""
@@ -160,7 +170,8 @@ class _Vocabulary:
             for first in range(min(len(ids), MOST_BEFORE) + 1):
                 if b"".join(map(self._bytes_of, ids[first:])) == text.encode():
                     return ids[first:]
-        return self.tokenizer.greedy_tokenize(text)
+        greedy: list[int] = self._vocabulary.tokenizer.greedy_tokenize(text)
+        return greedy
 
     def _bytes_of(self, token: int) -> bytes:
-        return self.tokens[token] if token < self.end else b""
+        return self.tokens[token] if token < self._end else b""

@@ -63,6 +63,17 @@ def test_a_model_that_fails_to_start_is_told(pipeline: LLMPipeline, monkeypatch:
         assert served.post("/v1/completions", ASKED).status_code == 503
 
 
+def test_a_server_that_cannot_say_that_it_is_ready_says_that_it_has_stopped(
+    pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And refuses what arrives, which would otherwise wait for ever."""
+    fails = property(lambda worker: lambda: 1 / 0, lambda worker, given: None)
+    monkeypatch.setattr(worker.Worker, "on_warm", fails, raising=False)
+    with running(pipeline) as served:
+        wait_until(lambda: "Restart the server" in str(health(served)))
+        assert served.post("/v1/completions", ASKED).status_code == 503
+
+
 def test_a_device_that_always_drafts_is_well_again_when_it_answers(embedded_pair, monkeypatch) -> None:
     elsewhere = Elsewhere(embedded_pair, "GPU")
     monkeypatch.setattr(worker, "TRIAL_EVERY_S", 0.0)

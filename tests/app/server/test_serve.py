@@ -82,6 +82,24 @@ def test_it_can_be_ended_while_it_warms_up() -> None:
     assert (errors, process.returncode) == ("", 0)
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM that a process can catch")
+def test_it_serves_on_when_the_program_that_started_it_no_longer_reads_what_it_says() -> None:
+    port = free_port()
+    command = [*SERVE, "--port", str(port)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            while not process.stdout.readline().startswith("Warming up"):
+                assert process.poll() is None
+            process.stdout.close()
+            with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="none", timeout=PATIENCE_S) as client:
+                assert client.completions.create(model="pyscout", prompt="x", max_tokens=3).choices
+            process.terminate()
+            assert process.wait(PATIENCE_S) in (0, 120), "the latter as Python itself cannot say anything"
+        finally:
+            process.kill()
+
+
 def test_what_is_loaded_goes_on_when_the_pair_is_deleted(embedded_pair: Path, tmp_path: Path) -> None:
     pair = tmp_path / "mine"
     shutil.copytree(embedded_pair, pair)

@@ -84,3 +84,27 @@ def test_what_waits_for_nobody_is_done_by_whoever_leaves_the_lock() -> None:
         other.start()
         other.join(60)
     assert done[-1] == "left"
+
+
+def test_an_interrupt_at_the_end_of_the_wait_leaves_the_lock_to_others(lock: FairLock, monkeypatch: pytest.MonkeyPatch):
+    class Interrupted:
+        """A lock that the interrupt hits when it has just been taken."""
+
+        def __init__(self) -> None:
+            self._lock = threading.RLock()
+            self.release, self._is_owned = self._lock.release, self._lock._is_owned  # type: ignore[attr-defined]
+
+        def acquire(self, blocking: bool = True) -> bool:
+            self._lock.acquire(blocking)
+            raise KeyboardInterrupt
+
+    inner = Interrupted()
+    with monkeypatch.context() as patch:
+        patch.setattr(lock, "_lock", inner)
+        with pytest.raises(KeyboardInterrupt), lock:
+            pass
+    taken = []
+    thread = Thread(target=lambda: taken.append(inner._lock.acquire(timeout=10)))
+    thread.start()
+    thread.join()
+    assert taken == [True]

@@ -109,6 +109,19 @@ def test_what_passes_cost_is_kept_apart_for_a_cache_too_small_for_a_long_context
     assert small._profile != large._profile
 
 
+def test_however_many_requests_come_first_costs_are_measured_once(embedded_pair, promise, monkeypatch):
+    promise(lambda model, *tried: True)
+    speculation = LLMPipeline(embedded_pair, cache_tokens=512, exact=True).speculation
+    measured, measured_cost = [], runtime_module.measured_cost
+    monkeypatch.setattr(
+        runtime_module, "measured_cost", lambda *given: measured.append(given) or measured_cost(*given)
+    )
+    with ThreadPoolExecutor(4) as pool:
+        for each in [pool.submit(speculation.measure) for _ in range(4)]:
+            each.result()
+    assert len(measured) == 1
+
+
 def test_a_model_that_fails_in_several_threads_at_once_is_given_up_once(embedded_pair, caplog):
     speculation = LLMPipeline(embedded_pair, cache_tokens=512, exact=True).speculation
     failed = speculation._drafting[0]

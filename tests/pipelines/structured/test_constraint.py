@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -153,3 +155,17 @@ def test_the_vocabulary_is_read_once_however_many_ask(models: Models, monkeypatc
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(lambda _: made.constraint(config), range(16)))
     assert read == [1]
+
+
+def test_what_is_read_of_a_vocabulary_is_freed_with_its_last_use(models: Models):
+    made = Grammars(models.tokenizer)
+    constraint = made.constraint(GenerationConfig(structured_output_config=StructuredOutputConfig(regex="a+")))
+    assert made._vocabulary is not None
+    assert constraint is not None
+    read, tokenizer = weakref.ref(made._vocabulary), made._vocabulary.tokenizer
+    assert tokenizer.greedy_tokenize("def") == tokenizer.tokenize_str("def")
+    del made, tokenizer
+    assert constraint.allowed(()) is not None
+    del constraint
+    gc.collect()
+    assert read() is None
