@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _TELEMETRY_OFF = {
@@ -23,6 +25,23 @@ def keep_private(network: bool = False) -> None:
     for name, value in (_TELEMETRY_OFF if network else _TELEMETRY_OFF | _NETWORK_OFF).items():
         os.environ.setdefault(name, value)
     take_silence_for_no()
+
+
+@contextmanager
+def without_proxies() -> Iterator[None]:
+    """Send requests of this process straight to where they go. Gradio, when it is imported and when its server begins,
+    asks that server whether it runs, and a proxy does not know this machine."""
+    names = ("no_proxy", "NO_PROXY")
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(dict.fromkeys(names, "*"))
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def take_silence_for_no() -> None:

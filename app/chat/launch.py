@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import socket
 import time
+import webbrowser
 from dataclasses import replace
 from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
 from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
 from outrider.pipelines.model.pair import name_of
+from outrider.pipelines.privacy import without_proxies
 
 from ..load_options import LoadOptions
 from ..server.access import Access
@@ -106,7 +108,7 @@ def open_page(
     access = _access(host, keys, names, certificate)
     uploads = Uploads(upload_folder(), limits or UploadLimits())
     page = Page(assistant, history)
-    with bounded_connections(connections or Limits()):
+    with bounded_connections(connections or Limits()), without_proxies():
         page.blocks.launch(
             _app=GatedApp(access, uploads),
             server_name=f"[{host}]" if ":" in host else host,
@@ -116,7 +118,6 @@ def open_page(
             ssl_verify=False,  # of the request that Gradio sends to itself: the certificate need not name this address
             max_file_size=uploads.limits.one,
             num_workers=0,  # they would listen on their own ports, without the gate
-            inbrowser=open_browser,
             prevent_thread_lock=True,
             quiet=True,
             share=False,
@@ -132,6 +133,8 @@ def open_page(
             i18n=TRANSLATIONS,
         )
     assistant.warm_up_in_background()
+    if open_browser:  # not by Gradio, or the browser would begin without its proxies
+        webbrowser.open(page.blocks.local_url)
     return page
 
 

@@ -14,7 +14,7 @@ import typer
 
 from outrider.models.pulled import find_pair
 from outrider.pipelines.errors import InvalidOption, OutriderError
-from outrider.pipelines.privacy import keep_private
+from outrider.pipelines.privacy import keep_private, without_proxies
 
 from ..load_options import LoadOptions, properties_of
 from .models import app as models_app
@@ -92,7 +92,8 @@ def chat(
 ) -> None:
     """Chat in the browser. Nothing leaves this machine."""
     keep_private()
-    from ..chat.launch import serve
+    with without_proxies():
+        from ..chat.launch import serve
     from ..server.access import read_keys
     from ..server.tls import certificate_of
 

@@ -212,13 +212,22 @@ def test_a_taken_port_is_said_plainly() -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT and SIGTERM for a single process")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_chat_prints_its_address_serves_there_and_leaves_nothing_when_it_is_ended(number: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "proxy"),
+    [
+        (signal.SIGINT, {"all_proxy": "socks://127.0.0.1:9/"}),
+        (signal.SIGTERM, {"HTTP_PROXY": "http://127.0.0.1:9", "no_proxy": "example.org"}),
+    ],
+)
+def test_chat_prints_its_address_serves_there_and_leaves_nothing_when_it_is_ended(
+    number: int, proxy: dict[str, str], tmp_path: Path
+) -> None:
+    """Whatever proxy, which nobody listens at, is to be used for other machines."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [*OUTRIDER, "chat", "--port", str(port)]
-    pipe, uploads = subprocess.PIPE, {**os.environ, "GRADIO_TEMP_DIR": str(tmp_path)}
+    pipe, uploads = subprocess.PIPE, {**os.environ, **proxy, "GRADIO_TEMP_DIR": str(tmp_path)}
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=uploads) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
