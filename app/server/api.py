@@ -71,9 +71,15 @@ class Server:
             object="model",
             created=self.began,
             owned_by="outrider",
-            max_context=self.pipeline.max_context,
+            max_context=self._max_context,
             modes=list(self.pipeline.modes),
         )
+
+    @property
+    def _max_context(self) -> int:
+        """What the model was made for, and the cache has room for."""
+        most = self.pipeline.max_context
+        return min(most, self.pipeline.speculation.cache_tokens) if self.pipeline.plans else most
 
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
         self.check_model(asked.model)
@@ -203,7 +209,7 @@ def create_api(server: Server, access: Access) -> FastAPI:
     async def health() -> JSONResponse:
         """Whether the server can answer, and whether it answers exactly as without drafts."""
         trouble = await worker.trouble()
-        state = "failed" if trouble else "ok" if worker.ready else "warming up"
+        state = "failed" if trouble else "ok" if worker.is_ready else "warming up"
         told = {"status": state, "exact": worker.exact} | ({"reason": trouble} if trouble else {})
         return JSONResponse(told, 200 if state == "ok" else 503)
 

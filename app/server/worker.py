@@ -100,6 +100,11 @@ class Worker:
         """Whether answers are the same with every drafter. It can change if another device takes over."""
         return self._pipeline.exact
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the model is warm, and no other device is just taking over."""
+        return self.ready and not self._pipeline.backend.is_changing
+
     def start(self) -> None:
         """Warm up, then serve. Call it in the event loop that will call `open`."""
         self._loop = asyncio.get_running_loop()
@@ -161,6 +166,8 @@ class Worker:
             return "The engine has stopped; the server's log has the details. Restart the server."
         if self._ending:
             return "The server is shutting down."
+        if not self.is_ready:
+            return None
         longest = min(HANG_S, self.limits.request_s)
         if (began := self._pass_began) is not None and time.monotonic() - began > longest:
             return f"A pass of the model has taken longer than {longest:g} s. Restart the server."

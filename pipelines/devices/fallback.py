@@ -83,11 +83,14 @@ class Fallback(Backend):
         failed = [each for each in ended if isinstance(each.error, DeviceFailed) and each.error.__cause__ is not None]
         if failed and self._second is None and self._can_load:
             log.warning("From now on, requests continue on the CPU: %s", failed[0].error)
+            self.is_changing = True
             try:
                 self._second = self._load()
             except Exception:
                 log.exception("The CPU cannot take over")
                 self._can_load = False
+            finally:
+                self.is_changing = False
         for request in failed if self._second is not None else ():
             assert self._second is not None
             request.error = None

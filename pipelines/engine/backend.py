@@ -64,9 +64,12 @@ class Backend(ABC):
 
     Any thread that waits for a request calls `step` until it has finished; calls from several threads take turns, and
     each serves all requests. So the state of a request must be read under the `lock`.
+
+    is_changing: whether another device is taking over, for which the current step takes long.
     """
 
     lock: FairLock
+    is_changing = False
 
     @abstractmethod
     def add(self, request: Request) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import openai
@@ -15,7 +16,7 @@ from outrider.app.server.limits import Limits
 from outrider.pipelines import LLMPipeline
 from tests.pipelines.devices.elsewhere import Elsewhere
 
-from .serving import MODEL, Served, running, wait_until
+from .serving import MODEL, PATIENCE_S, Served, running, wait_until
 
 ASKED = {"model": MODEL, "prompt": "x", "max_tokens": 2}
 
@@ -83,6 +84,22 @@ def test_a_device_that_always_drafts_is_well_again_when_it_answers(embedded_pair
         assert served.post("/v1/completions", ASKED).status_code == 500
         assert "Answers fail" in reason_of(served)
         elsewhere.faulty.fails_after = None
+        assert is_ok(served)
+
+
+def test_while_the_cpu_takes_over_nothing_needs_to_be_restarted(embedded_pair, monkeypatch) -> None:
+    elsewhere = Elsewhere(embedded_pair, "GPU")
+    pipeline = elsewhere.open(fallback="CPU")
+    loads, may_load, load = threading.Event(), threading.Event(), pipeline.backend._load
+    monkeypatch.setattr(worker, "HANG_S", 0.0)
+    monkeypatch.setattr(pipeline.backend, "_load", lambda: (loads.set(), may_load.wait(PATIENCE_S), load())[-1])
+    with running(pipeline) as served, ThreadPoolExecutor(1) as pool:
+        elsewhere.faulty.fails_after = 0
+        answer = pool.submit(served.post, "/v1/completions", ASKED)
+        assert loads.wait(PATIENCE_S)
+        assert health(served) == (503, {"status": "warming up", "exact": False})
+        may_load.set()
+        assert answer.result().status_code == 200
         assert is_ok(served)
 
 
