@@ -22,7 +22,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     # Without any of these, transformers creates an empty tokenizer for some architectures.
     if not any(next(checkpoint.folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
         raise TokenizerNotConverted(
-            f"{checkpoint.source} has no tokenizer: put its tokenizer.json into {checkpoint.folder}."
+            f"{checkpoint.source} has no tokenizer: copy {checkpoint.folder} to a folder of your own, put its "
+            f"tokenizer.json there, and give that folder in place of {checkpoint.source}."
         )
     try:
         with quiet(), known_form(checkpoint) as folder:

@@ -11,11 +11,12 @@ from platformdirs import user_cache_path
 
 from .errors import HubUnreachable
 from .hub import TEXT_FILES, Repository, cached, cached_snapshot, fetch, list_repository
-from .room import in_words, require_room
+from .room import blaming_full_disk, in_words, require_room
 from .staging import Claim
 
 # Some repositories hold the same weights a second time under other names: the first of these are taken.
 WEIGHTS = ("model*.safetensors", "*_lm_head.safetensors", "pytorch_model*.bin", "medusa_lm_head.pt")
+VOCABULARIES = ("*.tiktoken", "vocab.bpe")  # which tokenizers need beside TEXT_FILES
 COMPLETE = "complete"  # holds the commit; `fetch` removes it first, so an interrupted download lacks it
 STEP = 100 << 20  # bytes between two reports of progress, at least
 
@@ -32,7 +33,7 @@ def download(name: str, remote_code: bool, announce: Callable[[str], None], cach
     """Download the checkpoint `ORG/NAME` or `ORG/NAME@REVISION`. Without a network, use what was downloaded before.
 
     remote_code: include the Python files that come with it.
-    announce: called with the size before the download, and with its progress.
+    announce: called with the size before the download, and with its progress; or with why an earlier one is used.
     cache: the folder for checkpoints, by default one in the user's cache.
 
     Raises NoSuchModel, HubUnreachable, OtherRevision, BadDownload, NoRoom, InProgress.
@@ -42,14 +43,15 @@ def download(name: str, remote_code: bool, announce: Callable[[str], None], cach
         repository = _listed(name, remote_code)
     except HubUnreachable as error:
         if found := _downloaded_before(name, folder):
+            announce(f"{error} Until then, the earlier download of commit {found.revision[:12]} is used.")
             return found
         raise HubUnreachable(f"{name} is not a folder here. {error}") from error
     if elsewhere := cached(repository):
         return Download(elsewhere, repository.revision)
-    missing = repository.missing_bytes(folder)
+    missing = repository.missing_bytes(folder, same_commit=_complete_commit(folder) == repository.revision)
     require_room(folder, missing, f"Downloading {name}")
     announce(f"Downloading {name} from the Hugging Face hub ({in_words(missing)})" if missing else f"Checking {name}")
-    with Claim(folder):
+    with Claim(folder), blaming_full_disk(folder):
         try:
             fetch(repository, folder, _progress(name, repository, announce))
         except HubUnreachable as error:
@@ -60,7 +62,7 @@ def download(name: str, remote_code: bool, announce: Callable[[str], None], cach
 
 def _listed(name: str, remote_code: bool) -> Repository:
     repository, _, revision = name.partition("@")
-    patterns = (*TEXT_FILES, *(("*.py",) if remote_code else ()), *WEIGHTS)
+    patterns = (*TEXT_FILES, *VOCABULARIES, *(("*.py",) if remote_code else ()), *WEIGHTS)
     listed = list_repository(repository, revision or None, patterns, "neither a folder nor")
     kinds = [_kind_of(file.name) for file in listed.files]
     taken = min((kind for kind in kinds if kind is not None), default=None)
@@ -73,10 +75,15 @@ def _kind_of(name: str) -> int | None:
     return next((place for place, pattern in enumerate(WEIGHTS) if fnmatch(name, pattern)), None)
 
 
-def _downloaded_before(name: str, folder: Path) -> Download | None:
+def _complete_commit(folder: Path) -> str | None:
+    """The commit of a complete download."""
     mark = folder / COMPLETE
-    if mark.is_file():
-        return Download(folder, mark.read_text(encoding="ascii"))
+    return mark.read_text(encoding="ascii") if mark.is_file() else None
+
+
+def _downloaded_before(name: str, folder: Path) -> Download | None:
+    if commit := _complete_commit(folder):
+        return Download(folder, commit)
     repository, _, revision = name.partition("@")
     snapshot = cached_snapshot(repository, revision or None)
     return None if snapshot is None else Download(snapshot, snapshot.name)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from io import FileIO
+from json import JSONDecodeError
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies
 
 from .catalogue import is_commit
 from .digest import sha256
@@ -36,12 +39,16 @@ class RemoteFile:
 
     def is_at(self, path: Path) -> bool:
         """Whether the file at `path` has the listed bytes."""
-        if not path.is_file() or path.stat().st_size != self.size:
+        if not self.has_size(path):
             return False
         if self.sha256 is not None:
             return sha256(path) == self.sha256
         content = path.read_bytes()
         return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest() == self.git_sha1
+
+    def has_size(self, path: Path) -> bool:
+        """Whether the file at `path` has the listed size."""
+        return path.is_file() and path.stat().st_size == self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +59,19 @@ class Repository:
     revision: str
     files: tuple[RemoteFile, ...]
 
-    def missing_bytes(self, folder: Path) -> int:
-        """Bytes that are not in `folder` yet."""
-        present = (path for file in self.files for path in (folder / file.name, folder / file.part) if path.is_file())
-        return max(0, sum(file.size for file in self.files) - sum(path.stat().st_size for path in present))
+    def missing_bytes(self, folder: Path, same_commit: bool = True) -> int:
+        """Bytes that are not in `folder` yet.
+
+        same_commit: whether all that `folder` has is of this commit, so that sizes tell what is there.
+        """
+        is_there = RemoteFile.has_size if same_commit else RemoteFile.is_at
+        missing = (file for file in self.files if not is_there(file, folder / file.name))
+        return sum(file.size - _size_of_part(file, folder / file.part) for file in missing)
+
+
+def _size_of_part(file: RemoteFile, path: Path) -> int:
+    size = path.stat().st_size if path.is_file() else 0
+    return size if size <= file.size else 0  # a longer one is not resumed
 
 
 def list_repository(
@@ -206,7 +222,9 @@ def cached_snapshot(name: str, revision: str | None) -> Path | None:
 def _refusing(name: str, nor: str = "not") -> Iterator[None]:
     """Convert the errors of the hub's library about `ORG/NAME` or `ORG/NAME@REVISION`."""
     import httpx
+    from huggingface_hub import constants
     from huggingface_hub.errors import (
+        DisabledRepoError,
         GatedRepoError,
         HfHubHTTPError,
         HFValidationError,
@@ -224,11 +242,43 @@ def _refusing(name: str, nor: str = "not") -> Iterator[None]:
         raise NoSuchModel(
             f"{name} is gated: accept its licence on the hub, log in with `hf auth login`, and try again."
         ) from error
-    except RepositoryNotFoundError as error:
+    except (RepositoryNotFoundError, DisabledRepoError) as error:
         raise NoSuchModel(f"{name} is {nor} a model of the Hugging Face hub that you can read.") from error
     except RevisionNotFoundError as error:
         raise NoSuchModel(f"{repository} has no revision {revision} on the Hugging Face hub.") from error
-    except (OfflineModeIsEnabled, HfHubHTTPError, httpx.HTTPError) as error:
+    except JSONDecodeError as error:
+        raise HubUnreachable(
+            f"{name} cannot be downloaded: {constants.ENDPOINT} does not answer as the hub does. Log in to your "
+            "network if it asks for that, correct HF_ENDPOINT if it is set, and try again."
+        ) from error
+    except (OfflineModeIsEnabled, HfHubHTTPError, httpx.HTTPError, httpx.InvalidURL) as error:
+        if isinstance(error, HfHubHTTPError) and error.response.status_code in (401, 403):
+            raise NoSuchModel(
+                f"{name} cannot be downloaded: the hub refuses access ({_in_one_line(error)}). Log in again with "
+                "`hf auth login`, or unset HF_TOKEN if it is set."
+            ) from error
         offline = isinstance(error, OfflineModeIsEnabled)
-        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({error})"
+        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({_in_one_line(error)})"
         raise HubUnreachable(f"{name} cannot be downloaded: {reason}. Connect and try again.") from error
+    except (ImportError, ValueError) as error:
+        if (setting := _unusable_proxy()) is None:
+            raise
+        raise HubUnreachable(
+            f"{name} cannot be downloaded: {setting}, which cannot be used here. Give a proxy that begins with http:// "
+            "or https://, or unset it."
+        ) from error
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _unusable_proxy() -> str | None:
+    """Which setting asks for a proxy that is neither of HTTP nor of HTTPS. Its address may hold a password."""
+    for kind in ("http", "https", "all"):  # those that the hub's library reads
+        proxy = getproxies().get(kind, "")
+        scheme, separator, _ = proxy.partition("://")
+        if separator and scheme.lower() not in ("http", "https"):
+            variables = (key for key, value in os.environ.items() if (key.lower(), value) == (f"{kind}_proxy", proxy))
+            return f"{next(variables, 'this system')} asks for a {scheme}:// proxy"
+    return None

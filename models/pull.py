@@ -25,6 +25,7 @@ from .hub import Repository, fetch, list_repository
 from .room import blaming_full_disk, in_words, require_room
 from .staging import Staging
 
+OPTIONS = {"target": "--revision", "draft": "--draft-revision"}  # of commits, by role
 BEGUN = "begun.json"  # holds the commits of an unfinished pull
 MADE_WITH = ("outrider", "openvino", "openvino-tokenizers", "openvino-genai", "huggingface-hub")
 
@@ -114,7 +115,7 @@ def _check_begun(name: str, role: str, begun: str, wanted: str | None) -> None:
     if wanted is not None and wanted != begun:
         raise OtherRevision(
             f"An interrupted pull of {name} has begun with its {role} at {begun}, not at {wanted}: remove it with "
-            f"`outrider models remove {name}`, or resume it with --revision {begun}."
+            f"`outrider models remove {name}`, or resume it with {OPTIONS[role]} {begun}."
         )
 
 

@@ -51,6 +51,12 @@ def unfinished(folder: Path, name: str) -> int:
     return pair_folder.size(path) if path.is_dir() else 0
 
 
+def half_removed(folder: Path) -> dict[str, int]:
+    """Bytes that interrupted removals have left, by name. Removing the name again deletes them."""
+    found = sorted(folder.glob(f".*{REMOVED}"))
+    return {path.name[1 : -len(REMOVED)]: pair_folder.size(path) for path in found if path.is_dir()}
+
+
 def find_pair(text: str, folder: Path | None = None) -> Path:
     """The folder for a path or for the name of a pulled pair. An existing path takes precedence.
 
@@ -74,13 +80,14 @@ def find_pair(text: str, folder: Path | None = None) -> Path:
 
 
 def remove(name: str, folder: Path) -> None:
-    """Delete a pulled pair and what an interrupted pull of it has left. The pair vanishes at once, or stays intact.
+    """Delete a pulled pair, and what an interrupted pull or removal of it has left. The pair vanishes at once, or
+    stays intact.
 
     Raises UnknownName, NotWritable, InProgress.
     """
     check_removable(name, folder)
     with Claim(folder.absolute() / name):
-        doomed = folder / f".{name}{REMOVED}"
+        doomed = _doomed(folder, name)
         try:
             _delete(doomed)  # an earlier removal was interrupted
             if (folder / name).exists():
@@ -94,11 +101,19 @@ def remove(name: str, folder: Path) -> None:
 
 
 def check_removable(name: str, folder: Path) -> None:
-    """Raises UnknownName unless `name` is a pair or an unfinished one directly in `folder`."""
+    """Raises UnknownName unless `name` is a pair or an unfinished or half-removed one directly in `folder`."""
     path = folder / name
-    if not _is_name(name) or path.is_symlink() or not (path.is_dir() or staging_path(path).is_dir()):
+    if not _is_name(name) or path.is_symlink() or not _is_anything(path):
         known = ", ".join(pair.name for pair in pulled_pairs(folder)) or "none"
         raise UnknownName(f"{name!r} is not a pulled pair, so nothing is removed. Pulled pairs: {known}.")
+
+
+def _is_anything(path: Path) -> bool:
+    return any(each.is_dir() for each in (path, staging_path(path), _doomed(path.parent, path.name)))
+
+
+def _doomed(folder: Path, name: str) -> Path:
+    return folder / f".{name}{REMOVED}"
 
 
 def _is_name(text: str) -> bool:

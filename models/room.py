@@ -16,7 +16,7 @@ SPARE = 64 << 20  # bytes to spare, for small files and other programs
 
 def require_room(folder: Path, needed: int, purpose: str) -> None:
     """Raises NoRoom unless the disk of `folder`, which need not exist, has `needed` bytes free and SPARE more."""
-    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    existing = _existing(folder)
     free = shutil.disk_usage(existing).free
     if free < needed + SPARE:
         raise NoRoom(
@@ -27,14 +27,19 @@ def require_room(folder: Path, needed: int, purpose: str) -> None:
 
 @contextmanager
 def blaming_full_disk(folder: Path) -> Iterator[None]:
-    """Convert errors into NoRoom if the disk of `folder` is full, which writers rarely report themselves."""
+    """Convert errors into NoRoom if the disk of `folder`, which need not exist, is full, which writers rarely report
+    themselves."""
     try:
         yield
     except Exception as error:
-        free = shutil.disk_usage(folder).free
+        free = shutil.disk_usage(_existing(folder)).free
         if free < FULL or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
             raise NoRoom(f"The disk of {folder.parent} is full ({in_words(free)} left): make room.") from error
         raise
+
+
+def _existing(folder: Path) -> Path:
+    return next(parent for parent in (folder, *folder.parents) if parent.exists())
 
 
 def in_words(size: float) -> str:

@@ -18,7 +18,7 @@ MARK = "pair.json"  # only a folder with this file is ever replaced
 
 
 def staging_path(out: Path) -> Path:
-    """The folder in which the content of `out` is built."""
+    """The folder in which the content of `out` is built by what can be resumed."""
     return out.with_name(f".{out.name}.outrider-new")
 
 
@@ -27,7 +27,8 @@ class Claim:
 
     def __init__(self, out: Path) -> None:
         owner = str(getattr(os, "getuid", int)())  # other users may be unable to open our file in a shared folder
-        key = hashlib.sha256(owner.encode() + os.fsencode(out)).hexdigest()[:16]
+        place = Path(os.path.realpath(out.parent), out.name)  # one for all ways to write it
+        key = hashlib.sha256(owner.encode() + os.fsencode(place)).hexdigest()[:16]
         self._out = out
         self._lock = FileLock(Path(tempfile.gettempdir()) / f"outrider-{key}.lock", mode=0o666)
 
@@ -55,17 +56,19 @@ class Staging:
 
     Without `publish()`, the folder is removed on exit. A killed process leaves it behind, and the next one removes it.
     force: replace a pair that is at `out`.
-    resume: keep an unpublished folder, for the next attempt to resume.
+    resume: keep an unpublished folder, for the next attempt to resume. Only those that resume use or remove it.
 
     Raises OutputExists, NotWritable, InProgress on entry.
     """
 
     def __init__(self, out: Path, force: bool = False, resume: bool = False) -> None:
         self.out = out.absolute()
-        self.path = staging_path(self.out)
-        self._replaced = self.path.with_name(f".{self.out.name}.outrider-old")
+        self._unresumed = self.out.with_name(f".{self.out.name}.outrider-export")
+        self.path = staging_path(self.out) if resume else self._unresumed
+        self._replaced = self.out.with_name(f".{self.out.name}.outrider-old")
         self._force = force
         self._resume = resume
+        self._kept = False
         self._claim = Claim(self.out)
 
     def __enter__(self) -> Staging:
@@ -91,7 +94,18 @@ class Staging:
             self._claim.__exit__(kind, error, trace)
 
     def publish(self) -> None:
-        """Move the folder to `out`. Only now is the pair that it replaces removed."""
+        """Move the folder to `out`. Only now is the pair that it replaces removed.
+
+        Raises OutputExists if something has appeared at `out` since entry; the folder is kept then.
+        """
+        try:
+            self._require_free()
+        except OutputExists as error:
+            self._kept = True
+            raise OutputExists(
+                f"{self.out} has appeared since this began, and is not replaced. What was made is in {self.path}: move "
+                "it to another place before you try again."
+            ) from error
         if self.out.exists():
             self.out.rename(self._replaced)
         self.path.rename(self.out)
@@ -99,7 +113,7 @@ class Staging:
     def _clean(self) -> None:
         if self._replaced.exists() and not self.out.exists():  # stopped between the two renames
             self._replaced.rename(self.out)
-        for leftover in (self._replaced,) if self._resume else (self.path, self._replaced):
+        for leftover in (self._replaced,) if self._kept else (self._replaced, self._unresumed):
             if leftover.exists():
                 shutil.rmtree(leftover)
 

@@ -31,6 +31,7 @@ class Hub:
     moved: the commits at which repositories stand by now, in place of SHA, for which they can still be asked.
     stubborn: whether it answers with that commit where SHA is asked for, too.
     ignores_ranges: whether it sends whole files to clients that ask for a part, as some proxies do.
+    answer: the status, content and headers of the answer to everything, in place of what it holds.
     """
 
     repositories: dict[str, Mapping[str, bytes]]
@@ -41,6 +42,7 @@ class Hub:
     moved: dict[str, str] = field(default_factory=dict)
     stubborn: bool = False
     ignores_ranges: bool = False
+    answer: tuple[int, bytes, dict[str, str]] | None = None
     fetched: list[tuple[str, str]] = field(default_factory=list)
     stalled: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
@@ -103,7 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.split("?")[0].strip("/").removeprefix("api/models/")
         repository = "/".join(path.split("/")[:2])
         rest = path.removeprefix(repository).strip("/")
-        if repository in self.hub.gated:
+        if self.hub.answer is not None:
+            self._reply(*self.hub.answer, with_body)
+        elif repository in self.hub.gated:
             self._reply(403, b"{}", {"X-Error-Code": "GatedRepo"}, with_body)
         elif repository not in self.hub.repositories:
             self._reply(404, b"{}", {"X-Error-Code": "RepoNotFound"}, with_body)

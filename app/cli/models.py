@@ -41,7 +41,8 @@ def list_command(
     from rich.console import Console
 
     from outrider.models.catalogue import Catalogue
-    from outrider.models.pulled import pairs_folder, pulled_pairs
+    from outrider.models.pulled import half_removed, pairs_folder, pulled_pairs
+    from outrider.models.room import in_words
 
     catalogue, folder = Catalogue.shipped(), pairs_folder()
     pulled = {pair.name: pair for pair in pulled_pairs(folder)}
@@ -53,6 +54,12 @@ def list_command(
     for pair in pulled.values():
         if pair.problem:
             console.print(f"{pair.name} cannot be used: {pair.problem}", markup=False, highlight=False)
+    for name, left in half_removed(folder).items():
+        console.print(
+            f"{name} was not removed to the end, {in_words(left)} are left: run `outrider models remove {name}` again.",
+            markup=False,
+            highlight=False,
+        )
     console.print(f"{catalogue.note}\nPulled pairs are in {folder}.\n", markup=False, highlight=False)
     console.print("Heads, which draft from their target's hidden states. A pair is made of both:\n", highlight=False)
     for head in catalogue.heads:
@@ -116,6 +123,8 @@ def pull(
         ) from error
     chosen = {"--device": device, "--draft-device": draft_device}
     on = "".join(f" {option} {value}" for option, value in chosen.items() if value != "CPU")
+    if draft_device != "CPU" and LoadOptions(device).uses_genai:  # which takes no other device for its own choice
+        on += " --engine outrider" if draft_device == "NPU" else " --speculation draft"
     typer.echo(f"Try it: outrider chat --pair {name}{on}")
 
 
@@ -133,7 +142,8 @@ def remove(
     folder = pulled.pairs_folder()
     pulled.check_removable(name, folder)
     path = folder / name
-    taken = in_words((size(path) if path.is_dir() else 0) + pulled.unfinished(folder, name))
+    left = pulled.unfinished(folder, name) + pulled.half_removed(folder).get(name, 0)
+    taken = in_words((size(path) if path.is_dir() else 0) + left)
     if not yes and not typer.confirm(f"Delete {path} ({taken})?"):
         raise typer.Exit(1)
     pulled.remove(name, folder)
@@ -155,7 +165,7 @@ def _commits(*given: tuple[str, str, str | None]) -> dict[str, str]:
 
 
 def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> dict[str, Any]:
-    from outrider.models.pulled import unfinished
+    from outrider.models.pulled import half_removed, unfinished
 
     def state(name: str) -> dict[str, Any]:
         pair = pulled.get(name)
@@ -176,6 +186,7 @@ def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> di
             *({**entry.as_dict(), **state(entry.name)} for entry in catalogue.entries),
             *({"name": name, **state(name)} for name in others),
         ],
+        "half_removed_bytes": half_removed(folder),
         "heads": [{**asdict(head), "command": head.command} for head in catalogue.heads],
     }
 

@@ -58,7 +58,8 @@ def tap_candidates(head: Checkpoint, target: Checkpoint) -> list[tuple[int, ...]
             which = f"does not say which layers of its target it reads, and the usual ones, {named},"
         raise UnsupportedModel(
             f"{head.source} {which} do not exist in a model of {layers} layers: choose the head that was made for this "
-            'model, or add "eagle_taps", a list of layers from 0 up, to its config.json.'
+            f'model, or copy {head.folder} to a folder of your own, add "eagle_taps", a list of layers from 0 up, to '
+            "config.json there, and give that folder as --head."
         )
     return fitting
 

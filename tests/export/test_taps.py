@@ -50,7 +50,7 @@ def test_layers_are_those_whose_inputs_or_outputs_are_named_or_usual(
 @pytest.mark.parametrize(
     ("layers", "config", "message"),
     [
-        (4, {}, r"the usual ones, \[2, 2, 1\], do not exist in a model of 4 layers: .* add \"eagle_taps\""),
+        (4, {}, r"the usual ones, \[2, 2, 1\], do not exist in a model of 4 layers: .* copy .*, add \"eagle_taps\""),
         (4, {IDS: [1, 3, 9]}, r"reads layers \[1, 3, 9\] of its target, which do not exist in a model of 4 layers"),
         (LAYERS, {"eagle_taps": [0, 5, 13]}, "wants hidden states of layer 13, and target has 12"),
         (LAYERS, {IDS: [1, 4, 7, 11]}, r"reads 4 layers of its target, \[1, 4, 7, 11\], and those that can be .* 3"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import close_session
 
 from outrider.models.checkpoint import download
 from outrider.pipelines.errors import OutriderError
@@ -94,12 +96,14 @@ def test_a_revision_can_be_named(client: Client) -> None:
 def test_what_was_downloaded_once_is_found_without_a_network(client: Client) -> None:
     assert client.download_apart("org/model")["revision"] == SHA
     client.settings = {"HF_HUB_OFFLINE": "1"}
-    assert client.download_apart("org/model") == {"revision": SHA, "said": []}
+    assert client.download_apart("org/model")["revision"] == SHA
     assert client.download("org/model")["files"] == ["config.json", "model.safetensors", "tokenizer.json"]
     client.settings, client.hub.endpoint = {}, "http://127.0.0.1:9"
     found = client.download("org/model")
     assert found["revision"] == SHA
-    assert found["said"] == []
+    (said,) = found["said"]
+    assert "the hub cannot be reached" in said
+    assert f"the earlier download of commit {SHA[:12]} is used" in said
 
 
 def test_a_download_goes_on_in_the_middle_of_a_file(client: Client) -> None:
@@ -173,3 +177,80 @@ def test_without_a_hub_the_reason_is_given(client: Client, settings: dict[str, s
     refusal = client.download("org/model")
     assert refusal["error"] == "HubUnreachable"
     assert words in refusal["message"]
+
+
+PORTAL = (200, b"<html>Welcome to the Wi-Fi</html>", {"Content-Type": "text/html"})
+EXPIRED = (401, b"{}", {"X-Error-Message": "Invalid credentials in Authorization header"})
+FORBIDDEN = (403, b"{}", {"X-Error-Message": "Your token lacks permissions"})
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (PORTAL, "HubUnreachable", "does not answer as the hub does"),
+        (EXPIRED, "NoSuchModel", "`hf auth login`, or unset HF_TOKEN"),
+        (FORBIDDEN, "NoSuchModel", "Your token lacks permissions"),
+        ((500, b"{}", {"X-Error-Message": "Out of order"}), "HubUnreachable", "Out of order"),
+    ],
+)
+def test_what_else_the_hub_may_answer_is_told_in_one_line(
+    client: Client, answer: tuple[int, bytes, dict[str, str]], error: str, words: str
+) -> None:
+    client.hub.answer = answer
+    refusal = client.download("org/model")
+    assert refusal["error"] == error
+    assert words in refusal["message"]
+    assert "\n" not in refusal["message"]
+
+
+@pytest.mark.parametrize(("answer", "is_used"), [(PORTAL, True), (EXPIRED, False), (FORBIDDEN, False)])
+def test_an_earlier_download_is_used_without_a_hub_but_not_where_the_login_is_refused(
+    client: Client, answer: tuple[int, bytes, dict[str, str]], is_used: bool
+) -> None:
+    client.download("org/model")
+    client.hub.answer = answer
+    found = client.download("org/model")
+    assert ("revision" in found) == is_used
+    assert bool(found["said"]) == is_used
+
+
+@pytest.mark.parametrize(
+    ("variable", "proxy"), [("ALL_PROXY", "socks5://me:secret@127.0.0.1:9"), ("all_proxy", "socks://127.0.0.1:9/")]
+)
+def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(client: Client, variable: str, proxy: str) -> None:
+    client.settings = {variable: proxy}
+    close_session()  # the hub's library reads proxies when it opens one
+    refusal = client.download("org/model")
+    assert refusal["error"] == "HubUnreachable"
+    assert f"{variable} asks for a {proxy.partition(':')[0]}:// proxy" in refusal["message"]
+    assert "secret" not in refusal["message"]
+
+
+def test_a_disk_that_is_full_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(file: object, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("outrider.models.hub._CountedFile.write", write)
+    refusal = client.download("org/model")
+    assert refusal["error"] == "NoRoom"
+    assert "is full" in refusal["message"]
+
+
+@pytest.mark.parametrize("weights", [b"more" * 200, b"self" * 100], ids=["of another size", "of the same size"])
+def test_an_outdated_file_counts_as_missing(client: Client, weights: bytes) -> None:
+    client.download("org/model")
+    client.hub.repositories["org/model"] = {**FILES, "model.safetensors": weights}
+    client.hub.moved = {"org/model": "f" * 40}
+    found = client.download("org/model")
+    assert found["said"] == [f"Downloading org/model from the Hugging Face hub ({len(weights)} bytes)"]
+
+
+def test_a_complete_download_is_checked(client: Client) -> None:
+    client.download("org/model")
+    assert client.download("org/model")["said"] == ["Checking org/model"]
+
+
+def test_every_file_that_a_tokenizer_needs_is_taken(client: Client) -> None:
+    names = {"qwen.tiktoken", "vocab.bpe", "merges.txt", "vocab.json", "tokenizer.model"}
+    client.hub.repositories["org/model"] = {**FILES, **dict.fromkeys(names, b"words")}
+    assert names <= set(client.download("org/model")["files"])

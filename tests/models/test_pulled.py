@@ -55,6 +55,15 @@ def test_a_removal_that_was_interrupted_is_finished_by_the_next(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_removal_that_was_interrupted_can_be_repeated_and_its_size_is_told(tmp_path: Path) -> None:
+    put(tmp_path, f".mine{pulled.REMOVED}")
+    assert pulled.half_removed(tmp_path) == {"mine": len("{}")}
+    pulled.remove("mine", tmp_path)
+    assert pulled.half_removed(tmp_path) == {}
+    assert list(tmp_path.iterdir()) == []
+    assert pulled.half_removed(tmp_path / "nowhere") == {}
+
+
 def test_nothing_is_removed_while_it_is_being_written(tmp_path: Path) -> None:
     mine = put(tmp_path, "mine")
     with Claim(mine), pytest.raises(InProgress):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,35 @@ def test_force_keeps_the_old_pair_when_the_new_one_fails(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [out]
 
 
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_has_appeared_at_the_output_meanwhile_is_kept_and_so_is_what_was_made(
+    tmp_path: Path, kind: str, resume: bool, force: bool
+) -> None:
+    out = tmp_path / "out"
+    dear = out / "thesis.txt" if kind == "folder" else out
+    with Staging(out, force, resume) as staging:
+        (staging.path / "file").write_text("new")
+        dear.parent.mkdir(exist_ok=True)
+        dear.write_text("dear")
+        with pytest.raises(OutputExists, match="has appeared since") as refusal:
+            staging.publish()
+    assert dear.read_text() == "dear"
+    assert (staging.path / "file").read_text() == "new"
+    assert str(staging.path) in str(refusal.value)
+
+
+def test_a_pair_that_has_appeared_meanwhile_is_replaced_only_by_force(tmp_path: Path) -> None:
+    for force in (False, True):
+        out = tmp_path / f"{force}"
+        with suppress(OutputExists), Staging(out, force) as staging:
+            put_pair(out, "old")
+            (staging.path / "pair.json").write_text("new")
+            staging.publish()
+        assert (out / "pair.json").read_text() == ("new" if force else "old")
+
+
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
 def test_force_never_removes_what_is_not_a_pair(tmp_path: Path, kind: str) -> None:
     out = tmp_path / "out"
@@ -80,6 +110,25 @@ def test_leftovers_of_a_killed_export_are_removed_by_the_next(tmp_path: Path) ->
     with Staging(tmp_path / "out") as staging:
         assert list(staging.path.iterdir()) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_can_be_resumed_outlasts_an_export_to_its_name(tmp_path: Path) -> None:
+    with Staging(tmp_path / "out", resume=True) as distillation:
+        (distillation.path / "answers").write_text("hours of work")
+    with Staging(tmp_path / "out") as export:
+        assert list(export.path.iterdir()) == []
+    with Staging(tmp_path / "out", resume=True) as distillation:
+        assert [file.name for file in distillation.path.iterdir()] == ["answers"]
+
+
+def test_what_resumes_takes_nothing_of_a_killed_export_and_removes_it(tmp_path: Path) -> None:
+    killed = Staging(tmp_path / "out")
+    killed.path.mkdir()
+    (killed.path / "target").mkdir()
+    with Staging(tmp_path / "out", resume=True) as staging:
+        assert list(staging.path.iterdir()) == []
+        staging.publish()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_pair_that_was_being_replaced_when_its_export_was_killed_comes_back(tmp_path: Path) -> None:
@@ -124,3 +173,12 @@ def test_two_exports_to_one_place_do_not_meet(tmp_path: Path) -> None:
         pass
     with Staging(tmp_path / "out"):
         assert first.out == tmp_path / "out"
+
+
+@pytest.mark.parametrize("way", ["up/../out", "link/out"])
+def test_two_exports_to_one_place_do_not_meet_however_it_is_written(tmp_path: Path, way: str) -> None:
+    (tmp_path / "up").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path)
+    with Staging(tmp_path / "out") as first, pytest.raises(InProgress), Staging(tmp_path / way):
+        pass
+    assert first.out == tmp_path / "out"

@@ -117,6 +117,20 @@ def test_a_pair_is_measured_on_the_devices_that_it_is_pulled_for(
     assert f"Try it: outrider chat --pair {NAME} --draft-device GPU.1\n" in done.stdout
 
 
+@pytest.mark.usefixtures("unmeasured")
+@pytest.mark.parametrize(
+    ("devices", "options"),
+    [
+        (["--device", "GPU"], "--device GPU"),
+        (["--device", "GPU", "--draft-device", "GPU"], "--device GPU --draft-device GPU --speculation draft"),
+    ],
+)
+def test_what_is_suggested_for_a_gpu_is_possible(machine: Machine, devices: list[str], options: str) -> None:
+    with gpu_present():
+        done = machine.run("models", "pull", NAME, *devices)
+    assert f"Try it: outrider chat --pair {NAME} {options}\n" in done.stdout
+
+
 @pytest.mark.parametrize("option", ["--device", "--draft-device"])
 def test_nothing_is_downloaded_for_a_device_that_is_not_there(machine: Machine, option: str) -> None:
     done = machine.run("models", "pull", NAME, option, "GPU.7")
@@ -185,6 +199,16 @@ def test_a_pair_is_removed_only_after_a_yes(machine: Machine) -> None:
     assert (machine.pairs / "mine" / "pair.json").exists()
     assert machine.listed("mine")["pulled"]["problem"]  # an empty pair is listed with what is wrong
     assert machine.run("models", "remove", "mine", "--yes").returncode == 0
+    assert list(machine.pairs.iterdir()) == []
+
+
+def test_a_removal_that_was_interrupted_is_listed_until_it_is_repeated(machine: Machine) -> None:
+    left = machine.pairs / ".mine.outrider-removed"
+    left.mkdir(parents=True)
+    (left / "weights").write_bytes(bytes(5_000_000))
+    assert "mine was not removed to the end, 5 MB are left" in " ".join(machine.run("models", "list").stdout.split())
+    assert json.loads(machine.run("models", "list", "--json").stdout)["half_removed_bytes"] == {"mine": 5_000_000}
+    assert "Removed mine (5 MB)" in machine.run("models", "remove", "mine", "--yes").stdout
     assert list(machine.pairs.iterdir()) == []
 
 
@@ -285,6 +309,9 @@ def test_a_pull_of_named_commits_goes_on_at_them(machine: Machine) -> None:
     assert other.returncode == 2
     assert f"begun with its target at {SHA}" in other.stderr
     assert f"outrider models remove {NAME}" in other.stderr
+    assert f"resume it with --revision {SHA}" in other.stderr
+    other = machine.run("models", "pull", NAME, "--draft-revision", MOVED)
+    assert f"resume it with --draft-revision {SHA}" in other.stderr
     machine.hub.served.clear()
     machine.hub.fetched.clear()
     done = machine.run("models", "pull", NAME)
