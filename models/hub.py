@@ -257,9 +257,14 @@ def _refusing(name: str, nor: str = "not") -> Iterator[None]:
                 f"{name} cannot be downloaded: the hub refuses access ({_in_one_line(error)}). Log in again with "
                 "`hf auth login`, or unset HF_TOKEN if it is set."
             ) from error
-        offline = isinstance(error, OfflineModeIsEnabled)
-        reason = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({_in_one_line(error)})"
-        raise HubUnreachable(f"{name} cannot be downloaded: {reason}. Connect and try again.") from error
+        if isinstance(error, OfflineModeIsEnabled):
+            raise HubUnreachable(
+                f"{name} cannot be downloaded: HF_HUB_OFFLINE is set. Unset it and try again; a program of your own "
+                "calls keep_private(network=True)."
+            ) from error
+        raise HubUnreachable(
+            f"{name} cannot be downloaded: the hub cannot be reached ({_in_one_line(error)}). Connect and try again."
+        ) from error
     except (ImportError, ValueError) as error:
         if (setting := _unusable_proxy()) is None:
             raise

@@ -144,8 +144,8 @@ class _Vocabulary:
 
 
 class _Encoding:
-    """How texts become tokens, for llguidance, which keeps it. It must not keep the vocabulary that keeps llguidance, or
-    neither would ever be freed."""
+    """How texts become tokens. llguidance keeps it, so it must not keep the vocabulary, which keeps llguidance: neither
+    would ever be freed."""
 
     def __init__(self, tokenizer: Tokenizer, read: TokenBytes, vocabulary: _Vocabulary) -> None:
         self._tokenizer = tokenizer
