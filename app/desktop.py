@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import queue
+import signal
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from typing import TypeAlias
 
 from outrider.models import embedded_pair
 from outrider.models.pulled import find_pair
-from outrider.pipelines import LLMPipeline, OutriderError, Statistics
+from outrider.pipelines import CacheTooSmall, LLMPipeline, OutriderError, PromptTooLong, Statistics
 from outrider.pipelines.privacy import keep_private
 
 try:
@@ -33,6 +34,7 @@ except ImportError as error:
 
 POLL_MS = 30
 MAX_NEW_TOKENS = 1024
+FULL = "This conversation is full: begin a new one (Ctrl+N)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class Answered:
 class Refused:
     """A prompt that could not be answered."""
 
+    prompt: str
     message: str
 
 
@@ -88,7 +91,14 @@ class Model(threading.Thread):
         self.events: queue.Queue[Event] = queue.Queue()
         self._load = load
         self._prompts: queue.Queue[str | None] = queue.Queue()
+        self._renewed = threading.Event()
+        self._renewed.set()
         self._stopped = threading.Event()
+        self._closed = threading.Event()
+
+    def renew(self) -> None:
+        """Begin a new chat with the next prompt."""
+        self._renewed.set()
 
     def ask(self, prompt: str) -> None:
         self._stopped.clear()
@@ -100,6 +110,7 @@ class Model(threading.Thread):
 
     def close(self) -> None:
         """End the thread after its current pass."""
+        self._closed.set()
         self._stopped.set()
         self._prompts.put(None)
 
@@ -107,27 +118,36 @@ class Model(threading.Thread):
         try:
             self.events.put(Began("Loading the models"))
             pipeline = self._load()
-            if not self._stopped.is_set():
+            if not self._closed.is_set():
                 self.events.put(Began("Warming up; the first time, this machine is measured too"))
                 pipeline.warm_up()
         except Exception as error:  # the window must show it, whatever it is
             self.events.put(Failed(str(error)))
             return
-        if pipeline.tokenizer.has_chat_template:
-            pipeline.start_chat()
         self.events.put(Ready())
+        chats = pipeline.tokenizer.has_chat_template
+        continued = False  # whether the next prompt continues a chat
         while (prompt := self._prompts.get()) is not None:
             try:
+                if chats and self._renewed.is_set():
+                    self._renewed.clear()
+                    pipeline.start_chat()
+                    continued = False
                 self._answer(pipeline, prompt)
+                continued = chats
             except Exception as error:  # the next prompt may succeed
-                self.events.put(Refused(str(error)))
+                full = continued and isinstance(error, PromptTooLong | CacheTooSmall)
+                self.events.put(Refused(prompt, FULL if full else str(error)))
 
     def _answer(self, pipeline: LLMPipeline, prompt: str) -> None:
         num_tokens, first = 0, 0.0
         with pipeline.stream(prompt, max_new_tokens=MAX_NEW_TOKENS) as pieces:
-            for piece in pieces:
+            while not pieces.ended:
+                piece = pieces.advance()  # one pass; None where it gave no text, as while the prompt is read
                 if self._stopped.is_set():
                     pieces.cancel()  # one more piece comes: the last
+                if piece is None:
+                    continue
                 now = time.perf_counter()
                 rate = num_tokens / (now - first) if first else None  # tokens since the first piece
                 num_tokens += len(piece.token_ids) if first else 0
@@ -143,6 +163,7 @@ class Window:
     def __init__(self, root: tk.Tk, model: Model, title: str) -> None:
         self.root = root
         self.model = model
+        self.interrupted = False
         self._closing = False
         root.title(title)
         root.minsize(480, 320)
@@ -157,11 +178,12 @@ class Window:
         frame.rowconfigure(0, weight=1)
 
         upper = ttk.Frame(frame)
-        upper.grid(row=0, column=0, columnspan=2, sticky="nsew")
+        upper.grid(row=0, column=0, columnspan=2, sticky="nsew", pady=(0, 8))
         upper.columnconfigure(0, weight=1)
         upper.rowconfigure(0, weight=1)
         self.text = tk.Text(upper, wrap="word", state="disabled", font="TkFixedFont", padx=8, pady=8)
         self.text.tag_configure("prompt", foreground="#1a5fb4")
+        self.text.tag_configure("chat", foreground="#77767b", justify="center")
         self.text.tag_configure("error", foreground="#c01c28")
         scroll = ttk.Scrollbar(upper, command=self.text.yview)
         self.text.configure(yscrollcommand=scroll.set)
@@ -170,17 +192,21 @@ class Window:
 
         self.prompt = tk.Text(frame, height=4, wrap="word", font="TkFixedFont", padx=8, pady=8)
         self.prompt.bind("<Control-Return>", self._send)
-        self.prompt.grid(row=1, column=0, rowspan=2, sticky="ew", pady=8)
+        self.prompt.grid(row=1, column=0, rowspan=3, sticky="nsew", pady=(0, 8))
         self.send = ttk.Button(frame, text="Send (Ctrl+Enter)", command=self._send, state="disabled")
         self.send.grid(row=1, column=1, sticky="ew", padx=(8, 0))
         self.stop = ttk.Button(frame, text="Stop (Esc)", command=model.stop, state="disabled")
         self.stop.grid(row=2, column=1, sticky="ew", padx=(8, 0))
         root.bind("<Escape>", lambda event: model.stop())
+        self.new = ttk.Button(frame, text="New chat (Ctrl+N)", command=self._renew, state="disabled")
+        self.new.grid(row=3, column=1, sticky="ew", padx=(8, 0), pady=(0, 8))
+        for widget in (root, self.prompt):
+            widget.bind("<Control-n>", self._renew)
 
         self.status = tk.StringVar()
-        ttk.Label(frame, textvariable=self.status).grid(row=3, column=0, sticky="w")
+        ttk.Label(frame, textvariable=self.status).grid(row=4, column=0, sticky="w")
         self.progress = ttk.Progressbar(frame, mode="indeterminate")
-        self.progress.grid(row=3, column=1, sticky="ew", padx=(8, 0))
+        self.progress.grid(row=4, column=1, sticky="ew", padx=(8, 0))
         self.progress.start()
         self.prompt.focus_set()
         self._poll()
@@ -190,6 +216,17 @@ class Window:
         self._closing = True
         self.root.withdraw()
         self.model.close()
+
+    def interrupt(self, *_: object) -> None:
+        """Close at the next poll. For Ctrl-C in the terminal, as Tk only prints an exception raised in a callback."""
+        self.interrupted = True
+
+    def _renew(self, event: object = None) -> str:
+        if self.new.instate(["!disabled"]):
+            self.model.renew()
+            self._write("New chat\n\n", "chat")
+            self.status.set("Ready")
+        return "break"  # or the key would move the cursor
 
     def _send(self, event: object = None) -> str:
         prompt = self.prompt.get("1.0", "end").strip()
@@ -204,6 +241,8 @@ class Window:
     def _poll(self) -> None:
         while not self.model.events.empty():
             self._show(self.model.events.get())
+        if self.interrupted and not self._closing:
+            self.close()
         if self._closing and not self.model.is_alive():
             self.root.destroy()
             return
@@ -225,6 +264,8 @@ class Window:
             self._set_busy(False)
         elif isinstance(event, Refused):
             self._write(f"{event.message}\n\n", "error")
+            typed = self.prompt.get("1.0", "end-1c")  # since then
+            self.prompt.insert("1.0", f"{event.prompt}\n" if typed else event.prompt)
             self.status.set("Ready")
             self._set_busy(False)
         else:
@@ -233,7 +274,8 @@ class Window:
             self._rest()
 
     def _set_busy(self, busy: bool) -> None:
-        self.send.state(["disabled" if busy else "!disabled"])
+        for button in (self.send, self.new):
+            button.state(["disabled" if busy else "!disabled"])
         self.stop.state(["!disabled" if busy else "disabled"])
         if busy:
             self.progress.grid()
@@ -276,9 +318,16 @@ def main() -> None:
     except tk.TclError as error:
         sys.exit(f"outrider: No window can be opened here ({error}): start it on a desktop.")
     model = Model(lambda: LLMPipeline(pair))
-    Window(root, model, f"Outrider: {arguments.pair or 'pyscout'}")
+    window = Window(root, model, f"Outrider: {arguments.pair or 'pyscout'}")
+    signal.signal(signal.SIGINT, window.interrupt)
     model.start()
-    root.mainloop()
+    try:
+        root.mainloop()
+    finally:  # a process must not exit in the middle of a pass
+        model.close()
+        model.join()
+    if window.interrupted:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

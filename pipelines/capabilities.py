@@ -79,7 +79,7 @@ class Capabilities:
         if context < 1:
             raise PromptTooLong(
                 f"The prompt has {num_prompt_tokens} tokens and the model's context holds {self.max_context}, "
-                "answer included: shorten the prompt."
+                "answer included: shorten the prompt, or the conversation that it continues."
             )
         if self.cache_tokens <= num_prompt_tokens:
             return 1  # `Backend.add` refuses what cannot run

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from outrider.pipelines import LLMPipeline
+from outrider.pipelines import CacheTooSmall, LLMPipeline, PromptTooLong
 
 from .chat.scripted import BEGINNING, END, Refused, ScriptedPipeline
 
@@ -216,6 +216,114 @@ def test_stop_ends_the_answer_with_what_there_is_and_the_next_prompt_is_answered
     driver.until(lambda: END in driver.text)
 
 
+@pytest.mark.parametrize("way", ["stopping", "closing"])
+def test_stopping_and_closing_do_not_wait_for_the_prompt_to_be_read(drive, scripted, way: str) -> None:
+    scripted.warm.set()
+    scripted.read_tokens = 0  # the prompt is read for ever
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.type("hello")
+    driver.press("<Control-Return>")
+    driver.until(lambda: bool(scripted.streams))
+    if way == "stopping":
+        driver.press("<Escape>")
+        driver.until(lambda: "stopped" in driver.status)
+    else:
+        driver.leave()
+        driver.until(lambda: driver.closed)
+
+
+def test_escape_while_the_model_loads_does_not_leave_the_warm_up_out(drive, scripted) -> None:
+    loading = threading.Event()
+
+    def load() -> Scripted:
+        assert loading.wait(PATIENCE_S)
+        return scripted
+
+    driver = drive(load)
+    driver.until(lambda: driver.status == "Loading the models")
+    driver.press("<Escape>")
+    loading.set()
+    driver.until(lambda: driver.status != "Loading the models")
+    assert "Warming up" in driver.status
+    scripted.warm.set()
+
+
+@pytest.mark.parametrize("way", ["button", "key"])
+def test_a_new_chat_begins_with_the_next_prompt_and_keeps_what_is_typed(drive, scripted, way: str) -> None:
+    scripted.warm.set()
+    scripted.gate.set()
+    driver = drive(lambda: scripted)
+    driver.ready()
+    for prompt in ("one", "two"):
+        driver.type(prompt)
+        driver.press("<Control-Return>")
+        driver.ready()
+    assert scripted.chats == 1
+    driver.type("three")
+    if way == "button":
+        driver.click(driver.window.new)
+    else:
+        driver.press("<Control-n>")
+    driver.until(lambda: "New chat" in driver.text)
+    driver.press("<Control-Return>")
+    driver.ready()
+    assert scripted.chats == 2
+    assert [prompt for prompt, _ in scripted.requests] == ["one", "two", "three"]
+
+
+def test_no_chat_begins_in_the_middle_of_an_answer(answering, scripted) -> None:
+    answering.press("<Control-n>")
+    answering.click(answering.window.new)
+    assert "New chat" not in answering.text
+    scripted.gate.set()
+    answering.ready()
+    answering.type("more")
+    answering.press("<Control-Return>")
+    answering.ready()
+    assert scripted.chats == 1
+
+
+@pytest.mark.parametrize("error", [PromptTooLong, CacheTooSmall])
+def test_a_full_conversation_is_said_so_and_a_new_one_takes_the_refused_prompt(answering, scripted, error) -> None:
+    scripted.gate.set()
+    answering.ready()
+    scripted.refusal = error("The prompt has 2060 tokens.")
+    answering.type("more")
+    answering.press("<Control-Return>")
+    answering.until(lambda: "This conversation is full" in answering.text and answering.can(answering.window.send))
+    assert answering.window.prompt.get("1.0", "end-1c") == "more"
+    scripted.refusal = None
+    answering.press("<Control-n>")
+    answering.press("<Control-Return>")
+    answering.ready()
+    assert scripted.requests[-1][0] == "more"
+    assert scripted.chats == 2
+
+
+def test_a_first_prompt_that_is_too_long_is_not_blamed_on_the_conversation(drive, scripted) -> None:
+    scripted.warm.set()
+    scripted.refusal = PromptTooLong("The prompt has 2060 tokens.")
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.type("hello")
+    driver.press("<Control-Return>")
+    driver.until(lambda: "2060 tokens" in driver.text)
+    assert "full" not in driver.text
+
+
+def test_a_refused_prompt_comes_back_before_what_was_typed_since(drive, scripted) -> None:
+    scripted.warm.set()
+    scripted.refusal = Refused("The prompt has too many words.")
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.window.prompt.insert("1.0", "first")
+    driver.press("<Control-Return>")
+    driver.window.prompt.insert("1.0", "second")
+    driver.ready()
+    assert driver.window.prompt.get("1.0", "end-1c") == "first\nsecond"
+
+
 def test_closing_in_the_middle_of_an_answer_ends_window_and_thread(answering, scripted) -> None:
     answering.leave()
     answering.until(lambda: answering.closed)
@@ -243,9 +351,9 @@ def test_a_prompt_that_is_refused_is_said_and_the_next_one_is_answered(drive, sc
     driver.press("<Control-Return>")
     driver.until(lambda: "too many words" in driver.text and driver.can(driver.window.send))
     scripted.refusal = None
-    driver.type("hello")
-    driver.press("<Control-Return>")
+    driver.press("<Control-Return>")  # the prompt was given back
     driver.until(lambda: END in driver.text)
+    assert [prompt for prompt, _ in scripted.requests] == ["hello", "hello"]
 
 
 def test_a_pair_that_cannot_be_loaded_is_said_so(drive, tmp_path: Path) -> None:
@@ -281,3 +389,24 @@ def test_without_tkinter_or_a_display_one_line_says_what_to_do(prepare: str, wor
     assert done.returncode == 1
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_an_interrupt_in_the_terminal_closes_the_window_and_ends_the_program(display) -> None:
+    """The interrupt comes while the model warms up; then its thread waits for a prompt."""
+    program = """if True:
+        import signal
+        from types import SimpleNamespace
+        from outrider.app import desktop
+
+        def interrupt():
+            signal.raise_signal(signal.SIGINT)
+
+        pipeline = SimpleNamespace(warm_up=interrupt, tokenizer=SimpleNamespace(has_chat_template=False))
+        desktop.LLMPipeline = lambda pair: pipeline
+        desktop.main()
+    """
+    environment = os.environ if display is None else {**os.environ, "DISPLAY": display}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert (done.returncode, done.stderr) == (130, "")
