@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -107,6 +107,16 @@ def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], No
         num_weights=sum(map(_count_weights, files)),
         remote_code=remote_code,
     )
+
+
+def require_weights(source: str, missing: Collection[str]) -> None:
+    """Raises NoSuchModel if there are missing weights. transformers gives them random values, and goes on."""
+    if missing:
+        first = ", ".join(sorted(missing)[:3]) + (", …" if len(missing) > 3 else "")
+        raise NoSuchModel(
+            f"{source} lacks {len(missing)} of its model's weights ({first}): download it again, or save it again with "
+            "these names."
+        )
 
 
 def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:

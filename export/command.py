@@ -108,7 +108,7 @@ def export_command(
     folder = export_pair(
         target,
         draft,
-        out,
+        output_folder(out),
         target_compression=by_role["target"],
         draft_compression=by_role.get("draft", Compression()),
         head_compression=by_role.get("head"),
@@ -149,6 +149,17 @@ def _how_to_try(pair: Path, device: Device) -> str:
         return f"Try it on a machine with a GPU: {command}"
     stand_in = "".join(f" --property {name}={value}" for name, value in NPU_ON_CPU.items())
     return f"Try it on a machine with an NPU: {command}; here the CPU can stand in for one: {command}{stand_in}"
+
+
+def output_folder(given: Path) -> Path:
+    """The folder that --out names, with the home folder in place of a tilde. Raises InvalidOption."""
+    try:
+        folder = given.expanduser()
+    except RuntimeError as error:
+        raise InvalidOption(f"--out {given} is in a home folder that is not known: give its full path.") from error
+    if not folder.absolute().name:
+        raise InvalidOption(f"--out {given} is a whole disk: name a folder on it.")
+    return folder
 
 
 def clocked() -> Callable[[str], None]:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import openvino as ov
 
+from outrider.models.errors import NoSuchModel
 from outrider.pipelines.errors import UnsupportedModel
 
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, require_weights
 from .compression import Compression
 from .errors import ConversionFailed
 from .quiet import quiet
@@ -19,6 +23,7 @@ from .renamed import known_form
 
 TASK = "text-generation-with-past"
 MODEL = "openvino_model.xml"
+GENERATION = "generation_config.json"
 ADVICE = "choose another model or another weight format"
 WEIGHT_TYPES = {"f32", "f16", "bf16", "i8", "u8", "i4", "u4"}
 
@@ -28,7 +33,8 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
 
     half: store the weights in fp16; otherwise they keep the precision of the checkpoint.
 
-    Raises UnsupportedModel for an architecture that optimum-intel does not know, ConversionFailed.
+    Raises UnsupportedModel for an architecture that optimum-intel does not know, NoSuchModel for a checkpoint that
+    lacks weights, and ConversionFailed.
     """
     from optimum.exporters.openvino import main_export
     from optimum.exporters.tasks import TasksManager
@@ -49,21 +55,33 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
                 "choose another architecture, or a newer optimum-intel."
             )
         try:
-            main_export(
-                str(known_folder),
-                folder,
-                task=TASK,
-                library_name="transformers",
-                # Not OVConfig(dtype="fp16"), which rounds the frequencies of the position embedding as well.
-                ov_config=OVConfig(),
-                model_loading_kwargs={"torch_dtype": "float16"} if half else {},
-                trust_remote_code=checkpoint.remote_code,
-                local_files_only=True,
-            )
+            with _whole(checkpoint.source) as loaded:
+                main_export(
+                    str(known_folder),
+                    folder,
+                    task=TASK,
+                    library_name="transformers",
+                    # Not OVConfig(dtype="fp16"), which rounds the frequencies of the position embedding as well.
+                    ov_config=OVConfig(),
+                    model_loading_kwargs={"torch_dtype": "float16"} if half else {},
+                    trust_remote_code=checkpoint.remote_code,
+                    local_files_only=True,
+                )
+        except NoSuchModel:
+            raise
         except Exception as error:
             raise ConversionFailed(
                 f"optimum-intel cannot convert {checkpoint.source}: {_first_line(error)} ({ADVICE})"
             ) from error
+    for defaults in loaded:
+        if defaults is not None and not (folder / GENERATION).exists():
+            save_defaults(defaults, folder)
+
+
+def save_defaults(defaults: Any, folder: Path) -> None:
+    """Write the generation configuration of a model as it was read, which `save_pretrained` refuses for some that it
+    reads: a temperature without `do_sample` is one."""
+    defaults.to_json_file(folder / GENERATION)
 
 
 def compress(folder: Path, compression: Compression, source: str) -> None:
@@ -102,6 +120,29 @@ def precisions(folder: Path) -> dict[str, int]:
         if node.get_type_name() == "Constant" and len(node.get_output_shape(0)) > 1:
             counts[node.get_output_element_type(0).get_type_name()] += prod(node.get_output_shape(0))
     return {name: count for name, count in counts.most_common() if name in WEIGHT_TYPES}
+
+
+@contextmanager
+def _whole(source: str) -> Iterator[list[Any]]:
+    """The generation configurations of the models that are loaded meanwhile, by whatever calls transformers.
+
+    Raises NoSuchModel where a model is loaded without some of its weights.
+    """
+    from transformers import PreTrainedModel
+
+    plain, loaded = PreTrainedModel.__dict__["from_pretrained"], []
+
+    def from_pretrained(kind: type, *arguments: Any, output_loading_info: bool = False, **options: Any) -> Any:
+        model, info = plain.__func__(kind, *arguments, output_loading_info=True, **options)
+        require_weights(source, info["missing_keys"])
+        loaded.append(getattr(model, "generation_config", None))
+        return (model, info) if output_loading_info else model
+
+    PreTrainedModel.from_pretrained = classmethod(from_pretrained)
+    try:
+        yield loaded
+    finally:
+        PreTrainedModel.from_pretrained = plain
 
 
 def _let_cache_be_quantized(model: ov.Model) -> None:

@@ -10,7 +10,7 @@ import typer
 from outrider.pipelines.errors import InvalidOption
 from outrider.pipelines.privacy import keep_private
 
-from .command import clocked, plain_app, stop_cleanly
+from .command import clocked, output_folder, plain_app, stop_cleanly
 from .extra import require_extra
 
 app = plain_app()
@@ -144,7 +144,7 @@ def distill_command(
         target, kind, prompts, how, draft, layers, draft_vocabulary, feed_forward, heads, exit_layer, unrolling,
         trust_remote_code,
     )  # fmt: skip
-    folder = run(plan, out, clocked())
+    folder = run(plan, output_folder(out), clocked())
     typer.echo(f"Made {folder}. Make a pair of it: outrider export --target {target} --draft {folder} --out PAIR")
 
 

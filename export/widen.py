@@ -22,6 +22,8 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from outrider.pipelines.errors import InvalidOption
 
+from .checkpoint import require_weights
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -144,7 +146,9 @@ def widen_checkpoint(source: Path, out: Path, shape: Shape) -> int:
     """
     if out.exists():
         raise InvalidOption(f"{out} exists already: choose another folder, or remove it.")
-    wide = widened(LlamaForCausalLM.from_pretrained(source), shape)
+    model, loading = LlamaForCausalLM.from_pretrained(source, output_loading_info=True)
+    require_weights(str(source), loading["missing_keys"])
+    wide = widened(model, shape)
     wide.save_pretrained(out)
     AutoTokenizer.from_pretrained(source).save_pretrained(out)
     return wide.num_parameters()

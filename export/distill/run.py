@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 
 from outrider.models.digest import sha256
 from outrider.models.errors import OutputExists
@@ -20,7 +20,8 @@ from outrider.models.staging import Staging
 from outrider.pipelines.errors import InvalidOption, UnsupportedModel, VocabularyMismatch
 from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
-from ..checkpoint import Checkpoint, find_checkpoint
+from ..checkpoint import Checkpoint, find_checkpoint, require_weights
+from ..convert import save_defaults
 from ..quiet import quiet
 from ..renamed import known_form
 from ..vocabulary import load_tokenizer, vocabulary
@@ -100,7 +101,7 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
         announce(f"Training on {tokens:,} tokens, {plan.how.epochs} times")
         if draft is not None:
             outcome = distil(target, draft, samples, plan.how, state=work / "state.pt")
-            draft.half().save_pretrained(staging.path)
+            _save(draft.half(), staging.path)
             tokenizer.save_pretrained(staging.path)
         else:
             assert head is not None
@@ -168,19 +169,32 @@ def _room(plan: Plan, target: PreTrainedModel) -> int:
 
 
 def _load(checkpoint: Checkpoint) -> PreTrainedModel:
-    """Raises UnsupportedModel for what transformers cannot load."""
+    """Raises UnsupportedModel for what transformers cannot load, NoSuchModel for a checkpoint that lacks weights."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = "auto" if device == "cuda" else torch.float32  # half precision is slow on most CPUs
     with quiet(), known_form(checkpoint) as folder:
         try:
-            model = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=dtype, trust_remote_code=checkpoint.remote_code, local_files_only=True
+            model, loading = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=dtype,
+                trust_remote_code=checkpoint.remote_code,
+                local_files_only=True,
+                output_loading_info=True,
             )
         except Exception as error:
             raise UnsupportedModel(
                 f"transformers cannot load {checkpoint.source} ({type(error).__name__}: {error}): choose another model."
             ) from error
+    require_weights(checkpoint.source, loading["missing_keys"])
     return model.to(device)
+
+
+def _save(draft: PreTrainedModel, folder: Path) -> None:
+    """Write a draft model with the generation configuration that it came with, whatever transformers thinks of it."""
+    defaults, draft.generation_config = getattr(draft, "generation_config", None), GenerationConfig()
+    draft.save_pretrained(folder)
+    if defaults is not None:
+        save_defaults(defaults, folder)
 
 
 def _claim(work: Path, mine: dict[str, Any]) -> None:

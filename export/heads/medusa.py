@@ -3,6 +3,7 @@ them, to OpenVINO's IR."""
 
 from __future__ import annotations
 
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset15 as ops
 
+from outrider.models.errors import NoSuchModel
 from outrider.pipelines.model.heads.head_kind import LAYERS, MEDUSA
 from outrider.pipelines.model.heads.medusa_model import EMBEDDINGS, LOGITS, PROJECTED, STATES
 
@@ -32,7 +34,7 @@ def convert_medusa(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
     blocks, from the state and the embeddings of the tokens after it, oldest first. The number of heads is taken from
     the weights: the configurations of published heads name fewer.
 
-    Raises UnsupportedModel for heads of another target, and ConversionFailed.
+    Raises UnsupportedModel for heads of another target, NoSuchModel for a damaged file, and ConversionFailed.
     """
     of_target = language_config(target)
     try:
@@ -104,5 +106,10 @@ def _weights(head: Checkpoint) -> Weights:
     from torch import load
 
     (file,) = (each for each in sorted(head.folder.iterdir()) if each.stem == f"{head.head_kind}_lm_head")
-    read = load_file(file) if file.suffix == ".safetensors" else load(file, map_location="cpu", weights_only=True)
+    try:
+        read = load_file(file) if file.suffix == ".safetensors" else load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, RuntimeError) as error:
+        raise NoSuchModel(
+            f"{file} is damaged or incomplete, or what Git LFS leaves in a file's place: download it again."
+        ) from error
     return {name.removeprefix("medusa_head."): weight.float().numpy() for name, weight in read.items()}

@@ -19,6 +19,13 @@ MODEL_FILES = (
 )  # fmt: skip
 
 
+# What config.json calls these where not by their usual names.
+OTHER_NAMES = {
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Skipping:
     """How a target drafts by itself.
@@ -179,7 +186,9 @@ def _described(model: Path, name: str) -> Any:
     """A value of config.json, in which multimodal models keep those of their text model apart."""
     config = read_json(model / "config.json")
     inner = config.get("text_config")
-    return config.get(name) or (isinstance(inner, dict) and inner.get(name))
+    parts = [config, inner] if isinstance(inner, dict) else [config]
+    found = (part.get(each) for each in (name, *OTHER_NAMES[name]) for part in parts)
+    return next((value for value in found if value), None)
 
 
 def read_json(path: Path) -> dict[str, Any]:

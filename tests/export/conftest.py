@@ -53,6 +53,17 @@ def save(folder: Path, model: Any, tokenizer: Any) -> Path:
     return folder
 
 
+def save_renamed(source: Path, folder: Path, rename: Callable[[str], str]) -> Path:
+    """A copy of a checkpoint with other names for its weights, and without those whose new name is empty."""
+    from safetensors.torch import load_file, save_file
+
+    weights = {rename(name): weight for name, weight in load_file(source / "model.safetensors").items()}
+    weights.pop("", None)
+    shutil.copytree(source, folder)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
+
+
 def make_llama(width: int, layers: int, seed: int, heads: int = 2) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM

@@ -155,7 +155,7 @@ def test_an_export_that_is_killed_leaves_nothing_at_out_and_the_next_one_cleans_
 ) -> None:
     out = tmp_path / "pair"
     assert exports.kill_while_converting(target, out, signal.SIGKILL) == -signal.SIGKILL
-    assert [path.name for path in tmp_path.iterdir()] == [".pair.outrider-new"]
+    assert [path.name for path in tmp_path.iterdir()] == [".pair.outrider-export"]
     main_ends_well(["--target", str(target), "--out", str(out)])
     assert [path.name for path in tmp_path.iterdir()] == ["pair"]
 
@@ -205,6 +205,30 @@ print(sorted({"torch", "transformers", "optimum", "nncf"} & sys.modules.keys()))
 def test_an_option_that_would_have_no_effect_is_refused(tmp_path: Path, options: list[str], named: str) -> None:
     with pytest.raises(InvalidOption, match=named):
         main(["--target", "x", "--out", str(tmp_path / "pair"), *options])
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (Path.cwd().anchor, "is a whole disk: name a folder on it"),
+        pytest.param(
+            "~nobody-of-this-name/pair",
+            "is in a home folder that is not known",
+            marks=pytest.mark.skipif(os.name == "nt", reason="Windows makes up where the home of another user is"),
+        ),
+    ],
+)
+def test_an_output_that_can_be_no_folder_is_refused(given: str, said: str) -> None:
+    with pytest.raises(InvalidOption, match=f"--out {re.escape(given)} {said}"):
+        main(["--target", "x", "--out", given])
+
+
+def test_a_tilde_in_out_is_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "export_pair", lambda target, draft, out, **options: out)
+    main_ends_well(["--target", "x", "--out", "~/pairs/my"])
+    assert capsys.readouterr().out.startswith(f"Made {Path.home() / 'pairs' / 'my'}. ")
 
 
 @pytest.mark.parametrize("options", [["--target-weights", "int2"], ["--nonsense"], ["--ratio", "much"]])

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +12,15 @@ import pytest
 from outrider.export.checkpoint import Checkpoint, find_checkpoint
 from outrider.export.compression import Compression
 from outrider.export.convert import compress, convert, precisions
+from outrider.models.errors import NoSuchModel
+from outrider.pipelines.config import GenerationConfig
 from outrider.pipelines.model.paged_model import PagedModel
+from outrider.pipelines.model.pair import context_length, num_layers
 from outrider.pipelines.model.processor import GROUP_SIZE, PRECISION, fastest_precision
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.model.tuning import load_target
+
+from .conftest import make_tokenizer, save, save_renamed
 
 MANY = 50_000  # weights; the target's embedding, which int4 leaves at int8, has 38,400
 
@@ -73,6 +81,48 @@ def test_fp16_weights_compute_what_the_checkpoint_computes(checkpoint: Checkpoin
         reference = AutoModelForCausalLM.from_pretrained(checkpoint.folder, dtype=torch.float32)
         expected = reference(torch.tensor([tokens])).logits[0].numpy()
     np.testing.assert_allclose(logits_of(model, tokens), expected, atol=1e-3 * float(expected.std()))
+
+
+@pytest.mark.parametrize(
+    ("rename", "said"),
+    [
+        (lambda name: f"_orig_mod.{name}", r"lacks 21 of .* \(lm_head.weight, model.embed_tokens.weight, .*, …\)"),
+        (lambda name: name if ".1.mlp.up" not in name else "", r"lacks 1 of .* \(model.layers.1.mlp.up_proj.weight\):"),
+    ],
+    ids=["renamed", "missing"],
+)
+def test_a_checkpoint_that_lacks_weights_is_refused(
+    target: Path, tmp_path: Path, rename: Callable[[str], str], said: str
+) -> None:
+    from transformers import PreTrainedModel
+
+    loading = PreTrainedModel.from_pretrained
+    source = save_renamed(target, tmp_path / "source", rename)
+    with pytest.raises(NoSuchModel, match=f"^{re.escape(str(source))} {said}"):
+        convert(find_checkpoint(str(source), False, print), tmp_path / "ir", half=False)
+    assert PreTrainedModel.from_pretrained == loading
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_defaults_that_transformers_does_not_save_are_kept(target: Path, tmp_path: Path, file: str) -> None:
+    source = shutil.copytree(target, tmp_path / "source")
+    (source / "generation_config.json").unlink()
+    stored = json.loads((source / file).read_text(encoding="utf-8")) if file == "config.json" else {}
+    stored |= {"eos_token_id": [0, 7], "temperature": 0.6, "top_p": 0.9}  # without do_sample
+    (source / file).write_text(json.dumps(stored), encoding="utf-8")
+    convert(find_checkpoint(str(source), False, print), tmp_path / "ir", half=False)
+    defaults = GenerationConfig.from_folder(tmp_path / "ir")
+    assert (defaults.eos_token_ids, defaults.temperature, defaults.top_p) == ({0, 7}, 0.6, 0.9)
+
+
+def test_a_model_whose_configuration_has_other_names_tells_its_layers_and_context(tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=300, n_positions=128, n_embd=32, n_layer=2, n_head=2))
+    source = save(tmp_path / "source", model, make_tokenizer())
+    convert(find_checkpoint(str(source), False, print), tmp_path / "ir", half=False)
+    for folder in (source, tmp_path / "ir"):
+        assert (num_layers(folder), context_length(folder)) == (2, 128)
 
 
 @pytest.mark.parametrize("group_size", [32, 128])

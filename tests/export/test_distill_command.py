@@ -35,7 +35,7 @@ from outrider.pipelines.errors import (
 from outrider.pipelines.speculation.drafters.head import Head
 from outrider.pipelines.speculation.drafters.self_speculative import EXIT
 
-from .conftest import make_llama, make_tokenizer, save
+from .conftest import make_llama, make_tokenizer, save, save_renamed
 
 HOW = Distillation(batch_size=2, max_new_tokens=8)
 
@@ -139,6 +139,15 @@ def test_a_draft_model_is_made_for_a_target(target: Path, draft: Path, prompts: 
     assert after.dtype == torch.float16
     assert any(not torch.equal(one, other) for one, other in zip(before.parameters(), after.parameters(), strict=True))
     assert (out / "tokenizer.json").read_bytes() == (draft / "tokenizer.json").read_bytes()
+
+
+def test_a_draft_model_keeps_defaults_that_transformers_does_not_save(
+    target: Path, draft: Path, prompts: Path, tmp_path: Path
+) -> None:
+    start, stored = shutil.copytree(draft, tmp_path / "start"), {"eos_token_id": [0, 7], "temperature": 0.6}
+    (start / "generation_config.json").write_text(json.dumps(stored), encoding="utf-8")
+    out = run_plan(Plan(str(target), "draft", prompts, HOW, draft=str(start)), tmp_path / "draft")
+    assert json.loads((out / "generation_config.json").read_text(encoding="utf-8")).items() >= stored.items()
 
 
 @pytest.mark.parametrize("where", ["answers", "training"])
@@ -283,6 +292,14 @@ def test_a_target_that_cannot_be_loaded_is_refused(deep: Path, prompts: Path, tm
         run_plan(Plan(str(target), "eagle3", prompts, HOW), tmp_path / "head")
 
 
+def test_checkpoints_that_lack_weights_are_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+    lacking = save_renamed(deep, tmp_path / "lacking", lambda name: name.replace(".2.", ".9."))
+    with pytest.raises(NoSuchModel, match=r"lacking lacks 9 of its model's weights \(model\.layers\.2\.input_"):
+        run_plan(Plan(str(lacking), "medusa", prompts, HOW), tmp_path / "head")
+    with pytest.raises(NoSuchModel, match="lacking lacks 9 of"):
+        run_plan(Plan(str(deep), "draft", prompts, HOW, draft=str(lacking)), tmp_path / "draft")
+
+
 def test_a_mark_that_was_cut_off_is_written_again(
     deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +333,13 @@ def test_a_draft_of_another_vocabulary_is_refused(target: Path, stranger: Path, 
 def test_a_folder_that_exists_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputExists, match="exists: choose another"):
         run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path)
+
+
+def test_a_tilde_in_out_is_the_home_folder(deep: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Path] = []
+    monkeypatch.setattr(distillation, "run", lambda plan, out, announce: found.append(out))
+    distill("--target", deep, "--kind", "medusa", "--prompts", prompts, "--out", "~/heads/my")
+    assert found == [Path.home() / "heads" / "my"]
 
 
 def test_a_target_or_prompts_that_are_not_there_are_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:

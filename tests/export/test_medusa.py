@@ -16,6 +16,7 @@ from outrider.export.checkpoint import find_checkpoint
 from outrider.export.convert import convert
 from outrider.export.errors import ConversionFailed
 from outrider.export.heads.convert_head import convert_head
+from outrider.models.errors import NoSuchModel
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.errors import BrokenPair, InvalidOption, UnsupportedModel
 from outrider.pipelines.model.heads.head_kind import open_head, tapped_layers
@@ -197,3 +198,14 @@ def test_weights_that_are_not_those_of_such_heads_are_refused(
     with pytest.raises(ConversionFailed, match=said):
         convert_head(*(find_checkpoint(str(each), False, print) for each in (head, target)), tmp_path / "ir")
     assert not (tmp_path / "ir").exists()
+
+
+@pytest.mark.parametrize("kept", [None, 0, 3000], ids=["pointer", "empty", "cut off"])
+def test_a_damaged_file_of_weights_is_refused_by_its_name(
+    target: Path, checkpoints: dict[str, Path], tmp_path: Path, kept: int | None
+) -> None:
+    head = shutil.copytree(checkpoints[KINDS[1]], tmp_path / "head")
+    file, pointer = head / "medusa_lm_head.pt", b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 9\n"
+    file.write_bytes(pointer if kept is None else file.read_bytes()[:kept])
+    with pytest.raises(NoSuchModel, match=r"medusa_lm_head\.pt is damaged or incomplete"):
+        convert_head(*(find_checkpoint(str(each), False, print) for each in (head, target)), tmp_path / "ir")
