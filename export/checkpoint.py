@@ -74,6 +74,11 @@ class Checkpoint:
         """What config.json says."""
         return _read_config(self.source, self.folder)
 
+    def digest(self) -> str:
+        """`sha256:` and a digest of config.json and all weights, which other files and commits do not change."""
+        local = self.revision.startswith("sha256:")
+        return self.revision if local else _fingerprint(self.folder, _weight_files(self.source, self.folder))
+
     def head_within(self) -> Checkpoint:
         """The head in the checkpoint of a target, with its share of the weights. Raises NoSuchModel without one."""
         _, prefix = HEADS_WITHIN[self.architecture]

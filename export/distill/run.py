@@ -83,14 +83,14 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     if start is not None:
         words = [vocabulary(tokenizer), vocabulary(load_tokenizer(start))]
         check_same_vocabulary(words[0], words[1], f"{plan.target} and {plan.draft}")
-    record = _record(plan, checkpoint, start)
+    settings, record = _settings(plan, checkpoint, start), _sources(checkpoint, start)
     target = _load(checkpoint)
     prompts = read_prompts(plan.prompts, tokenizer, _room(plan, target))
     draft = None if start is None else _draft(plan, target, start)
     head = None if start is not None else _head(plan, target)
     with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
         work = staging.path / WORK
-        _claim(work, record)
+        _claim(work, settings)
         announce(f"Answering {len(prompts):,} prompts")
         stretches = stretches_of(prompts, plan.how.batch_size)
         write_answers(target, stretches, plan.how, work / "answers.jsonl", len(prompts))
@@ -111,7 +111,7 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
                 unrolling = replace(unrolling, steps=head.most_steps or 1)
             outcome = distil_head(target, head, samples, plan.how, unrolling, state=work / "state.pt")
             head.save(staging.path)
-        record |= {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
+        record |= settings | {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
         (staging.path / "distillation.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         staging.publish()
     shutil.rmtree(staging.out / WORK)
@@ -198,7 +198,7 @@ def _save(draft: PreTrainedModel, folder: Path) -> None:
 
 
 def _claim(work: Path, mine: dict[str, Any]) -> None:
-    """Mark the work folder as this record's, so that no outcome of another plan is taken for one of this."""
+    """Mark the work folder with these settings, so that no outcome of others is taken for one of them."""
     work.mkdir(exist_ok=True)
     mark = work / "plan.json"
     if not mark.exists():
@@ -216,16 +216,15 @@ def _claim(work: Path, mine: dict[str, Any]) -> None:
         )
 
 
-def _record(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:
-    """The plan as JSON takes it, with what identifies its files."""
+def _settings(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:
+    """What the outcome depends on, as JSON takes it. Models are told by their weights, which a new commit of their
+    repository seldom changes."""
     if not plan.prompts.is_file():
         raise InvalidOption(f"--prompts {plan.prompts} is not a file: give a file of JSON lines.")
-    record = {
+    settings = {
         "kind": plan.kind,
-        "target": target.source,
-        "target_revision": target.revision,
-        "draft": start and start.source,
-        "draft_revision": start and start.revision,
+        "target_digest": target.digest(),
+        "draft_digest": start and start.digest(),
         "prompts_sha256": sha256(plan.prompts),
         "taps": plan.taps,
         "draft_vocabulary": plan.draft_vocabulary,
@@ -235,4 +234,14 @@ def _record(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[st
         **asdict(plan.how),
         "unrolling": None if plan.kind == "draft" else asdict(plan.unrolling),
     }
-    return dict(json.loads(json.dumps(record)))  # with lists in place of tuples, as it is read again
+    return dict(json.loads(json.dumps(settings)))  # with lists in place of tuples, as it is read again
+
+
+def _sources(target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:
+    """Where the models were read."""
+    return {
+        "target": target.source,
+        "target_revision": target.revision,
+        "draft": start and start.source,
+        "draft_revision": start and start.revision,
+    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from outrider.export.checkpoint import find_checkpoint
+from outrider.export.checkpoint import Checkpoint, find_checkpoint
 from outrider.export.command import main as export
 from outrider.export.distill import Distillation, Sample, training
 from outrider.export.distill import run as distillation
@@ -190,6 +191,33 @@ def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
     shutil.rmtree(staging_path(tmp_path / "head"))
     with pytest.raises(KeyboardInterrupt):
         run_plan(other, tmp_path / "head")
+
+
+def test_a_distillation_goes_on_when_the_repository_of_its_target_has_a_new_commit_with_the_same_weights(
+    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, found = Plan("org/model", "eagle3", prompts, HOW), find_checkpoint(str(deep), False, print)
+    commit, commits = "0" * 40, []
+
+    def find(source: str, remote_code: bool, announce: object) -> Checkpoint:
+        commits.append(commit)
+        return replace(found, source=source, revision=commit)
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distillation, "find_checkpoint", find)
+    with monkeypatch.context() as patch:
+        patch.setattr(distillation, "read_answers", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run_plan(plan, tmp_path / "head")
+    commit = "f" * 40
+    monkeypatch.setattr("outrider.export.distill.answers.write_samples", None)  # nothing is answered again
+    record = json.loads((run_plan(plan, tmp_path / "head") / "distillation.json").read_text())
+    assert commits == ["0" * 40, "f" * 40]
+    assert (record["target"], record["target_revision"], record["target_digest"]) == (
+        "org/model", "f" * 40, found.revision,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
