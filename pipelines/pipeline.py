@@ -212,7 +212,10 @@ class LLMPipeline:
             with self._failing_over():
                 self._speculation.prepare()
         self._measure()
-        length = min(40, min(self.max_context, self._capabilities.cache_tokens) // 8)
+        room = min(self.max_context, self._capabilities.cache_tokens)
+        if self._speculation is not None:
+            room = min(room, self._speculation.compilation.rows.whole_prompt or room)
+        length = max(1, min(40, room // 8))
         until = time.perf_counter() + WARM_UP_S
         for mode in self.modes:
             drafted = None if mode == "off" else WARM_UP_DRAFT

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
 import time
@@ -10,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from outrider.models.pulled import pairs_folder
-from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError
+from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError, Pair
+from outrider.pipelines.devices.devices import CPU
 from outrider.pipelines.model.pair import name_of
 from outrider.pipelines.privacy import without_proxies
 
@@ -27,6 +29,8 @@ from .ui import Page
 from .ui.served import GatedApp, bounded_connections
 from .ui.theme import HEAD, STYLE_SHEET, theme
 from .ui.uploads import UploadLimits, Uploads, upload_folder
+
+log = logging.getLogger(__name__)
 
 
 class AddressTaken(OutriderError):
@@ -56,8 +60,8 @@ def serve(
     others = pairs or pairs_folder()
 
     def loaded(path: Path, device: str) -> LLMPipeline:
-        fitting = load if path == pair else replace(load, head=None)  # a head is one of the pair that it was given for
-        return fitting.on(device).load(path)
+        fitting = load.on(device) if path == pair else for_another(path, load, device)
+        return fitting.load(path)
 
     assistant = Assistant(load.load(pair), name_of(pair), loaded, others, (pair,))
     _end_like_an_interrupt()
@@ -72,6 +76,19 @@ def serve(
         page.assistant.close()
         page.blocks.close(verbose=False)
         page.history.close()
+
+
+def for_another(pair: Path, load: LoadOptions, device: str) -> LoadOptions:
+    """The options for a pair other than the one that they were given for, without what it lacks, which is logged: who
+    chooses it on the page could not leave that out. Raises what `Pair.open` raises."""
+    fitting = replace(load, head=None).on(device)  # a head is one of the pair that it was given for
+    if Pair.open(pair).draft is not None:
+        return fitting
+    speculation = None if fitting.speculation == "draft" else fitting.speculation
+    without = replace(fitting.drafting_on(CPU), speculation=speculation)
+    if without != fitting:
+        log.warning("%s has no draft model, so it is loaded without what was given for one.", pair)
+    return without
 
 
 def _end_like_an_interrupt() -> None:

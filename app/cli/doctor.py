@@ -240,7 +240,9 @@ def _draft_devices(
         if pipeline.speculation.cost is not None:
             costs[place] = pipeline.speculation.cost
         del pipeline
-    drafts = {place: cost.drafts[DraftModel.name] for place, cost in costs.items() if cost.drafts}
+    drafts = {place: cost.drafts[DraftModel.name] for place, cost in costs.items() if DraftModel.name in cost.drafts}
+    for place in costs.keys() - drafts.keys():  # what else drafts was measured without it, and a warning tells why
+        failed[place] = f"{place} failed when it was measured: update the device's driver, or use another device"
     gains = {place: speedup_of(costs[place], HOPED, draft, longest) for place, draft in drafts.items()}
     best = max(gains, key=lambda place: (gains[place].ratio, -drafts[place].token_ms), default=None)
     for place in places:

@@ -75,14 +75,17 @@ def failing(device: str) -> Iterator[None]:
 
 
 @contextmanager
-def failing_to_load(device: str) -> Iterator[None]:
-    """Raises UnsupportedDevice for a device that fails while a model is tried there."""
+def failing_to_load(device: str, remedy: str = "exact=False, so that less is tried") -> Iterator[None]:
+    """Raises UnsupportedDevice for a device that fails while a model is tried there.
+
+    remedy: with what the pair can be loaded nevertheless.
+    """
     try:
         yield
     except DeviceFailed as error:
         raise UnsupportedDevice(
             f"{device} failed when the model was tried there ({reason_of(error.__cause__ or error)}): update the "
-            "device's driver, load the pair with exact=False, so that less is tried, or use another device."
+            f"device's driver, load the pair with {remedy}, or use another device."
         ) from error
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import openvino_genai
 
 from ..config import AUTO, GenerationConfig
-from ..errors import InvalidOption
+from ..errors import InvalidOption, UnsupportedModel
 from .devices import CPU, OUTRIDER
 
 SEEDS = 2**32  # its random generator ignores higher bits
@@ -23,6 +25,20 @@ REFUSED = {
     "presence_penalty": "adds it to the scores of tokens that are below 0",
     "frequency_penalty": "adds it to the scores of tokens that are below 0",
 }
+OF_MODELS = ("presence_penalty", "frequency_penalty")  # those that a model's own configuration can have
+
+
+def check_own(folder: Path, device: str) -> None:
+    """Raises UnsupportedModel if a model's own configuration, which has been read before, has what only Outrider's
+    engine can do: every request would be refused for an option that nobody gave."""
+    path = folder / "generation_config.json"
+    own = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    for name in OF_MODELS:
+        if value := own.get(name):
+            raise UnsupportedModel(
+                f"{path} has {name}={value!r}, which is not possible on {device}, where OpenVINO GenAI "
+                f"{REFUSED[name]}: load the pair with {OWN}."
+            )
 
 
 def check_with_genai(config: GenerationConfig, device: str, modes: Sequence[str]) -> None:

@@ -20,9 +20,11 @@ from ..errors import DeviceFailed, InvalidOption, UnsupportedDevice, reason_of
 from ..model.pair import Pair
 from ..model.processor import PRECISION
 from ..model.profile import keep, kept, profile_path
+from ..text.prompt import encode_prompt
+from ..text.tokenizer import Tokenizer
 from . import devices
 from .devices import CPU, NPU
-from .genai_config import SPECULATIONS, to_genai
+from .genai_config import SPECULATIONS, check_own, to_genai
 
 BLOCK_SIZES = {"GPU": 16}  # tokens in a block of GenAI's cache
 BLOCK_SIZE = 32  # the same on other devices
@@ -101,7 +103,9 @@ class GenaiLoading:
             )
 
     def load(self) -> tuple[openvino_genai.LLMPipeline, str]:
-        """The pipeline, and how it drafts: one of SPECULATIONS but "auto". Raises UnsupportedDevice."""
+        """The pipeline, and how it drafts: one of SPECULATIONS but "auto". Raises UnsupportedDevice and
+        UnsupportedModel."""
+        check_own(self.pair.target, self.device)
         if self.speculation != AUTO:
             return self._loaded(self.speculation), self.speculation
         known = kept(self._choice_path, Choice)
@@ -122,7 +126,8 @@ class GenaiLoading:
         with weights.open("rb") as file:
             file.seek(weights.stat().st_size // 2)
             sample = hashlib.sha256(file.read(SAMPLE_BYTES)).hexdigest()
-        about = {**self.properties, "cache_tokens": self.cache_tokens, "genai": openvino_genai.get_version()}
+        about = {name: _contents(value) for name, value in self.properties.items()}
+        about |= {"cache_tokens": self.cache_tokens, "genai": openvino_genai.get_version()}
         about |= {"weights": (weights.stat().st_size, sample)}
         return profile_path(self.pair, self.device, about, self.exact).with_suffix(".speculation.json")
 
@@ -143,7 +148,12 @@ class GenaiLoading:
         return 0 if self.cache_tokens is None else -(-self.cache_tokens // self._block_size)
 
     def _faster(self) -> str:
-        """Whether prompt lookup or plain decoding answers TRIED in less time."""
+        """Whether prompt lookup or plain decoding answers TRIED in less time. Raises UnsupportedDevice."""
+        if (tokens := self._tokens_to_try()) > self.room.tokens:
+            remedy = self.room.remedy.format(tokens=tokens)
+            log.warning("There is no room to try prompt lookup in, so nothing is drafted: load the pair with %s, or "
+                        "with speculation='lookup' or 'off'.", remedy)  # fmt: skip
+            return "off"
         times_s = {}
         for speculation in ("off", "lookup"):
             try:
@@ -153,10 +163,16 @@ class GenaiLoading:
                 del pipeline
             except (UnsupportedDevice, DeviceFailed) as error:
                 if speculation == "off":
-                    raise
+                    with devices.failing_to_load(self.device, "speculation='off', so that nothing is tried"):
+                        raise
                 log.warning("Prompt lookup is not possible on %s, so nothing is drafted: %s", self.device, error)
             gc.collect()  # else two are in memory
         return min(times_s, key=lambda name: times_s[name])
+
+    def _tokens_to_try(self) -> int:
+        """The most tokens of a prompt of TRIED and its answer together."""
+        tokenizer = Tokenizer(self.pair.target)
+        return TRIED_TOKENS + max(len(encode_prompt(each, None, tokenizer, use_template=True)) for each in TRIED)
 
     def _loaded(self, speculation: str) -> openvino_genai.LLMPipeline:
         given = dict(self.properties)
@@ -178,6 +194,15 @@ class GenaiLoading:
                 f"OpenVINO could not load {self.pair.target} on {self.device}{with_what} ({reason_of(error)}): update "
                 f"the device's driver, check the properties, or use another device ({others})."
             ) from error
+
+
+def _contents(value: object) -> object:
+    """What tells a property's value from others. The text of GenAI's objects is their address, so they are told by
+    their fields."""
+    if not type(value).__module__.startswith(openvino_genai.__name__) or hasattr(value, "__members__"):
+        return value
+    public = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}
+    return {name: _contents(each) for name, each in public.items() if not callable(each)} or value
 
 
 def _scheduler(num_blocks: int, prefix_caching: bool) -> openvino_genai.SchedulerConfig:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +18,16 @@ from ..errors import InvalidOption, UnsupportedDevice, UnsupportedModel, reason_
 from ..model.paged_model import read_model
 from ..model.processor import limited_properties
 from ..model.target import Rows, Window
-from .devices import CPU, NPU, failing, whole_number
+from ..model.threads import PLACE
+from .devices import CPU, NPU, failing, npu_properties, whole_number
 
 MAX_PROMPT_LEN, MIN_RESPONSE_LEN = "MAX_PROMPT_LEN", "MIN_RESPONSE_LEN"  # as OpenVINO GenAI names them
 DEFAULTS = {MAX_PROMPT_LEN: 1024, MIN_RESPONSE_LEN: 128}  # GenAI's
 DECODING_ROWS = "NPUW_LLM_MAX_GENERATION_TOKEN_LEN"
 NUM_DECODING_ROWS = 8
 TILE_ROWS = 8  # OpenVINO rounds more than one row up to a multiple
+SIZES = {"NPUW_LLM_MAX_PROMPT_LEN": MAX_PROMPT_LEN, "NPUW_LLM_MIN_RESPONSE_LEN": MIN_RESPONSE_LEN}  # OpenVINO's names
+HINTS = ("NPUW_LLM_PREFILL_HINT", "NPUW_LLM_GENERATE_HINT")  # which GenAI has without their beginning
 COMPILED = {"NPU_USE_NPUW": "YES", "NPUW_LLM": "YES", "NPUW_LLM_BATCH_DIM": 0, "NPUW_LLM_SEQ_LEN_DIM": 2}
 CHECKED_TOKENS, SEED = 96, 0  # of the text that exactness is tried with
 CACHE_BYTES = 2  # of a number in the cache, which is kept in f16
@@ -47,19 +52,20 @@ class NpuModel:
 
     Raises BrokenPair if the IR cannot be read, UnsupportedModel for weights other than symmetric int4,
     UnsupportedDevice if it cannot be compiled, and InvalidOption for a length or a number of rows that is not a whole
-    number from 1 up.
+    number from 1 up, and for a property that would have no effect or that this class sets.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, Any]) -> None:
         lengths = {name: whole_number(properties, name, default) for name, default in DEFAULTS.items()}
         num_rows = _rounded(whole_number(properties, DECODING_ROWS, NUM_DECODING_ROWS))
+        _check(properties)
         model = read_model(ov.Core(), folder)
         require_symmetric_int4(model, folder)
         given = {name: value for name, value in properties.items() if name not in (*lengths, DECODING_ROWS)}
         if given.get("NPUW_DEVICES") == CPU:
             given = {**limited_properties(), **given}
         response = lengths[MIN_RESPONSE_LEN] + num_rows  # the cache is read before the rows of a pass are added to it
-        sizes = {"NPUW_LLM_MAX_PROMPT_LEN": lengths[MAX_PROMPT_LEN], "NPUW_LLM_MIN_RESPONSE_LEN": response}
+        sizes = dict(zip(SIZES, (lengths[MAX_PROMPT_LEN], response), strict=True))
         try:
             compiled = ov.Core().compile_model(model, NPU, {**COMPILED, **sizes, DECODING_ROWS: num_rows, **given})
             self._request = compiled.create_infer_request()
@@ -186,6 +192,32 @@ class NpuModel:
             missing = [0] * (context - self._num_cached)
             self.forward([Window(missing, self._num_cached, blocks)])
         return self.forward([Window([0] * rows, context, blocks, min(rows, self.rows.most))])
+
+
+def _check(properties: Mapping[str, Any]) -> None:
+    """Raises InvalidOption for properties that `NpuModel` sets, and for those that the devices do not know on which
+    OpenVINO's code for NPUs computes, as it drops them without a word."""
+    for name, ours in SIZES.items():
+        if name in properties:
+            raise InvalidOption(f"{name}={properties[name]!r} is not possible: give {ours} in its place.")
+    for name, needed in COMPILED.items():
+        if (value := properties.get(name, needed)) != needed:
+            raise InvalidOption(f"{name}={value!r} is not possible: it has to be {needed!r}, so leave it out.")
+    others = properties.keys() - npu_properties(properties) - {*DEFAULTS, *PLACE}  # PLACE is for what drafts on the CPU
+    if not others:
+        return
+    known = {*DEFAULTS, *HINTS, DECODING_ROWS, *_supported(properties)}
+    for name in sorted(others - known):
+        closest = "".join(f"give {each}, or " for each in get_close_matches(name.upper(), sorted(known), 1))
+        raise InvalidOption(f"{name}={properties[name]!r} has no effect on an NPU: {closest}leave it out.")
+
+
+def _supported(properties: Mapping[str, Any]) -> Iterator[str]:
+    """The properties that the devices know on which OpenVINO's code for NPUs computes."""
+    core = ov.Core()
+    for device in dict.fromkeys((NPU, *str(properties.get("NPUW_DEVICES", NPU)).split(","))):
+        with suppress(RuntimeError):  # a device that is not there, as is said when the model is compiled
+            yield from core.get_property(device, "SUPPORTED_PROPERTIES")
 
 
 def _rounded(num_rows: int) -> int:

@@ -78,6 +78,11 @@ def test_a_client_of_the_server_gets_the_same_text_in_every_mode(pipeline: LLMPi
     assert len(texts) == 1
 
 
+def test_the_server_lists_as_context_what_the_npu_has_room_for(pipeline: LLMPipeline) -> None:
+    with running(pipeline) as served:
+        assert served.get(f"/v1/models/{MODEL}").json()["max_context"] == 1024 + 128 < pipeline.max_context
+
+
 def test_the_page_tells_the_device_and_answers_in_every_mode(pipeline: LLMPipeline, serve, open_context) -> None:
     page = open_context().new_page()
     page.goto(serve(pipeline, "npu"))

@@ -16,6 +16,8 @@ from outrider.pipelines.model.target import Rows
 from outrider.pipelines.model.timing import NoMeasurement
 from outrider.pipelines.model.tuning import Compilation
 from outrider.pipelines.speculation import runtime
+from outrider.pipelines.speculation.cost import CostModel
+from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.on_npu import STAND_IN
 
 
@@ -147,3 +149,15 @@ def test_where_a_pass_has_a_single_row_nobody_is_told_to_try_again(npu_pair) -> 
     shown = console.file.getvalue()
     assert "Load the pair with NPUW_LLM_MAX_GENERATION_TOKEN_LEN=8 to draft" in shown
     assert "less busy" not in shown
+
+
+def test_a_draft_model_that_failed_on_its_device_is_told_beside_one_that_did_not(embedded_pair) -> None:
+    drafts = {"draft_model": DraftCost(1.0), "head": DraftCost(2.0)}
+    costs = {
+        place: CostModel((1, 8), (20.0, 20.0), (0.0, 0.0), {name: drafts[name] for name in names})
+        for place, names in (("CPU", ("draft_model", "head")), ("GPU", ("head",)))
+    }
+    console = Console(file=StringIO(), width=200)
+    console.print(doctor._draft_devices(embedded_pair, console, LoadOptions(), ("CPU", "GPU"), costs, 7))
+    assert re.search(r"CPU +│ +1\.00 │ +[0-9.]+ times", console.file.getvalue())
+    assert re.search(r"GPU +│ +│ .*GPU failed when it was measured: update", console.file.getvalue())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 import logging
+import shutil
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
@@ -20,6 +22,7 @@ from outrider.pipelines import (
     LLMPipeline,
     StructuredOutputConfig,
     UnsupportedDevice,
+    UnsupportedModel,
 )
 from outrider.pipelines.devices.genai_config import to_genai
 from outrider.pipelines.devices.genai_engine import _Writer
@@ -165,6 +168,18 @@ def test_every_option_is_dealt_with():
 def test_what_genai_cannot_do_is_refused(pipeline: LLMPipeline, options, message):
     with pytest.raises(InvalidOption, match=message):
         pipeline.generate(RENAME, **options)
+
+
+@pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
+def test_a_model_whose_own_options_genai_cannot_follow_is_refused_when_it_is_loaded(embedded_pair, tmp_path, name):
+    pair = shutil.copytree(embedded_pair, tmp_path / "pair")
+    stored = pair / "target" / "generation_config.json"
+    own = json.loads(stored.read_text(encoding="utf-8"))
+    stored.write_text(json.dumps({**own, name: 0.0}), encoding="utf-8")
+    assert Elsewhere(pair, "GPU").open().generate(RENAME, max_new_tokens=2)
+    stored.write_text(json.dumps({**own, name: 1.5}), encoding="utf-8")
+    with pytest.raises(UnsupportedModel, match=rf"generation_config.json has {name}=1.5, .* with engine='outrider'"):
+        Elsewhere(pair, "GPU").open()
 
 
 def test_the_ends_of_an_answer_are_those_of_the_cpu(pipeline: LLMPipeline):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import openvino_genai
 import pytest
 
 from outrider.app.load_options import LoadOptions
-from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline
+from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline, UnsupportedDevice
 from outrider.pipelines.devices import genai_loading
 from outrider.pipelines.devices.genai_config import to_genai
 from outrider.pipelines.devices.genai_loading import TRIED
@@ -209,6 +210,37 @@ def test_a_way_that_fails_when_it_is_tried_is_not_taken(elsewhere, cache, nothin
     monkeypatch.setattr(genai_loading, "_answers_s", answers_s)
     assert elsewhere.open(speculation="auto").modes == ("off",)
     assert "out of registers" in caplog.text
+
+
+def test_a_device_that_fails_while_plain_decoding_is_tried_is_refused_with_what_to_do(
+    elsewhere, cache, nothing_loaded, monkeypatch
+):
+    def answers_s(pipeline: object, speculation: str) -> float:
+        raise RuntimeError("Exception from src/plugin.cpp:7:\nThe device was unplugged.\n")
+
+    monkeypatch.setattr(genai_loading, "_answers_s", answers_s)
+    with pytest.raises(UnsupportedDevice, match=r"GPU failed .*\(The device was unplugged\): update .*='off', so that"):
+        elsewhere.open(speculation="auto")
+
+
+def test_a_cache_without_room_for_what_is_tried_is_served_without_drafts(elsewhere, cache, caplog):
+    for cache_tokens in (16, 48, 96):
+        pipeline = elsewhere.open(speculation="auto", cache_tokens=cache_tokens)
+        assert pipeline.modes == ("off",)
+        assert pipeline.generate([[300]], max_new_tokens=4, ignore_eos=True).stats[0].new_tokens == 4
+    assert caplog.text.count("no room to try prompt lookup in, so nothing is drafted: load the pair with cache_") == 3
+
+
+def test_what_is_faster_is_remembered_for_a_scheduler_of_the_same_fields(
+    elsewhere, cache, nothing_loaded, monkeypatch
+):
+    tried = []
+    monkeypatch.setattr(genai_loading, "_answers_s", lambda pipeline, speculation: tried.append(speculation) or 1.0)
+    schedulers = [openvino_genai.SchedulerConfig() for _ in range(3)]  # all alive, so each has its own address
+    schedulers[2].max_num_batched_tokens = 512
+    for scheduler in schedulers:
+        elsewhere.open(speculation="auto", scheduler_config=scheduler)
+    assert tried == ["off", "lookup"] * 2
 
 
 def test_what_is_faster_is_found_out_again_for_other_weights_and_when_asked(

@@ -316,6 +316,11 @@ def test_a_window_longer_than_a_pass_is_read_in_several(small, reference, length
     assert np.abs(logits - expected[-num_rows:]).max() < 0.05
 
 
+@pytest.mark.parametrize(("prompt", "response"), [(32, 512), (2, 64)])
+def test_a_pipeline_with_little_room_for_prompts_warms_up(npu_pair, prompt, response):
+    LLMPipeline(npu_pair, "NPU", MAX_PROMPT_LEN=prompt, MIN_RESPONSE_LEN=response, **STAND_IN).warm_up()
+
+
 def test_what_has_no_room_is_refused_with_what_to_do(small):
     with pytest.raises(PromptTooLong, match=r"prepared for 64: .*a larger MAX_PROMPT_LEN or MIN_RESPONSE_LEN"):
         small.generate(CODE * 9, max_new_tokens=1)

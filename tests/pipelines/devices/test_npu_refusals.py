@@ -10,7 +10,7 @@ import pytest
 from openvino import opset15 as ops
 
 from outrider.pipelines import InvalidOption, LLMPipeline, UnsupportedDevice, UnsupportedModel
-from outrider.pipelines.devices import devices
+from outrider.pipelines.devices import devices, npu_model
 from outrider.pipelines.devices.npu_model import require_symmetric_int4
 from tests.on_npu import STAND_IN
 
@@ -62,3 +62,27 @@ def test_an_npu_that_is_not_there_is_refused_unless_another_device_computes(npu_
 def test_a_property_that_openvino_does_not_know_is_said(npu_pair):
     with pytest.raises(UnsupportedDevice, match=r"could not compile .* for an NPU \(.*HORSES"):
         LLMPipeline(npu_pair, "NPU", NPUW_HORSES="4", **STAND_IN)
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("HORSES", "has no effect on an NPU: leave it out"),
+        ("MAX_PROMPT_LENGTH", "has no effect on an NPU: give MAX_PROMPT_LEN, or leave it out"),
+        ("max_prompt_len", "has no effect on an NPU: give MAX_PROMPT_LEN, or leave it out"),
+        ("PREFILL_HINT", "has no effect on an NPU: give NPUW_LLM_PREFILL_HINT, or"),
+        ("GENERATE_HINT", "has no effect on an NPU: give NPUW_LLM_GENERATE_HINT, or"),
+        ("NPUW_LLM_MAX_PROMPT_LEN", "is not possible: give MAX_PROMPT_LEN in its place"),
+        ("NPUW_LLM_MIN_RESPONSE_LEN", "is not possible: give MIN_RESPONSE_LEN in its place"),
+        ("NPUW_LLM_SEQ_LEN_DIM", "is not possible: it has to be 2, so leave it out"),
+    ],
+)
+def test_a_property_that_would_be_dropped_or_contradict_ours_is_refused(npu_pair, name, remedy):
+    with pytest.raises(InvalidOption, match=f"{name}=4 {remedy}"):
+        LLMPipeline(npu_pair, "NPU", **STAND_IN, **{name: 4})
+
+
+@pytest.mark.parametrize("place", [{}, STAND_IN, {"NPUW_DEVICES": "ZEBRA"}], ids=["an NPU", "the CPU", "none"])
+def test_properties_that_have_an_effect_are_not_refused(place):
+    """That of a processor has one on the draft model."""
+    npu_model._check({**place, "CACHE_DIR": "x", "INFERENCE_NUM_THREADS": 2, "NPUW_LLM_PREFILL_HINT": "STATIC"})
