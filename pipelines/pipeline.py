@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -116,7 +117,7 @@ class LLMPipeline:
         self._engine: Backend
         self._speculation: Runtime | None = None
         self._spare: Spare | None = None
-        self.modes: tuple[str, ...]
+        self._modes: tuple[str, ...]
         folder = None if reference is None else Path(reference).expanduser()
         if engine_of(device, engine, speculation) == OUTRIDER:
             self._speculation = Runtime(
@@ -124,7 +125,7 @@ class LLMPipeline:
             )
             self._engine = self._speculation.engine
             cache_size = self._speculation.cache_tokens
-            self.modes = self._speculation.modes
+            self._modes = self._speculation.modes
         else:
             self._engine, cache_size = self._with_genai(
                 cache_tokens, exact, reference, speculation, draft_device, properties
@@ -137,8 +138,8 @@ class LLMPipeline:
             self.pair.path,
             self.tokenizer,
             device,
-            self.modes,
-            self.plans,
+            self._modes,
+            self._speculation is not None,
             self.max_context,
             cache_size,
             self._config,
@@ -165,33 +166,41 @@ class LLMPipeline:
             self.pair, self.device, cache_tokens, exact is not False, speculation or AUTO, draft_device, properties
         )
         genai, chosen = loading.load()
-        self.modes = ("off",) if chosen == "off" else (chosen, AUTO)
+        self._modes = ("off",) if chosen == "off" else (chosen, AUTO)
         engine = GenaiEngine(genai, loading.room, self.tokenizer.vocabulary_size, chosen)
         return engine, loading.room.tokens
+
+    @property
+    def _runtime(self) -> Runtime | None:
+        """What drafts now; None where OpenVINO GenAI decodes."""
+        taken_over = self._spare.runtime if self.has_fallen_back and self._spare is not None else None
+        return taken_over or self._speculation
 
     @property
     def exact(self) -> bool:
         """Whether the same seed gives the same text in every mode; checked when the pair is first loaded. Once the CPU
         has taken over, whether it does there."""
-        runtime = self._speculation
-        if self.has_fallen_back and self._spare is not None:
-            runtime = self._spare.runtime
-        return runtime is not None and runtime.exact
+        return self._runtime is not None and self._runtime.exact
+
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes that can be asked for; once the CPU has taken over, those that it has."""
+        return self._modes if self._runtime is None else self._runtime.modes
 
     @property
     def plans(self) -> bool:
         """Whether Outrider's own engine decodes, which measures what drafts cost and plans them; else GenAI does."""
-        return self._speculation is not None
+        return self._runtime is not None
 
     @property
     def speculation(self) -> Runtime:
         """The engine, its cost model and what drafting needs. Raises UnsupportedDevice where OpenVINO GenAI decodes."""
-        if self._speculation is None:
+        if self._runtime is None:
             raise UnsupportedDevice(
                 f"OpenVINO GenAI decodes on {self.device}, and tells no costs: load the pair with "
                 "engine='outrider', or on the CPU."
             )
-        return self._speculation
+        return self._runtime
 
     @property
     def has_fallen_back(self) -> bool:
@@ -316,7 +325,10 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
-        return self._capabilities.checked(chosen)
+        able = self._capabilities
+        if self.has_fallen_back:
+            able = replace(able, device=CPU, modes=self.modes, plans=True)
+        return able.checked(chosen)
 
     def _measure(self) -> None:
         """Learn what passes cost, if that is not known; the CPU that takes over from a device has done so."""

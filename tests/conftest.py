@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from filelock import FileLock
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from outrider.pipelines.privacy import keep_private
 
@@ -44,10 +44,12 @@ def keep_to_a_share() -> None:
 
 keep_to_a_share()
 
-# A pass of a real model can take long on a busy machine, hence no deadline. Every run tries the same examples, unless
-# HYPOTHESIS_PROFILE=search asks for others; what a failing one needs to be run again is printed then.
-settings.register_profile("same", deadline=None, derandomize=True, database=None)
-settings.register_profile("search", deadline=None, print_blob=True)
+# A pass of a real model, and drawing an example, can take long on a busy machine, which is no failure. Every run tries
+# the same examples, unless HYPOTHESIS_PROFILE=search asks for others; what a failing one needs to be run again is printed
+# then.
+SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, database=None, **SLOW)
+settings.register_profile("search", print_blob=True, **SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 

@@ -111,7 +111,8 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
                 unrolling = replace(unrolling, steps=head.most_steps or 1)
             outcome = distil_head(target, head, samples, plan.how, unrolling, state=work / "state.pt")
             head.save(staging.path)
-        record |= settings | {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
+        record |= settings
+        record |= {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
         (staging.path / "distillation.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
         staging.publish()
     shutil.rmtree(staging.out / WORK)

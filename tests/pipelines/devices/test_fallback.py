@@ -222,11 +222,12 @@ def test_an_answer_goes_on_where_somebody_else_ran_the_pass_that_failed(embedded
 def test_a_device_that_has_failed_is_not_measured_again(embedded_pair, monkeypatch, tmp_path):
     monkeypatch.setattr("outrider.pipelines.model.profile.user_cache_path", lambda *args, **options: tmp_path)
     device = on_gpu(embedded_pair, fallback="CPU")
+    there = device.pipeline.speculation
     device.fail_after(0)
     device.answer(RENAME)
     assert device.pipeline.has_fallen_back
-    monkeypatch.setattr(device.pipeline.speculation, "measure", lambda: pytest.fail("the device is asked"))
-    monkeypatch.setattr(device.pipeline.speculation, "prepare", lambda: pytest.fail("the device is asked"))
+    monkeypatch.setattr(there, "measure", lambda: pytest.fail("the device is asked"))
+    monkeypatch.setattr(there, "prepare", lambda: pytest.fail("the device is asked"))
     assert len(device.answer(RENAME)[1]) == 30
     device.pipeline.warm_up()
 
@@ -238,6 +239,21 @@ def test_exactness_is_that_of_the_cpu_once_it_has_taken_over(embedded_pair, exac
     device.fail_after(2)
     device.answer(RENAME)
     assert device.pipeline.exact == exact
+
+
+def test_the_cpu_drafts_and_takes_every_option_once_it_has_taken_over(embedded_pair):
+    """Also where nothing was drafted on the device, as GenAI cannot do what the options ask for."""
+    device = with_genai(embedded_pair, fallback="CPU")
+    assert (device.pipeline.modes, device.pipeline.plans) == (("off",), False)
+    device.fail_after(2)
+    device.answer(RENAME)
+    alone = LLMPipeline(embedded_pair)
+    assert device.pipeline.modes == alone.modes
+    assert device.pipeline.plans
+    options = {**OPTIONS, "num_assistant_tokens": 4, "logprobs": 1}
+    answer = device.pipeline.generate(CODE, mode="suffix", **options).generations[0]
+    assert answer.stats.drafted_by["suffix"]
+    assert len(answer.logprobs) == len(answer.token_ids)
 
 
 def test_the_cpu_has_the_cache_and_the_reference_that_were_asked_for(embedded_pair, tmp_path):
