@@ -118,7 +118,7 @@ class LLMPipeline:
         self._speculation: Runtime | None = None
         self._spare: Spare | None = None
         self._modes: tuple[str, ...]
-        folder = None if reference is None else Path(reference).expanduser()
+        folder = None if reference is None else Path(reference).expanduser().absolute()
         if engine_of(device, engine, speculation) == OUTRIDER:
             self._speculation = Runtime(
                 self.pair, self.tokenizer, device, draft_device, cache_tokens, exact, folder, properties

@@ -45,8 +45,8 @@ def keep_to_a_share() -> None:
 keep_to_a_share()
 
 # A pass of a real model, and drawing an example, can take long on a busy machine, which is no failure. Every run tries
-# the same examples, unless HYPOTHESIS_PROFILE=search asks for others; what a failing one needs to be run again is printed
-# then.
+# the same examples, unless HYPOTHESIS_PROFILE=search asks for others; what a failing one needs to be run again is then
+# printed.
 SLOW = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("same", derandomize=True, database=None, **SLOW)
 settings.register_profile("search", print_blob=True, **SLOW)

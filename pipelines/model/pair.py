@@ -64,6 +64,7 @@ class Pair:
         folder = Path(path).expanduser()
         if not folder.is_dir():
             raise BrokenPair(f"There is no folder {folder}: give a folder that `outrider export` made.")
+        folder = folder.absolute()  # it is read later, too, when the program may work elsewhere
         if (folder / VISION_TARGET).is_file() and not (folder / MODEL).is_file():
             raise BrokenPair(
                 f"{folder} holds a model of images and text, which cannot be run yet: give a pair whose target reads "
@@ -98,7 +99,7 @@ class Pair:
         missing = [name for name in _head_files(folder) if not (folder / name).is_file()]
         if missing:
             raise BrokenPair(f"{folder} is not an exported head, since it lacks {', '.join(missing)}: give its folder.")
-        return replace(self, head=folder)
+        return replace(self, head=folder.absolute())
 
     @property
     def name(self) -> str:

@@ -256,6 +256,14 @@ def test_the_cpu_drafts_and_takes_every_option_once_it_has_taken_over(embedded_p
     assert len(answer.logprobs) == len(answer.token_ids)
 
 
+def test_the_cpu_takes_over_though_the_program_works_in_another_folder_by_now(embedded_pair, tmp_path, monkeypatch):
+    monkeypatch.chdir(embedded_pair.parent)
+    device = with_genai(Path(embedded_pair.name), fallback="CPU")
+    monkeypatch.chdir(tmp_path)
+    device.fail_after(2)
+    assert len(device.answer(RENAME)[1]) == 30
+
+
 def test_the_cpu_has_the_cache_and_the_reference_that_were_asked_for(embedded_pair, tmp_path):
     options = {"max_new_tokens": 40, "apply_chat_template": False}
     quoted = str(LLMPipeline(embedded_pair, exact=False).generate("def area(width, height):\n", mode="off", **options))
