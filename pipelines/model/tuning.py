@@ -181,6 +181,11 @@ def load_target(
     model = contest.winner()[0] if number is None or found.exact else load(found, NUM_BLOCKS)
     if not found.exact:
         found = replace(found, rows=_quickest(model, found.rows))
+        if exact is None and found.price is not None and not is_quiet():
+            log.warning(
+                "Exactness seemed to make a pass of %s %.2f times as long, so it is not exact, but other programs were "
+                "busy: `outrider doctor --again` lets that be tried once more when they are not.", folder, found.price,
+            )  # fmt: skip
     if path is not None:
         keep(path, found)
     model.resize(num_blocks)

@@ -119,6 +119,19 @@ def test_what_exactness_came_to_does_not_change_from_run_to_run(monkeypatch, tmp
     assert chosen[1:] == chosen[:1] * 2
 
 
+@pytest.mark.parametrize(
+    ("filled", "exact", "is_quiet", "is_told"),
+    [(1.5, None, False, True), (1.5, None, True, False), (1.5, False, False, False), (1.05, None, False, False)],
+)
+def test_a_price_that_other_programs_may_have_made_is_told_with_what_to_do(
+    monkeypatch, caplog, filled: float, exact: bool | None, is_quiet: bool, is_told: bool
+) -> None:
+    Clock(monkeypatch, {"f32": 1.0}, fewest={"f32": 2}, filled=filled)
+    monkeypatch.setattr(tuning, "is_quiet", lambda: is_quiet)
+    tuning.load_target(Path(), 4, {PRECISION: "f32"}, exact)
+    assert ("`outrider doctor --again`" in caplog.text) == is_told
+
+
 @pytest.mark.parametrize("exact", [None, True, False])
 @pytest.mark.parametrize(("filled", "fewest"), [(0.8, 2), (0.98, 1), (1.2, 1)])
 def test_a_token_gets_a_second_row_where_that_makes_its_pass_faster(monkeypatch, exact, filled, fewest) -> None:
