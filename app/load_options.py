@@ -29,12 +29,14 @@ class LoadOptions:
     reference: Path | None = None
     properties: Mapping[str, Any] = field(default_factory=dict)
     head: Path | None = None
+    cache_tokens: int | None = None
 
     def load(self, pair: Path) -> LLMPipeline:
         """Raises what LLMPipeline raises."""
         return LLMPipeline(
             pair,
             self.device,
+            cache_tokens=self.cache_tokens,
             exact=self.exact,
             reference=self.reference,
             engine=self.engine,
@@ -59,7 +61,9 @@ class LoadOptions:
         """Have OpenVINO GenAI's ways of drafting be tried again. Raises BrokenPair and InvalidOption."""
         if self.uses_genai:
             exact = self.exact is not False
-            GenaiLoading(Pair.open(pair), self.device, exact=exact, properties=self.properties).forget()
+            GenaiLoading(
+                Pair.open(pair), self.device, self.cache_tokens, exact=exact, properties=self.properties
+            ).forget()
 
     def drafting_on(self, draft_device: str) -> LoadOptions:
         """These options with the draft model on another device, without an NPU's properties if no NPU is used."""
@@ -78,9 +82,10 @@ class LoadOptions:
         engine, speculation = (self.engine, self.speculation) if are_gpus else (None, None)
         fallback = None if device == CPU else self.fallback
         properties = npu_properties(self.properties) if self.draft_device == NPU else {}
+        cache_tokens = None if device == NPU else self.cache_tokens
         fitting = replace(
             self, device=device, engine=engine, speculation=speculation, fallback=fallback, properties=properties,
-            head=None,
+            head=None, cache_tokens=cache_tokens,
         )  # fmt: skip
         if fitting.uses_genai:
             draft_device = self.draft_device if speculation == "draft" else CPU

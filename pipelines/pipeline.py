@@ -54,10 +54,10 @@ class LLMPipeline:
     head: the folder of an exported head, to draft with in place of the pair's own.
     properties: OpenVINO properties of the target. Those whose names begin with NPU are for the models on an NPU.
 
-    On an NPU requests are served one after the other, by the same engine and with all modes. `exact` is what a check
-    finds when the pair is first loaded there. In place of `cache_tokens` it has the properties MAX_PROMPT_LEN (1024
-    unless given) and MIN_RESPONSE_LEN (128), the most tokens of a prompt and the room after it, and it takes symmetric
-    int4 weights (see `NpuModel`).
+    On an NPU requests are served one after the other, by the same engine, with all modes but "head", "skip" and "exit".
+    `exact` is what a check finds when the pair is first loaded there. In place of `cache_tokens` it has the properties
+    MAX_PROMPT_LEN (1024 unless given) and MIN_RESPONSE_LEN (128), the most tokens of a prompt and the room after it,
+    and it takes symmetric int4 weights (see `NpuModel`).
 
     On a GPU ("GPU", "GPU.1") OpenVINO GenAI decodes, one request after the other, and drafts as `speculation` says for
     all of them: "lookup" (prompt lookup), "draft" (the draft model, on `draft_device`, for greedy answers), "off", or
@@ -67,9 +67,9 @@ class LLMPipeline:
     computed prompts, so that the next turn of a chat begins sooner, but its text depends on earlier requests. Without
     `cache_tokens` the cache grows as needed.
 
-    With engine="outrider" our own engine decodes on a GPU, too, with all modes and options, and plans drafts by what
-    passes cost there (see `GpuPagedModel`). `exact` has the same meaning as on the CPU, except that an answer with its
-    prompt counts, not a pass, since exact passes read prompts 16 tokens at a time.
+    With engine="outrider" our own engine decodes on a GPU, too, with the modes of an NPU and all options, and plans
+    drafts by what passes cost there (see `GpuPagedModel`). `exact` has the same meaning as on the CPU, except that an
+    answer with its prompt counts, not a pass, since exact passes read prompts 16 tokens at a time.
 
     The draft model runs on `draft_device`, wherever the target is. On an NPU it takes symmetric int4 weights as well,
     and drafts for one request at a time, from the last 256 tokens of long texts; meanwhile other requests get drafts

@@ -51,6 +51,8 @@ def _options(load: LoadOptions) -> Iterator[tuple[str, str]]:
     yield "engine", "genai" if load.uses_genai else "outrider"
     if load.speculation is not None:
         yield "speculation", load.speculation
+    if load.cache_tokens is not None:
+        yield "cache tokens", str(load.cache_tokens)
     if load.head is not None:
         yield "head", without_path(str(load.head))
     for name, value in load.properties.items():

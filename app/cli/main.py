@@ -22,6 +22,7 @@ from .options import (
     LOCAL,
     Acceptance,
     AllowedHost,
+    CacheTokens,
     Device,
     DraftDevice,
     Engine,
@@ -76,6 +77,7 @@ def chat(
     fallback: Fallback = None,
     openvino_property: Property = None,
     head: Head = None,
+    cache_tokens: CacheTokens = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 7860,
     api_key_file: KeyFile = None,
@@ -100,7 +102,9 @@ def chat(
     keys, certificate = read_keys(api_key_file), certificate_of(tls_cert, tls_key)
     names = tuple(allowed_host or ())
     pair = pair or _embedded_pair()
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
+    load = _load_options(
+        device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head, cache_tokens
+    )
     serve(pair, load, host, port, open_browser, pairs, keys, names, certificate)
 
 
@@ -114,6 +118,7 @@ def serve(
     fallback: Fallback = None,
     openvino_property: Property = None,
     head: Head = None,
+    cache_tokens: CacheTokens = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but a loopback address requires a key.")] = LOCAL,
     port: Port = 8000,
     api_key_file: KeyFile = None,
@@ -141,7 +146,9 @@ def serve(
     scheme = "http" if certificate is None else "https"
     access = Access(host, read_keys(api_key_file), tuple(cors_origin or ()), tuple(allowed_host or ()), scheme)
     limits = Limits(max_answers, max_body_mib * MIB, max_connections, request_s=request_seconds)
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
+    load = _load_options(
+        device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head, cache_tokens
+    )
     run_server(pair or _embedded_pair(), load, access, port, limits, certificate)
 
 
@@ -156,6 +163,7 @@ def generate(
     fallback: Fallback = None,
     openvino_property: Property = None,
     head: Head = None,
+    cache_tokens: CacheTokens = None,
     mode: Mode = "auto",
     acceptance: Acceptance = "exact",
     seed: Annotated[int, typer.Option(help="Seed for sampling.", min=0)] = 0,
@@ -168,7 +176,9 @@ def generate(
     """Answer one prompt and print the answer as it is generated. Use - as PROMPT to read it from standard input."""
     keep_private()
     prompt = _text_of(prompt)
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head)
+    load = _load_options(
+        device, draft_device, engine, speculation, fallback, exact, reference, openvino_property, head, cache_tokens
+    )
     pipeline = load.load(pair or _embedded_pair())
     options: dict[str, Any] = {
         "mode": mode,
@@ -209,6 +219,7 @@ def doctor(
     fallback: Fallback = None,
     openvino_property: Property = None,
     head: Head = None,
+    cache_tokens: CacheTokens = None,
     report: Annotated[
         Path | None, typer.Option(help="Write the findings to this file, with versions and devices, for an issue.")
     ] = None,
@@ -221,7 +232,9 @@ def doctor(
     from .doctor import examine
     from .issue_report import REPORT, write_report
 
-    load = _load_options(device, draft_device, engine, speculation, fallback, exact, None, openvino_property, head)
+    load = _load_options(
+        device, draft_device, engine, speculation, fallback, exact, None, openvino_property, head, cache_tokens
+    )
     if report is not None:
         require_writable(report, REPORT)
     console = Console(record=report is not None)
@@ -273,9 +286,10 @@ def _load_options(
     reference: Path | None,
     properties: list[str] | None,
     head: Path | None,
+    cache_tokens: int | None,
 ) -> LoadOptions:
     given = properties_of(properties or ())
-    return LoadOptions(device, draft_device, engine, speculation, fallback, exact, reference, given, head)
+    return LoadOptions(device, draft_device, engine, speculation, fallback, exact, reference, given, head, cache_tokens)
 
 
 def _text_of(prompt: str) -> str:

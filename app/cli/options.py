@@ -31,12 +31,18 @@ DraftDevice = Annotated[str, typer.Option(help="Device of the draft model: CPU, 
 
 Engine = Annotated[
     Literal["outrider", "genai"] | None,
-    typer.Option(help="What decodes.", show_default="genai on a GPU, else outrider"),
+    typer.Option(
+        help="What runs the model: Outrider's own engine or OpenVINO GenAI.",
+        show_default="genai on a GPU, else outrider",
+    ),
 ]
 
 Speculation = Annotated[
     Literal["auto", "off", "lookup", "draft"] | None,
-    typer.Option(help="How genai drafts, for all requests; with outrider each chooses.", show_default="auto"),
+    typer.Option(
+        help="How OpenVINO GenAI drafts, for all requests; Outrider's engine takes a mode with each.",
+        show_default="auto with genai",
+    ),
 ]
 
 Fallback = Annotated[
@@ -78,4 +84,14 @@ Acceptance = Annotated[
     ),
 ]
 
-Mode = Annotated[config.Mode, typer.Option(help="Drafting mode.")]
+Mode = Annotated[config.Mode, typer.Option(help="What drafts; auto is whatever is expected to be fastest.")]
+
+CacheTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--cache-tokens",
+        help="How many tokens the key-value cache holds, for the prompts and answers of all requests.",
+        show_default="16384; with genai as many as needed",
+        min=2,
+    ),
+]

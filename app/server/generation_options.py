@@ -39,6 +39,8 @@ def options_of(
         options["logit_bias"] = {int(token): bias for token, bias in request.logit_bias.items()}
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
+    if request.stop is not None:
+        options["stop_strings"] = request.stops
     if num_logprobs is not None:
         options["logprobs"] = max(1, num_logprobs)
     return options | {
@@ -46,7 +48,6 @@ def options_of(
         "temperature": temperature,
         "rng_seed": secrets.randbelow(SEEDS) if request.seed is None else request.seed,
         "num_return_sequences": num_answers,
-        "stop_strings": request.stops,
         "mode": mode_of(request, pipeline),
     }
 

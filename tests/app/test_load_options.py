@@ -18,11 +18,11 @@ GIVEN = LoadOptions("NPU", "CPU", None, None, "CPU", False, Path("notes"), {"MAX
 def test_every_option_reaches_the_pipeline(monkeypatch):
     opened = []
     monkeypatch.setattr(load_options, "LLMPipeline", lambda *args, **options: opened.append((args, options)))
-    given = LoadOptions("GPU.1", "GPU.0", "genai", "draft", "CPU", False, Path("notes"), {"X": 4}, Path("head"))
+    given = LoadOptions("GPU.1", "GPU.0", "genai", "draft", "CPU", False, Path("notes"), {"X": 4}, Path("head"), 64)
     given.load(Path("pair"))
     expected = {
         "exact": False, "reference": Path("notes"), "engine": "genai", "speculation": "draft",
-        "draft_device": "GPU.0", "fallback": "CPU", "X": 4, "head": Path("head"),
+        "draft_device": "GPU.0", "fallback": "CPU", "X": 4, "head": Path("head"), "cache_tokens": 64,
     }  # fmt: skip
     assert opened == [((Path("pair"), "GPU.1"), expected)]
 
@@ -49,6 +49,8 @@ def test_every_option_reaches_the_pipeline(monkeypatch):
         (LoadOptions("CPU", "GPU"), "GPU.1", LoadOptions("GPU.1"), "without draft_device"),
         (LoadOptions(head=Path("head")), "NPU", LoadOptions("NPU"), "without head, which was given"),
         (LoadOptions("CPU", "GPU"), "NPU", LoadOptions("NPU", "GPU"), None),
+        (LoadOptions(cache_tokens=64), "NPU", LoadOptions("NPU"), "without cache_tokens, which was given"),
+        (LoadOptions(cache_tokens=64), "GPU", LoadOptions("GPU", cache_tokens=64), None),
         (ON_NPU, "CPU", LoadOptions("CPU", "NPU", properties={"NPUW_X": 1}), "without properties"),
         (ON_NPU, "GPU", LoadOptions("GPU"), "without draft_device and properties"),
     ],

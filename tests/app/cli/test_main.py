@@ -80,17 +80,25 @@ def test_generate_takes_the_embedded_pair_by_itself(plain: str) -> None:
 @pytest.mark.parametrize(
     "command", [("generate", PROMPT), ("doctor",), ("chat",), ("serve",)], ids=lambda given: given[0]
 )
-@pytest.mark.parametrize(("given", "exact"), [([], None), (["--exact"], True), (["--no-exact"], False)], ids=str)
-def test_whether_exactness_is_wanted_reaches_the_pair(monkeypatch, command, given, exact) -> None:
-    seen: list[bool | None] = []
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ([], LoadOptions()),
+        (["--exact"], LoadOptions(exact=True)),
+        (["--no-exact", "--cache-tokens", "64"], LoadOptions(exact=False, cache_tokens=64)),
+    ],
+    ids=["nothing", "exact", "the rest"],
+)
+def test_how_a_pair_is_to_be_loaded_reaches_it(monkeypatch, command, given, expected) -> None:
+    seen: list[LoadOptions] = []
 
     def load(options: LoadOptions, pair: Path, **more: object) -> None:
-        seen.append(options.exact)
+        seen.append(options)
         raise InvalidOption("Not loaded.")
 
     monkeypatch.setattr(LoadOptions, "load", load)
     done = run(*command, *given)
-    assert (seen, done.returncode) == ([exact], 2)
+    assert (seen, done.returncode) == ([expected], 2)
     assert "Not loaded." in done.stderr
 
 

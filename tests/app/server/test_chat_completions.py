@@ -222,3 +222,20 @@ def test_an_answer_can_be_sent_back_as_it_came(client: openai.OpenAI) -> None:
     first = client.chat.completions.create(model=MODEL, messages=user(REPEAT), temperature=0)
     messages: Any = [*user(REPEAT), first.choices[0].message.model_dump(), *user("Add a docstring.")]
     assert client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4).choices
+
+
+def test_the_models_own_stop_strings_end_an_answer_unless_the_request_has_others(
+    served: Served, client: openai.OpenAI
+) -> None:
+    def written(**options: Any) -> str | None:
+        answer = client.chat.completions.create(model=MODEL, messages=user(REPEAT), temperature=0, **options)
+        return answer.choices[0].message.content
+
+    usual = served.pipeline.get_generation_config()
+    served.pipeline.set_generation_config({"stop_strings": {"return"}})
+    try:
+        assert [written(), written(stop=" * "), written(stop=[])] == [
+            AREA.partition("return")[0], AREA.partition(" * ")[0], AREA,
+        ]  # fmt: skip
+    finally:
+        served.pipeline.set_generation_config(usual)
