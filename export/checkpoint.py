@@ -10,9 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from outrider.models.checkpoint import WEIGHTS, download
+from outrider.models.checkpoint import VOCABULARIES, WEIGHTS, download
 from outrider.models.digest import sha256
 from outrider.models.errors import NoSuchModel
+from outrider.models.hub import TEXT_FILES
 from outrider.pipelines.errors import UnsupportedModel
 
 from .errors import NotADecoder
@@ -75,9 +76,10 @@ class Checkpoint:
         return _read_config(self.source, self.folder)
 
     def digest(self) -> str:
-        """`sha256:` and a digest of config.json and all weights, which other files and commits do not change."""
-        local = self.revision.startswith("sha256:")
-        return self.revision if local else _fingerprint(self.folder, _weight_files(self.source, self.folder))
+        """`sha256:` and a digest of all files that a model's answers depend on, whichever commit they are of."""
+        patterns = (*TEXT_FILES, *VOCABULARIES, "*.py")
+        others = {file for pattern in patterns for file in self.folder.glob(pattern)} - {self.folder / "config.json"}
+        return _fingerprint(self.folder, [*_weight_files(self.source, self.folder), *sorted(others)])
 
     def head_within(self) -> Checkpoint:
         """The head in the checkpoint of a target, with its share of the weights. Raises NoSuchModel without one."""

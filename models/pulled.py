@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,11 @@ def unfinished(folder: Path, name: str) -> int:
 
 def half_removed(folder: Path) -> dict[str, int]:
     """Bytes that interrupted removals have left, by name. Removing the name again deletes them."""
-    found = sorted(folder.glob(f".*{REMOVED}"))
-    return {path.name[1 : -len(REMOVED)]: pair_folder.size(path) for path in found if path.is_dir()}
+    left = {}
+    for path in sorted(folder.glob(f".*{REMOVED}")):
+        with suppress(FileNotFoundError):  # it is being removed right now
+            left[path.name[1 : -len(REMOVED)]] = pair_folder.size(path)
+    return left
 
 
 def find_pair(text: str, folder: Path | None = None) -> Path:

@@ -39,7 +39,7 @@ def blaming_full_disk(folder: Path) -> Iterator[None]:
 
 
 def _existing(folder: Path) -> Path:
-    return next(parent for parent in (folder, *folder.parents) if parent.exists())
+    return next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)  # or its disk is gone
 
 
 def in_words(size: float) -> str:

@@ -188,6 +188,20 @@ class LLMPipeline:
         return self._modes if self._runtime is None else self._runtime.modes
 
     @property
+    def longest_text(self) -> int:
+        """The most tokens that a prompt and its answer can have together: as many as the model was made for, and as the
+        cache holds."""
+        return min(self.max_context, self._able.cache_tokens)
+
+    @property
+    def _able(self) -> Capabilities:
+        """What can be asked for now."""
+        if not self.has_fallen_back or self._runtime is None:
+            return self._capabilities
+        tokens = self._runtime.cache_tokens
+        return replace(self._capabilities, device=CPU, modes=self.modes, plans=True, cache_tokens=tokens)
+
+    @property
     def plans(self) -> bool:
         """Whether Outrider's own engine decodes, which measures what drafts cost and plans them; else GenAI does."""
         return self._runtime is not None
@@ -221,7 +235,7 @@ class LLMPipeline:
             with self._failing_over():
                 self._speculation.prepare()
         self._measure()
-        room = min(self.max_context, self._capabilities.cache_tokens)
+        room = self.longest_text
         if self._speculation is not None:
             room = min(room, self._speculation.compilation.rows.whole_prompt or room)
         length = max(1, min(40, room // 8))
@@ -325,10 +339,7 @@ class LLMPipeline:
 
     def _configured(self, config: Config | None, options: Mapping[str, Any]) -> GenerationConfig:
         chosen = (self._config if config is None else self._with_eos(config)).updated(options)
-        able = self._capabilities
-        if self.has_fallen_back:
-            able = replace(able, device=CPU, modes=self.modes, plans=True)
-        return able.checked(chosen)
+        return self._able.checked(chosen)
 
     def _measure(self) -> None:
         """Learn what passes cost, if that is not known; the CPU that takes over from a device has done so."""
@@ -358,7 +369,7 @@ class LLMPipeline:
         constraint, num_earlier = self._grammars.constraint(config), 0
         if config.mode != "off":
             num_earlier = num_earlier_tokens(prompt, history, self.tokenizer, config.apply_chat_template, tokens)
-        room = self._capabilities.room(len(tokens), config)
+        room = self._able.room(len(tokens), config)
         if config.num_assistant_tokens is None and config.mode != "off":
             self._measure()
 

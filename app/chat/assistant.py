@@ -78,6 +78,7 @@ class Assistant:
     ) -> None:
         """The pairs that can be chosen are those in `folder`, `others`, and the embedded one."""
         self.pipeline = pipeline
+        self._opening = opening_of(pipeline.tokenizer)
         self.name = name
         self.switches = 0
         self._open_pair = open_pair
@@ -141,7 +142,8 @@ class Assistant:
 
         `visitor` is the one to pass to `stop` and `drop`. Raises OutriderError for a request that cannot be served.
         """
-        pipeline = self.pipeline
+        with self._lock:
+            pipeline, opening = self.pipeline, self._opening
         turn = replace(conversation[-1], settings=settings, model=self.model)
         said = messages([*conversation[:-1], turn])
         with (
@@ -149,14 +151,13 @@ class Assistant:
             pipeline.stream(said, **settings.options()) as pieces,
         ):
             answering.stream = None if settings.mode == "off" else pieces
-            opening = opening_of(pipeline.tokenizer)  # part of the prompt, without which reasoning would look like text
             yield PrefillProgress(0, pieces.prompt_tokens)
             while not pieces.ended:
                 piece = pieces.advance()
                 if answering.dropped:
                     return
                 if piece is not None:
-                    if opening and piece.token_ids and not turn.token_ids:
+                    if opening and piece.token_ids and not turn.token_ids:  # or reasoning would look like text
                         turn = replace(turn, spans=(Span(opening, "target"),))
                     turn = turn.extended(piece)
                     if turn.complete:
@@ -289,8 +290,9 @@ class Assistant:
             values = {"pair": choice.name, "device": device, "reason": reason}
             self.state = State("refused", "state_refused", values)
             return
+        opening = opening_of(pipeline.tokenizer)
         with self._lock:
-            self.pipeline, self.name, self._insight = pipeline, choice.name, Insight()
+            self.pipeline, self.name, self._insight, self._opening = pipeline, choice.name, Insight(), opening
             self._refused.pop((choice.path, device), None)
             self.switches += 1
             self.state = _ready(pipeline)

@@ -71,15 +71,9 @@ class Server:
             object="model",
             created=self.began,
             owned_by="outrider",
-            max_context=self._max_context,
+            max_context=self.pipeline.longest_text,
             modes=list(self.pipeline.modes),
         )
-
-    @property
-    def _max_context(self) -> int:
-        """What the model was made for, and the cache has room for."""
-        most = self.pipeline.max_context
-        return min(most, self.pipeline.speculation.cache_tokens) if self.pipeline.plans else most
 
     async def chat(self, asked: ChatRequest, request: Request) -> Response:
         self.check_model(asked.model)

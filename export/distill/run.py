@@ -38,6 +38,7 @@ from .trainable import TrainableHead
 Kind = Literal["draft", "eagle3", "medusa", "hydra", "mtp", "exit"]
 UNROLLED = ("eagle3", "mtp")  # kinds that learn as many steps as are wanted
 WORK = "work"  # in the folder that is being made
+DIGEST = "_digest"  # suffix of the settings that tell models by their files
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +91,7 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     head = None if start is not None else _head(plan, target)
     with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
         work = staging.path / WORK
-        _claim(work, settings)
+        _claim(work, settings, record)
         announce(f"Answering {len(prompts):,} prompts")
         stretches = stretches_of(prompts, plan.how.batch_size)
         write_answers(target, stretches, plan.how, work / "answers.jsonl", len(prompts))
@@ -198,19 +199,23 @@ def _save(draft: PreTrainedModel, folder: Path) -> None:
         save_defaults(defaults, folder)
 
 
-def _claim(work: Path, mine: dict[str, Any]) -> None:
-    """Mark the work folder with these settings, so that no outcome of others is taken for one of them."""
+def _claim(work: Path, mine: dict[str, Any], sources: dict[str, Any]) -> None:
+    """Mark the work folder with these settings, so that no outcome of others is taken for one of them. `sources` say
+    where the models were read, for the message if they are others."""
     work.mkdir(exist_ok=True)
     mark = work / "plan.json"
     if not mark.exists():
         partial = mark.with_suffix(".partial")
-        partial.write_text(json.dumps(mine), encoding="utf-8")
+        partial.write_text(json.dumps(sources | mine), encoding="utf-8")
         partial.replace(mark)
         return
     theirs = json.loads(mark.read_text(encoding="utf-8"))
     changed = [name for name in mine if mine[name] != theirs.get(name)]
     if changed:
-        shown = ", ".join(f"{name} was {theirs.get(name)} and is {mine[name]}" for name in changed)
+        told = [(name, theirs.get(name), mine[name]) for name in changed if not name.endswith(DIGEST)]
+        models = [name.removesuffix(DIGEST) for name in changed if name.endswith(DIGEST)]
+        told += [(f"the {name}, with other files,", theirs.get(name), sources[name]) for name in models]
+        shown = ", ".join(f"{name} was {before} and is {now}" for name, before, now in told)
         raise InvalidOption(
             f"{work.parent} holds an unfinished distillation with other settings ({shown}): repeat these to continue, "
             "or remove that folder to begin anew."
@@ -218,8 +223,8 @@ def _claim(work: Path, mine: dict[str, Any]) -> None:
 
 
 def _settings(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:
-    """What the outcome depends on, as JSON takes it. Models are told by their weights, which a new commit of their
-    repository seldom changes."""
+    """What the outcome depends on, as JSON takes it. Models are told by their files, which a new commit of their
+    repository may leave as they were."""
     if not plan.prompts.is_file():
         raise InvalidOption(f"--prompts {plan.prompts} is not a file: give a file of JSON lines.")
     settings = {

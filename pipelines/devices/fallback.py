@@ -85,7 +85,9 @@ class Fallback(Backend):
             log.warning("From now on, requests continue on the CPU: %s", failed[0].error)
             self.is_changing = True
             try:
-                self._second = self._load()
+                second = self._load()
+                second.lock = self.lock
+                self._second = second
             except Exception:
                 log.exception("The CPU cannot take over")
                 self._can_load = False

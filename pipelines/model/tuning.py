@@ -181,10 +181,11 @@ def load_target(
     model = contest.winner()[0] if number is None or found.exact else load(found, NUM_BLOCKS)
     if not found.exact:
         found = replace(found, rows=_quickest(model, found.rows))
-        if exact is None and found.price is not None and not is_quiet():
+        if exact is None and found.price is not None and not found.undecided and not is_quiet():
             log.warning(
-                "Exactness seemed to make a pass of %s %.2f times as long, so it is not exact, but other programs were "
-                "busy: `outrider doctor --again` lets that be tried once more when they are not.", folder, found.price,
+                "An exact pass of %s seemed to take %.2f times as long as a plain one, so it is loaded without "
+                "exactness. Other programs were busy: when they are not, `outrider doctor --again` tries anew.",
+                folder, found.price,
             )  # fmt: skip
     if path is not None:
         keep(path, found)

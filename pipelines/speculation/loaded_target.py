@@ -50,6 +50,8 @@ class LoadedTarget:
         with ExitStack() as held:
             if kept(path, Compilation) is None:
                 held.enter_context(one_at_a_time(path))
+            if kept(path, Compilation) is not None:  # found out by another process meanwhile
+                held.close()
             return cls._loaded(device, pair, cache_tokens, exact, properties, path)
 
     @classmethod

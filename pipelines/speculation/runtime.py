@@ -286,12 +286,16 @@ class Runtime:
                     return measure_at_fixed_size(target, drafts, room, rows.most, token_share, budget_s)
                 return measure(target, drafts, room, rows.fewest, rows.most, token_share, budget_s)
 
+        profile = self._profile
         try:
-            self._planner.cost = measured_cost(self._profile, measured, anew)
+            cost = measured_cost(profile, measured, anew)
         except DraftingFailed as failure:
             self._give_up(failure)
+        if profile != self._profile:  # a model was given up, here or by another thread
+            discard(profile)
             self._learn_costs(budget_s, anew)
             return
+        self._planner.cost = cost
         self._is_measured = True
         if self._planner.cost is not None and self._draft_device != CPU:
             self._warn_if_it_loses(self._planner.cost)

@@ -188,6 +188,10 @@ def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
     other = Plan(str(deep), "eagle3", prompts, Distillation(batch_size=3, max_new_tokens=8), taps=(0, 1, 2))
     with pytest.raises(InvalidOption, match=r"taps was None and is \[0, 1, 2\], batch_size was 2 and is 3"):
         run_plan(other, tmp_path / "head")
+    template = shutil.copytree(deep, tmp_path / "template")
+    (template / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
+    with pytest.raises(InvalidOption, match=rf"the target, with other files, was {deep} and is {template}\): repeat"):
+        run_plan(Plan(str(template), "eagle3", prompts, HOW), tmp_path / "head")
     shutil.rmtree(staging_path(tmp_path / "head"))
     with pytest.raises(KeyboardInterrupt):
         run_plan(other, tmp_path / "head")
@@ -216,7 +220,7 @@ def test_a_distillation_goes_on_when_the_repository_of_its_target_has_a_new_comm
     record = json.loads((run_plan(plan, tmp_path / "head") / "distillation.json").read_text())
     assert commits == ["0" * 40, "f" * 40]
     assert (record["target"], record["target_revision"], record["target_digest"]) == (
-        "org/model", "f" * 40, found.revision,
+        "org/model", "f" * 40, found.digest(),
     )  # fmt: skip
 
 

@@ -256,6 +256,17 @@ def test_the_cpu_drafts_and_takes_every_option_once_it_has_taken_over(embedded_p
     assert len(answer.logprobs) == len(answer.token_ids)
 
 
+def test_the_cpu_has_room_for_texts_that_the_npu_had_not(npu_pair):
+    device = on_npu(npu_pair, fallback="CPU")
+    there = device.pipeline.longest_text
+    device.fail_after(0)
+    device.answer(RENAME)
+    assert device.pipeline.longest_text > 2 * there
+    tokens, written = device.answer("x = 1\n" * (there // 2))
+    assert len(tokens) > there
+    assert len(written) == 30
+
+
 def test_the_cpu_takes_over_though_the_program_works_in_another_folder_by_now(embedded_pair, tmp_path, monkeypatch):
     monkeypatch.chdir(embedded_pair.parent)
     device = with_genai(Path(embedded_pair.name), fallback="CPU")
