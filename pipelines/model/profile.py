@@ -77,10 +77,21 @@ def kept(path: Path, kind: type[T]) -> T | None:
 
 
 @contextmanager
-def one_at_a_time(path: Path) -> Iterator[None]:
-    """Let one process after the other find out what `path` is to remember, so that all go by what the first one found:
-    it has to be looked up again in here. Where nothing can be kept, or after WAIT_S seconds, each finds out by itself.
+def one_at_a_time(path: Path, kind: type[T]) -> Iterator[None]:
+    """Unless `path` has a value of type `kind`, let one process after the other find it out, so that all go by what the
+    first one found: it has to be looked up in here. Where nothing can be kept, or after WAIT_S seconds, each finds out
+    by itself.
     """
+    with ExitStack() as held:
+        if kept(path, kind) is None:
+            held.enter_context(_turn(path))
+            if kept(path, kind) is not None:  # found out meanwhile, so that others need not wait
+                held.close()
+        yield
+
+
+@contextmanager
+def _turn(path: Path) -> Iterator[None]:
     with ExitStack() as held:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

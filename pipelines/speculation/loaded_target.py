@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,28 +46,12 @@ class LoadedTarget:
     ) -> LoadedTarget:
         """Load it on a device. Arguments and errors are those of `LLMPipeline`."""
         path = profile_path(pair, device, properties, exact).with_suffix(COMPILATION)
-        with ExitStack() as held:
-            if kept(path, Compilation) is None:
-                held.enter_context(one_at_a_time(path))
-            if kept(path, Compilation) is not None:  # found out by another process meanwhile
-                held.close()
-            return cls._loaded(device, pair, cache_tokens, exact, properties, path)
-
-    @classmethod
-    def _loaded(
-        cls,
-        device: str,
-        pair: Pair,
-        cache_tokens: int | None,
-        exact: bool | None,
-        properties: Mapping[str, Any],
-        path: Path,
-    ) -> LoadedTarget:
-        if device == NPU:
-            return cls._on_npu(pair, cache_tokens, exact, properties, path)
-        pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
-        load = cls._on_cpu if device == CPU else cls._on_gpu
-        target, compilation = load(device, pair, pool.num_blocks, exact, properties, path)
+        with one_at_a_time(path, Compilation):
+            if device == NPU:
+                return cls._on_npu(pair, cache_tokens, exact, properties, path)
+            pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
+            load = cls._on_cpu if device == CPU else cls._on_gpu
+            target, compilation = load(device, pair, pool.num_blocks, exact, properties, path)
         return cls(target, compilation, pool, Room.of(pool), path)
 
     @staticmethod

@@ -150,6 +150,20 @@ def scripted() -> Iterator[Scripted]:
 
 
 @pytest.fixture
+def loading(drive: Callable[..., Driver], scripted: Scripted) -> tuple[Driver, threading.Event]:
+    """A window while the model loads, and what lets that end."""
+    loaded = threading.Event()
+
+    def load() -> Scripted:
+        assert loaded.wait(PATIENCE_S)
+        return scripted
+
+    driver = drive(load)
+    driver.until(lambda: driver.status == "Loading the models")
+    return driver, loaded
+
+
+@pytest.fixture
 def answering(drive: Callable[..., Driver], scripted: Scripted) -> Driver:
     """A window in the middle of an answer to "hello"."""
     scripted.warm.set()
@@ -161,20 +175,13 @@ def answering(drive: Callable[..., Driver], scripted: Scripted) -> Driver:
     return driver
 
 
-def test_the_window_answers_while_the_model_loads_and_shows_how_far_it_is(drive, scripted) -> None:
-    loading = threading.Event()
-
-    def load() -> Scripted:
-        assert loading.wait(PATIENCE_S)
-        return scripted
-
-    driver = drive(load)
-    driver.until(lambda: driver.status == "Loading the models")
+def test_the_window_answers_while_the_model_loads_and_shows_how_far_it_is(loading, scripted) -> None:
+    driver, loaded = loading
     driver.type("hi")
     driver.press("<Control-Return>")
     driver.until(lambda: driver.window.prompt.get("1.0", "end-1c") == "hi")  # nothing was sent, nothing is lost
     assert driver.window.progress.winfo_ismapped()
-    loading.set()
+    loaded.set()
     driver.until(lambda: "Warming up" in driver.status)
     assert not driver.can(driver.window.send)
     scripted.warm.set()
@@ -233,17 +240,10 @@ def test_stopping_and_closing_do_not_wait_for_the_prompt_to_be_read(drive, scrip
         driver.until(lambda: driver.closed)
 
 
-def test_escape_while_the_model_loads_does_not_leave_the_warm_up_out(drive, scripted) -> None:
-    loading = threading.Event()
-
-    def load() -> Scripted:
-        assert loading.wait(PATIENCE_S)
-        return scripted
-
-    driver = drive(load)
-    driver.until(lambda: driver.status == "Loading the models")
+def test_escape_while_the_model_loads_does_not_leave_the_warm_up_out(loading, scripted) -> None:
+    driver, loaded = loading
     driver.press("<Escape>")
-    loading.set()
+    loaded.set()
     driver.until(lambda: driver.status != "Loading the models")
     assert "Warming up" in driver.status
     scripted.warm.set()

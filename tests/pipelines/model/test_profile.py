@@ -12,6 +12,7 @@ from pathlib import Path
 
 import openvino
 import pytest
+from filelock import FileLock
 
 from outrider.pipelines import Pair
 from outrider.pipelines.model import processor, profile
@@ -107,7 +108,7 @@ def test_of_several_that_find_out_the_same_at_once_all_go_by_the_first(tmp_path:
 
     def found(own: float) -> float:
         begins.wait()
-        with one_at_a_time(path):
+        with one_at_a_time(path, float):
             known = kept(path, float)
             if known is None:
                 keep(path, own)
@@ -118,16 +119,35 @@ def test_of_several_that_find_out_the_same_at_once_all_go_by_the_first(tmp_path:
         assert len(set(pool.map(found, (1.0, 2.0, 3.0, 4.0)))) == 1
 
 
+def test_who_has_waited_for_what_is_known_by_then_keeps_nobody_waiting(tmp_path: Path) -> None:
+    path, waited, looked = tmp_path / "file.json", threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with one_at_a_time(path, float):
+            waited.set()
+            assert looked.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        with one_at_a_time(path, float):
+            waiting = pool.submit(wait)
+            assert not waited.wait(0.2)
+            keep(path, 1.0)
+        assert waited.wait(60)
+        with FileLock(path.with_suffix(".lock"), timeout=0):
+            looked.set()
+        waiting.result()
+
+
 def test_nobody_waits_for_ever_or_where_nothing_can_be_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(profile, "WAIT_S", 0.0)
     entered = []
-    with one_at_a_time(tmp_path / "file.json"), one_at_a_time(tmp_path / "file.json"):
+    with one_at_a_time(tmp_path / "file.json", float), one_at_a_time(tmp_path / "file.json", float):
         entered.append("held by another")
     assert "is not waited for" in caplog.text
     (tmp_path / "file").write_text("")
-    with caplog.at_level(logging.WARNING), one_at_a_time(tmp_path / "file" / "cost.json"):
+    with caplog.at_level(logging.WARNING), one_at_a_time(tmp_path / "file" / "cost.json", float):
         entered.append("no folder")
     assert entered == ["held by another", "no folder"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -97,32 +96,6 @@ def test_pipelines_that_are_loaded_at_once_make_the_same_promise(embedded_pair, 
         loading = [pool.submit(LLMPipeline, embedded_pair, cache_tokens=512, exact=True) for _ in range(3)]
         compilations = {each.result().speculation.compilation for each in loading}
     assert len(compilations) == 1
-
-
-def test_others_need_not_wait_while_a_model_is_loaded_of_which_everything_is_known(
-    embedded_pair, promise, monkeypatch
-):
-    """Another process has found it out while this one waited."""
-    promise(lambda model, *tried: True)
-    known = LLMPipeline(embedded_pair, cache_tokens=512, exact=True).speculation.compilation
-    told, holding, held_while_loading = iter([None, known]), [], []
-    load_target = loaded_target.load_target
-
-    @contextmanager
-    def one_at_a_time(path):
-        holding.append(path)
-        yield
-        holding.remove(path)
-
-    def load(*given):
-        held_while_loading.append(bool(holding))
-        return load_target(*given)
-
-    monkeypatch.setattr(loaded_target, "one_at_a_time", one_at_a_time)
-    monkeypatch.setattr(loaded_target, "kept", lambda path, kind: next(told))
-    monkeypatch.setattr(loaded_target, "load_target", load)
-    assert LLMPipeline(embedded_pair, cache_tokens=512, exact=True).speculation.compilation == known
-    assert held_while_loading == [False]
 
 
 def test_what_passes_cost_is_kept_apart_for_a_cache_too_small_for_a_long_context(embedded_pair, promise):
