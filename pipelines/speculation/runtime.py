@@ -19,22 +19,17 @@ from numpy.typing import NDArray
 
 from ..config import AUTO
 from ..devices.devices import CPU, NPU, npu_properties
-from ..devices.gpu_model import GpuPagedModel
-from ..devices.npu_model import DECODING_ROWS, MAX_PROMPT_LEN, MIN_RESPONSE_LEN, NpuModel
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
 from ..errors import InvalidOption
-from ..model.heads.head_kind import open_head
-from ..model.paged_model import PagedModel
 from ..model.paged_request import BLOCK_SIZE
-from ..model.pair import Pair, context_length
-from ..model.processor import GROUP_SIZE, PRECISION
+from ..model.pair import Pair
+from ..model.processor import PRECISION
 from ..model.profile import cache_folder, discard, profile_path
 from ..model.split_model import ShortModel, SplitModel
 from ..model.target import Window
-from ..model.threads import PLACE, with_threads
+from ..model.threads import with_threads
 from ..model.timing import Run
-from ..model.vocabulary import check_same_vocabulary, have_same_constants
 from ..text.tokenizer import Tokenizer
 from . import draft_model_policy
 from .acceptance import AcceptanceModel
@@ -44,7 +39,7 @@ from .draft import LONGEST
 from .drafter_set import DrafterSet
 from .drafters import draft_model, grammar, head, recycling, retrieval, self_speculative, suffix
 from .drafters.base import Drafter, ModeDrafters, ModelDrafter
-from .drafters.draft_model import REACH, DraftModel
+from .drafters.draft_model import DraftModel
 from .drafters.head import Head
 from .drafters.prompt_lookup import PromptLookup
 from .drafters.recycling import TokenRecycling
@@ -53,6 +48,7 @@ from .drafters.self_speculative import SelfSpeculative
 from .drafters.suffix import Suffix
 from .drafting_model import DraftingFailed, DraftingModel
 from .expected_acceptance import HOPED
+from .loaded_drafting import draft_properties, loaded_drafting
 from .loaded_target import LoadedTarget
 from .measuring import CONTEXTS, ROWS, measure, measure_at_fixed_size
 from .planner import Planner
@@ -60,9 +56,6 @@ from .reference import Reference
 from .speedup import CONTEXT, speedup_of
 
 MEASURED_TOKENS = CONTEXTS[-1] + ROWS[-1]
-# For a draft model on an NPU: room for the tokens that it begins with, and for three times as many before it begins
-# anew.
-NPU_DRAFT = {MAX_PROMPT_LEN: REACH, MIN_RESPONSE_LEN: 3 * REACH}
 MODE_OF = {  # the mode in which a model drafts alone
     DraftModel.name: "draft", Head.name: "head", self_speculative.SKIPPING: "skip", self_speculative.EXIT: "exit",
 }  # fmt: skip
@@ -159,15 +152,10 @@ class Runtime:
             "recycling": ModeDrafters((*copying, self._recycler)),
         }
         num_blocks = -(-self.cache_tokens // BLOCK_SIZE)
-        on_cpu = _draft_properties(self.precision if device == CPU else "f32", given)
-        self._drafting: list[DraftingModel] = []
-        if pair.draft is not None:
-            of_draft = on_npu if draft_device == NPU else on_cpu
-            self._drafting.append(_draft_model(pair, pair.draft, tokenizer, num_blocks, draft_device, of_draft))
-        if pair.head is not None and device == CPU:
-            self._drafting.append(_head(pair, pair.head, num_blocks, self._target.vocabulary_size, on_cpu))
-        elif pair.head is not None:
-            log.warning("The pair's head drafts for a target on the CPU only, so it is not used on %s.", device)
+        on_cpu = draft_properties(self.precision if device == CPU else "f32", given)
+        self._drafting = loaded_drafting(
+            pair, tokenizer, device, draft_device, num_blocks, self._target.vocabulary_size, on_cpu, on_npu
+        )
         if pair.skipping is not None and isinstance(self._target, SplitModel):
             name = self_speculative.EXIT if pair.skipping.is_exit else self_speculative.SKIPPING
             drafter = SelfSpeculative(name, self._target, self._pool)
@@ -370,38 +358,6 @@ class Runtime:
         """
         with self._borrowed(self.cache_tokens):
             self._recycler.forget()  # holding every block has taken those that were kept
-
-
-def _draft_model(
-    pair: Pair, folder: Path, tokenizer: Tokenizer, num_blocks: int, device: str, properties: Mapping[str, Any]
-) -> DraftingModel:
-    """The draft model on its device. On an NPU its cache is a single block, which one request has at a time."""
-    if not have_same_constants(pair.target, folder):
-        check_same_vocabulary(tokenizer.vocabulary, Tokenizer(folder).vocabulary, f"{pair.target} and {folder}")
-    max_context, pool = context_length(folder), BlockPool(num_blocks, BLOCK_SIZE)
-    model: PagedModel | NpuModel | GpuPagedModel
-    if device == CPU:
-        model = PagedModel(folder, num_blocks, properties, exact=False)
-    elif device == NPU:
-        given = {name: value for name, value in properties.items() if name != DECODING_ROWS}  # the target's
-        model = NpuModel(folder, {**given, **NPU_DRAFT})
-        pool, max_context = BlockPool(1, model.num_tokens), min(max_context, model.num_tokens)
-    else:
-        model = GpuPagedModel(folder, num_blocks, device)
-    return DraftingModel(DraftModel(model, pool, max_context), model, pool)
-
-
-def _head(
-    pair: Pair, folder: Path, num_blocks: int, vocabulary_size: int, properties: Mapping[str, Any]
-) -> DraftingModel:
-    model, pool = open_head(folder, pair.target, num_blocks, properties), BlockPool(num_blocks, BLOCK_SIZE)
-    return DraftingModel(Head(model, pool, vocabulary_size), model, pool)
-
-
-def _draft_properties(precision: str, properties: Mapping[str, Any]) -> dict[str, Any]:
-    """A draft model changes no text, so its activations may be coarse. It computes in the precision in which the target
-    is fastest, on the processors that the target's `properties` leave to both."""
-    return {GROUP_SIZE: 128, PRECISION: precision} | {name: properties[name] for name in PLACE if name in properties}
 
 
 def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference:

@@ -29,8 +29,8 @@ from outrider.pipelines.speculation.drafters.prompt_lookup import PromptLookup
 from outrider.pipelines.speculation.drafters.recycling import TokenRecycling
 from outrider.pipelines.speculation.drafters.self_speculative import EXIT, SKIPPING, SelfSpeculative
 from outrider.pipelines.speculation.drafters.suffix import Suffix
+from outrider.pipelines.speculation.loaded_drafting import draft_properties
 from outrider.pipelines.speculation.planner import Planner
-from outrider.pipelines.speculation.runtime import _draft_properties
 from outrider.pipelines.structured.grammars import Grammars
 from outrider.pipelines.text.tokenizer import TextStream, Tokenizer
 from tests.drafting_pairs import HEADS
@@ -88,7 +88,7 @@ class Models:
         pair = Pair.open(folder)
         taps = tapped_layers(pair.head, num_layers(pair.target)) if pair.head else ()
         target, _ = load_target(pair.target, NUM_BLOCKS, pair.properties, exact=True, taps=taps, skipping=pair.skipping)
-        properties = _draft_properties(target.precision, {})
+        properties = draft_properties(target.precision, {})
         draft = PagedModel(pair.draft, NUM_BLOCKS, properties, exact=False) if pair.draft else None
         head = open_head(pair.head, pair.target, NUM_BLOCKS, properties) if pair.head else None
         draft_context = context_length(pair.draft) if pair.draft else 0
