@@ -83,6 +83,7 @@ class GpuPagedModel:
         self.precision: str = compiled.get_property(PRECISION).get_type_name()
         self.vocabulary_size: int = compiled.output(0).partial_shape[-1].get_length()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
+        self.num_taken_over = 0
         self._fewest_rows = decoding_rows
         self.keep_to_rows(exact=False)
         self.resize(num_blocks)

@@ -84,6 +84,7 @@ class NpuModel:
         self.num_threads = 0
         self.precision = "f16"
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
+        self.num_taken_over = 0
         self.cache_bytes = CACHE_BYTES * self.num_tokens * sum(map(_numbers_for_a_token, model.get_variables()))
 
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:

@@ -38,6 +38,7 @@ class Engine(QueueingBackend):
         self._planner = planner
         self._scheduler = Scheduler(self._waiting, pool, target.rows)
         self._is_stepping = False
+        self._num_taken_over = 0  # rows, as of the last pass
         self._num_borrowing = 0  # callers of `borrowed` that wait for blocks or hold them
 
     def step(self) -> None:
@@ -151,6 +152,8 @@ class Engine(QueueingBackend):
         if len(drafts) == len(parts):
             target_ms = 1e3 * record.target_s
             beside_ms = 1e3 * (time.perf_counter() - record.began) - target_ms
+        if self._target.num_taken_over > self._num_taken_over:
+            self._num_taken_over, target_ms = self._target.num_taken_over, None
         self._planner.observe(drafts, kept, target_ms, beside_ms)
 
     def _keep(self, part: Part, rows: NDArray[np.float32], record: PassRecord) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 
 from ..config import GenerationConfig
+from ..errors import InvalidOption
 from ..structured.constraint import Constraint
 from ..text.tokenizer import TextStream
 from .block_pool import BlockTable
@@ -101,18 +102,31 @@ class Request:
     def extend(self, tokens: list[int], sources: list[str], rows: Iterable[Logits] = ()) -> None:
         """Take the next tokens of the answer, up to the one that ends it; `rows` are the logits that they come from."""
         tokens = tokens[: self.max_new_tokens - self.num_new]
-        stop = next((i for i, token in enumerate(tokens) if self._ends(tokens[:i], token)), None)
-        tokens = tokens if stop is None else tokens[: stop + 1]
+        tokens, is_over = self._up_to_end(tokens)
         if self.text is not None:
             tokens = tokens[: self.text.extend(tokens, sources[: len(tokens)])]
         self.tokens += tokens
         self.sources += sources[: len(tokens)]
         if (num_top := self.config.logprobs) > 0:
             self.logprobs += [TokenLogprobs.of(*each, num_top) for each in zip(rows, tokens, strict=False)]
-        if stop is not None or (self.text is not None and self.text.stopped):
+        if is_over or (self.text is not None and self.text.stopped):
             self.finish_reason = STOP
         elif self.num_new >= self.max_new_tokens:
             self.finish_reason = LENGTH
+
+    def _up_to_end(self, tokens: list[int]) -> tuple[list[int], bool]:
+        """The tokens up to the one that ends the answer, and whether one does. If that cannot be told of a token, those
+        before it: plain decoding may have ended with them, and if not, it would also fail in the next pass."""
+        for i, token in enumerate(tokens):
+            try:
+                is_last = self._ends(tokens[:i], token)
+            except InvalidOption:
+                if i == 0:
+                    raise
+                return tokens[:i], False
+            if is_last:
+                return tokens[: i + 1], True
+        return tokens, False
 
     def _ends(self, before: list[int], token: int) -> bool:
         """Whether the answer is over with a token."""

@@ -104,6 +104,7 @@ class PagedModel:
         self.num_threads: int = compiled[0].get_property("INFERENCE_NUM_THREADS")
         self.precision: str = compiled[0].get_property(PRECISION).get_type_name()
         self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
+        self.num_taken_over = 0
         self._request = self._request_of([PagedRequest(each, num_blocks, folder) for each in compiled])
         self.vocabulary_size: int = compiled[-1].output(0).partial_shape[-1].get_length()
         self.num_blocks = num_blocks

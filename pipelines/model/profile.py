@@ -50,7 +50,7 @@ def profile_path(
         instruction_limit(),
     ]  # fmt: skip
     if pair.skipping is not None:
-        about.append(pair.skipping.layers)
+        about.append((pair.skipping.layers, pair.skipping.is_exit))
     digest = hashlib.sha256(json.dumps(about, default=str).encode())
     for model in models:
         digest.update(model.read_bytes())

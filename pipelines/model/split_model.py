@@ -30,7 +30,6 @@ class SplitModel(PagedModel):
     states. In the later layers the target's row overwrites the draft's.
 
     is_apart: whether every layer is a part of its own, so that `skip` can choose others.
-    num_taken_over: rows that the first part did not have to compute again, since the model was loaded.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class SplitModel(PagedModel):
         self._chain = _Chain()
         super().__init__(folder, num_blocks, properties, exact, longest)
         self._has_taps = bool(taps)
-        self.num_taken_over = 0
         self._drafted: dict[int, tuple[int, list[States]]] = {}  # by slot: a token, and the outputs of the first part
         self._exit = None if skipping.head is None else _Exit(skipping.head, properties or {})
 

@@ -63,6 +63,8 @@ class Target(Protocol):
     num_threads: of the processor; 0 where another device computes.
     precision: the type that the device computes in, such as "f32".
     weight_bytes, cache_bytes: its size in memory.
+    num_taken_over: rows of passes so far of which a draft by the target itself had computed a part, so that these
+        passes were shorter.
     """
 
     rows: Rows
@@ -70,6 +72,7 @@ class Target(Protocol):
     num_threads: int
     precision: str
     weight_bytes: int
+    num_taken_over: int
 
     @property
     def cache_bytes(self) -> int: ...

@@ -88,6 +88,11 @@ class Draft:
         self.kind, self.is_bounded = (config.mode, self.conditions), config.num_assistant_tokens is None
 
     @property
+    def has_form(self) -> bool:
+        """Whether its request has structured output."""
+        return self.request.constraint is not None
+
+    @property
     def rows(self) -> int:
         """Rows of the request in the pass."""
         return 1 + len(self.proposals)

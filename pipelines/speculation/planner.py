@@ -6,7 +6,7 @@ import heapq
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -28,6 +28,7 @@ from .rate import BarePass, Pace, Step, highest_rate, plain_and_bare_ms
 from .readers import Readers
 
 LEARN_AFTER_MS = 10.0  # of passes: updating the cost model takes 0.1 ms, much compared with a pass of a small model
+UNCOUNTED = Overhead()  # zero, and nothing is added to it
 COMPARE_EVERY = 8  # passes: comparing the draft model and the head takes 0.1 ms
 SCARCE = 4  # plain passes: answers whose budgets are this close to the smallest come first
 
@@ -62,9 +63,8 @@ class Planner:
 
     Asking the text drafters takes Python's time, and so does considering a model after them, which matters with small
     models: both are tried less often while they are not worth it (see `Attempts`). Offering more tokens costs more.
-    That cost is subtracted from the attempt's gain and does not lower how often drafters are asked. No such time is
-    counted where an answer has structured output, since most of it goes into the grammar, which plain decoding needs
-    too.
+    That cost is subtracted from the attempt's gain and does not lower how often drafters are asked. For an answer with
+    structured output no such time is counted, since most of it goes into the grammar, which plain decoding needs too.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class Planner:
         self._may_lose = True  # whether every answer of the pass may lose time
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
         self._observing_ms = 0.0  # of `observe` in the last
+        self._forms_ms = 0.0  # of asking the text drafters for answers with structured output
         self.rate = 0.0  # what a millisecond of the pass is worth, in tokens
 
     @property
@@ -144,7 +145,7 @@ class Planner:
         planned = [draft for draft in planned if draft.limit > 0 and self._budgets.is_due(draft.request)]
         if not planned:
             return
-        overhead = self._overhead_of(drafts)
+        overhead = self._overhead_of(*drafts)
         plain_ms, bare_ms = plain_and_bare_ms(cost, drafts, overhead)
         budgets = [self._budget(cost, draft, drafts, plain_ms) for draft in drafts if draft.is_bounded]
         # The time that it takes to return to plain passes and to hand on the results of this one is kept in reserve.
@@ -155,7 +156,7 @@ class Planner:
         budget_ms = (1 - self._owed.share(cost)) * (budget_ms - lost_ms) - self._delay_ms
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, self._size.last(cost))
         asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
-        asked = [draft for draft in asked if batch.can_pay(overhead.asking, plain_ms)]
+        asked = [draft for draft in asked if batch.can_pay(self._overhead_of(draft).asking, plain_ms)]
         if not asked:
             return
         began = self._clock()
@@ -166,17 +167,19 @@ class Planner:
         by_policy = self._by_policy(asked)
         bare = BarePass(drafts, tokens, bare_ms, standing_ms)
         hopeful = {policy: _due(policy, its_drafts) for policy, its_drafts in by_policy.items()}
-        self._draft_from_text(batch, asked, hopeful, bare, overhead.offering.value)
-        self._asked(batch, asked, overhead, 1e3 * (self._clock() - began))
+        self._forms_ms = 0.0
+        self._draft_from_text(batch, asked, hopeful, bare)
+        self._asked(batch, asked, 1e3 * (self._clock() - began) - self._forms_ms)
         for policy, its_drafts in by_policy.items():
             due = _due(policy, its_drafts)
             for draft in its_drafts:
                 policy.attempts(draft).wait()
-            self._consider(policy, batch, due, overhead, plain_ms)
+            self._consider(policy, batch, due, plain_ms)
         self._delay_ms += batch.spent_ms
         for draft in asked:
-            gain_ms = draft.gain(self.rate) / self.rate - draft.num_further * overhead.offering.value
-            self._budgets[draft.request].attempts.made(gain_ms, overhead.asking.value, plain_ms)
+            own = self._overhead_of(draft)
+            gain_ms = draft.gain(self.rate) / self.rate - draft.num_further * own.offering.value
+            self._budgets[draft.request].attempts.made(gain_ms, own.asking.value, plain_ms)
 
     def fill(self, num_rows: int) -> int:
         """How many rows pad the pass that was drafted for, which has `num_rows`, to the size of the last (see
@@ -193,11 +196,9 @@ class Planner:
         self._delay_ms += size.unpriced_ms(cost)
         return size.num_filling
 
-    def _consider(
-        self, policy: DraftModelPolicy, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, plain_ms: float
-    ) -> None:
+    def _consider(self, policy: DraftModelPolicy, batch: Batch, drafts: Sequence[Draft], plain_ms: float) -> None:
         """Draft with a model where that is expected to pay."""
-        drafts = [draft for draft in drafts if batch.can_pay(overhead.considering, plain_ms)]
+        drafts = [draft for draft in drafts if batch.can_pay(self._overhead_of(draft).considering, plain_ms)]
         if not drafts:
             policy.rest(batch.cost)
             return
@@ -206,17 +207,19 @@ class Planner:
         policy.draft(batch, self.rate, drafts)
         for draft, (tried, gain) in zip(drafts, before, strict=True):
             gain_ms = (draft.gain(self.rate) - gain + draft.credit) / self.rate
-            tried.made(gain_ms, overhead.considering.value, plain_ms)
-        took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
-        batch.charge_doubted(overhead.considering, len(drafts), took_ms)
-        if overhead is self.overhead:
-            overhead.considering.add(took_ms / len(drafts))
+            tried.made(gain_ms, self._overhead_of(draft).considering.value, plain_ms)
+        if not any(draft.has_form for draft in drafts):
+            considering = self.overhead.considering
+            took_ms = 1e3 * (self._clock() - began - (self._drafters.model_s - model_s))
+            batch.charge_doubted(considering, len(drafts), took_ms)
+            considering.add(took_ms / len(drafts))
 
-    def _asked(self, batch: Batch, drafts: Sequence[Draft], overhead: Overhead, took_ms: float) -> None:
-        """Learn what asking the text drafters took."""
-        num_further = sum(draft.num_further for draft in drafts)
-        batch.charge_doubted(overhead.asking, len(drafts), took_ms - num_further * overhead.offering.value)
-        if overhead is self.overhead:
+    def _asked(self, batch: Batch, drafts: Sequence[Draft], took_ms: float) -> None:
+        """Learn what asking the text drafters took, without that of answers with structured output."""
+        drafts = [draft for draft in drafts if not draft.has_form]
+        if drafts:
+            overhead, num_further = self.overhead, sum(draft.num_further for draft in drafts)
+            batch.charge_doubted(overhead.asking, len(drafts), took_ms - num_further * overhead.offering.value)
             overhead.observe_asking(len(drafts), num_further, took_ms)
 
     def observe(
@@ -228,8 +231,9 @@ class Planner:
     ) -> None:
         """Learn from a pass.
 
-        kept: the tokens that each request gained. target_ms: the target's time; None if the pass had other rows. The
-        pass after such a one takes longer than its size suggests, so its time is not learnt from either.
+        kept: the tokens that each request gained. target_ms: the target's time; None if the pass had other rows, or
+        rows of which a draft by the target itself had computed a part. The pass after such a one may take longer than
+        its size suggests, so its time is not learnt from either.
         beside_ms: the time of the rest of the pass, drafting included.
         """
         began = self._clock()
@@ -247,21 +251,18 @@ class Planner:
                 if self._size.num_filling:
                     windows.append((self._size.num_filling, 0))
                 self.cost.observe(windows, target_ms, self._size.has_changed)
-        overhead = self._overhead_of(drafts)
-        if beside_ms is not None and overhead is self.overhead:
+        if beside_ms is not None and not any(draft.has_form for draft in drafts):
             num_drafted = sum(len(draft.proposals) for draft in drafts)
             rest_ms = beside_ms - self._drafting_ms - self._reading_ms + self._observing_ms
-            overhead.observe_rest(len(drafts), num_drafted, rest_ms)
+            self.overhead.observe_rest(len(drafts), num_drafted, rest_ms)
         if self._planned or self._delay_ms:  # there is a delay even after the last drafts of others
-            self._charge(self.cost, drafts, kept, overhead)
+            self._charge(self.cost, drafts, kept)
         self._delay_ms = 0.0
         self._observing_ms = 1e3 * (self._clock() - began)
 
-    def _charge(
-        self, cost: CostModel, drafts: Sequence[Draft], kept: Sequence[Sequence[int]], overhead: Overhead
-    ) -> None:
+    def _charge(self, cost: CostModel, drafts: Sequence[Draft], kept: Sequence[Sequence[int]]) -> None:
         """Charge each answer the time by which drafts have delayed the pass."""
-        plain_ms, bare_ms = plain_and_bare_ms(cost, drafts, overhead)
+        plain_ms, bare_ms = plain_and_bare_ms(cost, drafts, self._overhead_of(*drafts))
         self._pace(drafts).add(sum(map(len, kept)), bare_ms + self._delay_ms)
         for draft, tokens in zip(drafts, kept, strict=True):
             if draft.is_bounded:
@@ -313,12 +314,10 @@ class Planner:
         drafts: Sequence[Draft],
         by_policy: Mapping[DraftModelPolicy, Sequence[Draft]],
         bare: BarePass,
-        offering_ms: float,
     ) -> None:
-        """Take what the text drafters propose, the likeliest first, as far as it pays. Each token that they offer
-        beyond the first takes `offering_ms`."""
+        """Take what the text drafters propose, the likeliest first, as far as it pays."""
         rows, most_ms = batch.rows, batch.sparing_ms
-        steps = self._take_surest(batch, drafts, bare, offering_ms)
+        steps = self._take_surest(batch, drafts, bare)
         recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
         self.rate = math.sqrt(recent * highest_rate(batch, by_policy, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
@@ -327,10 +326,13 @@ class Planner:
             for draft in drafts:
                 batch.cut(draft, sum(step.draft is draft for step in steps[:length]))
 
-    def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: BarePass, offering_ms: float) -> list[Step]:
+    def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: BarePass) -> list[Step]:
         """Fill the drafts with all that might pay at the rate of plain decoding: first those of answers whose budgets
         are close to the smallest, and the likeliest tokens first."""
-        surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
+        offers = [self._drafters.surest(draft) for draft in drafts]
+        offers = [self._timed(each) if draft.has_form else each for draft, each in zip(drafts, offers, strict=True)]
+        surest = [islice(each, draft.limit - len(draft.proposals)) for draft, each in zip(drafts, offers, strict=True)]
+        offering_ms = [self._overhead_of(draft).offering.value for draft in drafts]
         rate, scarce_ms = bare.rate, batch.budget_ms + SCARCE * bare.time_ms
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
         queue: list[tuple[bool, float, int, Proposal]] = []
@@ -342,7 +344,7 @@ class Planner:
             if (offered := next(surest[i], None)) is not None:
                 proposal, probability = offered
                 if drafts[i].offers[0]:
-                    batch.spent_ms += offering_ms
+                    batch.spent_ms += offering_ms[i]
                 drafts[i].offers[0].append(proposal)
                 heapq.heappush(queue, (is_later[i], -reached * probability, i, proposal))
 
@@ -352,9 +354,18 @@ class Planner:
             _, negative, i, proposal = heapq.heappop(queue)
             if batch.take(drafts[i], proposal, -negative, rate):
                 steps.append(Step(drafts[i], -negative, drafts[i].prices_ms[-1]))
-                if batch.can_afford(offering_ms):
+                if batch.can_afford(offering_ms[i]):
                     offer(i, -negative)
         return steps
+
+    def _timed(self, surest: Iterator[tuple[Proposal, float]]) -> Iterator[tuple[Proposal, float]]:
+        """The same, with the time that it takes counted apart."""
+        began = self._clock()
+        for offered in surest:
+            self._forms_ms += 1e3 * (self._clock() - began)
+            yield offered
+            began = self._clock()
+        self._forms_ms += 1e3 * (self._clock() - began)
 
     @property
     def _to_read_ms(self) -> float:
@@ -374,16 +385,16 @@ class Planner:
                     break
         return chosen
 
-    def _overhead_of(self, drafts: Sequence[Draft]) -> Overhead:
-        """Python's times for a pass; zero where an answer has structured output."""
-        return self.overhead if all(draft.request.constraint is None for draft in drafts) else Overhead()
+    def _overhead_of(self, *drafts: Draft) -> Overhead:
+        """Python's times for a pass; zero where all answers have structured output."""
+        return UNCOUNTED if all(draft.has_form for draft in drafts) else self.overhead
 
     def _budget(self, cost: CostModel, draft: Draft, drafts: Sequence[Draft], plain_ms: float) -> LossBudget:
         """The budget of a draft's request, which begins with a pass of `drafts` that takes `plain_ms` without them."""
         budget = self._budgets.get(draft.request)
         if budget is None:
             drafted_ms = plain_ms + cost.row_ms(len(drafts), 1, draft.context) + cost.changing_ms
-            asking_ms = self._overhead_of([draft]).asking.value
+            asking_ms = self._overhead_of(draft).asking.value
             budget = self._budgets.begin(draft, plain_ms, drafted_ms, asking_ms)
         return budget
 

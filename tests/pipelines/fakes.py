@@ -66,7 +66,7 @@ class FakeModel:
         self.rule = rule
         self.vocabulary_size = len(rule([0]))
         self.windows: list[Window] = []
-        self.num_passes = 0
+        self.num_passes = self.num_taken_over = 0
         self.before_pass: Callable[[Sequence[Window]], None] = lambda windows: None
         self.rows = Rows()
         self._block_size = block_size

@@ -16,6 +16,7 @@ from filelock import FileLock
 
 from outrider.pipelines import Pair
 from outrider.pipelines.model import processor, profile
+from outrider.pipelines.model.pair import Skipping
 from outrider.pipelines.model.profile import discard, keep, kept, one_at_a_time, profile_path, write_whole
 from outrider.pipelines.model.target import Rows
 from outrider.pipelines.model.tuning import Compilation
@@ -89,6 +90,16 @@ def test_the_place_of_the_draft_model_makes_a_difference(told: Told, embedded_pa
     told["GPU.1", "FULL_DEVICE_NAME"] = told["CPU", "FULL_DEVICE_NAME"]
     del told["GPU.1", "GPU_DRIVER_VERSION"]
     assert profile_path(pair, "NPU", {}, True, "GPU.1") != profile_path(pair, "NPU", {}, True)
+
+
+def test_early_exit_is_measured_apart_from_skipping_the_same_layers(
+    embedded_pair: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = []
+    for is_exit in (False, True):
+        monkeypatch.setattr(Pair, "skipping", Skipping((2, 3, 4, 5), is_exit))
+        paths.append(profile_path(Pair.open(embedded_pair), "CPU", {}, True))
+    assert paths[0] != paths[1]
 
 
 def test_a_file_that_several_write_at_once_is_always_whole(tmp_path: Path) -> None:

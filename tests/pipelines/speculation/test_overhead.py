@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from outrider.pipelines.speculation.attempts import LONGEST_PAUSE
-from outrider.pipelines.speculation.budgets import ALLOWANCE, FIRST_PAUSE
+from outrider.pipelines.speculation.budgets import ALLOWANCE, FIRST_PAUSE, TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.overhead import FEWEST, Overhead, Usual
 
@@ -361,3 +361,28 @@ def test_the_time_that_a_form_takes_is_not_the_price_of_drafts():
         assert draft.proposals
         planner.observe([draft], [[*draft.tokens, 3]], 2.0, 60.0)
     assert planner.overhead == Overhead()
+
+
+@pytest.mark.parametrize("asking_ms", [0.05, 0.3])
+def test_beside_an_answer_with_a_form_the_time_of_other_drafts_is_counted(asking_ms):
+    """Eight answers for which nothing is found delay one that drafts nothing, by no more than it may lose."""
+    plain, form, others = draft_of(mode="off"), draft_of(), [draft_of() for _ in range(8)]
+    form.request.constraint = Anything()
+    drafts, num_passes = [plain, form, *others], 1000
+
+    class Text(Slow):
+        def propose(self, request, ahead=()):
+            self.asking_ms = 0.0 if request is form.request else asking_ms
+            yield from super().propose(request, ahead)
+
+    clock = Clock()
+    text = Text("suffix", {draft.request: [] for draft in [form, *others]}, clock, asking_ms)
+    cost = cost_of([5, 5.1, 5.2, 5.4, 5.8, 9])
+    planner = planner_of(cost, text, clock=clock)
+    plain_ms = cost.pass_ms([(1, 0)] * len(drafts))
+    for _ in range(num_passes):
+        planner.draft(drafts)
+        planner.observe(drafts, [[3]] * len(drafts), plain_ms, 0.0)
+    allowed_ms = TOLERANCE * num_passes * plain_ms + ALLOWANCE * cost.pass_ms([(1, 0)] * (len(drafts) + 1))
+    assert 1e3 * clock.now < 1.05 * allowed_ms
+    assert text.num_asked > num_passes, "the form was not asked about"
