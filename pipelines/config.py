@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import openvino_genai
 
 from .errors import BrokenPair, InvalidOption, UnknownOption
+from .genai_options import NEUTRAL, without_genais
 from .structured.structured_output import StructuredOutputConfig
 
 AUTO = "auto"
@@ -56,6 +57,10 @@ class GenerationConfig:
 
     Decoding is greedy unless `do_sample` is set and the temperature is above 0. A limit of None means no limit.
 
+    stop_strings: the answer ends at the character before one; with `include_stop_str_in_output`, at its last character.
+        OpenVINO GenAI cuts at tokens.
+    presence_penalty, frequency_penalty: subtracted from the scores of tokens that the answer has, once or for each
+        occurrence, as in OpenAI's API. OpenVINO GenAI adds them to scores below 0, and so makes these tokens likelier.
     logit_bias: added to the scores of the given token ids, after penalties; any mapping is accepted.
     logprobs: how many of the likeliest tokens to report at each place, in addition to the chosen one.
     structured_output_config: tokens that would violate it are impossible, and the answer ends when the structure is
@@ -157,9 +162,11 @@ class GenerationConfig:
     def updated(self, options: Mapping[str, Any]) -> GenerationConfig:
         """This configuration with some options changed. Raises UnknownOption and InvalidOption.
 
-        A `max_new_tokens` given alone lowers this configuration's `min_new_tokens` if that is higher, a
-        `structured_output_config` sets it to 0, and an `acceptance` drops the parameters of other rules.
+        Options that only OpenVINO GenAI has are taken where they change nothing. A `max_new_tokens` given alone lowers
+        this configuration's `min_new_tokens` if that is higher, a `structured_output_config` sets it to 0, and an
+        `acceptance` drops the parameters of other rules.
         """
+        options = without_genais(options)
         for name in options:
             if name not in _NAMES:
                 close = ALIASES.get(name) or next(iter(difflib.get_close_matches(name, _NAMES, n=1)), None)
@@ -186,7 +193,9 @@ class GenerationConfig:
             stored = json.loads(path.read_text(encoding="utf-8"))
             eos = stored.get("eos_token_id")
             options = {name: stored[name] for name in _STORED if stored.get(name) is not None}
-            unknown = {name: stored[name] for name, plain in _UNKNOWN.items() if stored.get(name, plain) != plain}
+            unknown = {
+                name: stored[name] for name, plain in _LEFT_OUT.items() if stored.get(name, plain[0]) not in plain
+            }
         except (OSError, ValueError, AttributeError) as error:
             raise BrokenPair(f"{path} cannot be read ({error}): export the pair again.") from error
         if unknown:
@@ -201,13 +210,12 @@ class GenerationConfig:
 
     @classmethod
     def from_genai(cls, config: openvino_genai.GenerationConfig) -> GenerationConfig:
-        """Convert an `openvino_genai.GenerationConfig`. Raises UnknownOption for options that only that one has."""
+        """Convert an `openvino_genai.GenerationConfig`. Raises UnknownOption for what only that one can do."""
         default = openvino_genai.GenerationConfig()
+        values = {name: getattr(config, name) for name in dir(config) if not name.startswith("_")}
+        given = {name: v for name, v in values.items() if not callable(v) and v != getattr(default, name)}
         options: dict[str, Any] = {}
-        for name in dir(config):
-            value = getattr(config, name)
-            if name.startswith("_") or callable(value) or value == getattr(default, name):
-                continue
+        for name, value in without_genais(given).items():
             if name == "eos_token_id":
                 options["eos_token_ids"] = {value}
             elif name in _NAMES:
@@ -220,6 +228,8 @@ class GenerationConfig:
         if options.get("num_assistant_tokens") == 0:
             options["mode"] = "off"
             del options["num_assistant_tokens"]
+        elif config.is_prompt_lookup():
+            options["mode"] = "lookup"
         if options.get("ignore_eos"):  # there it also applies to stop tokens, which include the model's end token
             options.pop("stop_token_ids", None)
         return cls(**options)
@@ -232,9 +242,8 @@ _STORED = (
     "include_stop_str_in_output",
 )  # fmt: skip
 # What OpenVINO GenAI obeys in such a file and Outrider does not, with the values that change nothing.
-_UNKNOWN: dict[str, Any] = {
-    "num_beams": 1, "num_beam_groups": 1, "no_repeat_ngram_size": 0, "num_return_sequences": 1, "echo": False,
-}  # fmt: skip
+_LEFT_OUT = {name: NEUTRAL[name] for name in ("num_beams", "no_repeat_ngram_size", "echo")}
+_LEFT_OUT["num_return_sequences"] = (1,)
 
 
 def _frozen(name: str, values: Any) -> frozenset[Any]:

@@ -14,7 +14,7 @@ import openvino_genai
 
 from .capabilities import Capabilities
 from .config import AUTO, GenerationConfig
-from .devices.devices import CPU, OUTRIDER, check_device, engine_of
+from .devices.devices import CPU, OUTRIDER, check_device, check_types, engine_of, given_properties
 from .devices.fallback import Fallback
 from .devices.genai_engine import GenaiEngine
 from .devices.genai_loading import GenaiLoading
@@ -53,6 +53,7 @@ class LLMPipeline:
     reference: a folder of text files that answers may quote; its index is saved in the user's cache folder.
     head: the folder of an exported head, to draft with in place of the pair's own.
     properties: OpenVINO properties of the target. Those whose names begin with NPU are for the models on an NPU.
+    config: more properties, in a dictionary.
 
     On an NPU requests are served one after the other, by the same engine, with all modes but "head", "skip" and "exit".
     `exact` is what a check finds when the pair is first loaded there. In place of `cache_tokens` it has the properties
@@ -84,6 +85,7 @@ class LLMPipeline:
         self,
         models_path: str | Path,
         device: str = "CPU",
+        config: Mapping[str, Any] | None = None,
         *,
         cache_tokens: int | None = None,
         exact: bool | None = None,
@@ -95,10 +97,13 @@ class LLMPipeline:
         head: str | Path | None = None,
         **properties: Any,
     ) -> None:
+        check_types((device, draft_device), config)
         if head is not None and device != CPU:
             raise InvalidOption(f"head={str(head)!r} drafts for a target on the CPU: leave it out on {device}.")
+        properties = given_properties(config, properties)
         check_device(device, properties)
         check_device(draft_device, properties)
+        decoding = engine_of(device, engine, speculation, properties)
         if fallback is not None and (fallback != CPU or device == CPU):
             raise InvalidOption(
                 f"fallback={fallback!r} is not possible: give 'CPU' on another device, and leave it out on the CPU."
@@ -110,16 +115,16 @@ class LLMPipeline:
         self._grammars = Grammars(self.tokenizer)
         self.device, self.draft_device = device, draft_device
         self.max_context = self.pair.max_context
-        config = GenerationConfig.from_folder(self.pair.target)
+        own = GenerationConfig.from_folder(self.pair.target)
         eos = self.tokenizer.eos_token_id
-        self._config = config if eos is None else config.updated({"eos_token_ids": config.eos_token_ids | {eos}})
+        self._config = own if eos is None else own.updated({"eos_token_ids": own.eos_token_ids | {eos}})
         self._history: list[Message] | None = None  # of the current chat
         self._engine: Backend
         self._speculation: Runtime | None = None
         self._spare: Spare | None = None
         self._modes: tuple[str, ...]
         folder = None if reference is None else Path(reference).expanduser().absolute()
-        if engine_of(device, engine, speculation) == OUTRIDER:
+        if decoding == OUTRIDER:
             self._speculation = Runtime(
                 self.pair, self.tokenizer, device, draft_device, cache_tokens, exact, folder, properties
             )
@@ -268,11 +273,12 @@ class LLMPipeline:
         """Answer a prompt, several prompts at once, or a conversation of messages with "role" and "content".
 
         inputs: strings or lists of token ids. A string is put into the model's chat template, if it has one, unless
-            `apply_chat_template=False`; token ids are used unchanged.
+            `apply_chat_template=False`, which messages do not allow; token ids are used unchanged.
         generation_config: a configuration, or a dictionary of options that change the pipeline's.
         streamer: called with each piece of text (an `openvino_genai.StreamerBase` with the token ids). True, a number
             other than 0 or a status other than RUNNING stops the answer: the streamer is not called again, the result
-            includes text that had been held back, and after CANCEL a chat forgets the turn.
+            includes text that had been held back, its finish reason is "cancelled", and after CANCEL a chat forgets
+            the turn.
         options: override the configuration for this call.
 
         The answer to a single string is a string; all results have `texts`, `stats` and `generations`.

@@ -51,6 +51,9 @@ def check_streamer(streamer: object) -> None:
     """Raises InvalidOption."""
     if not (callable(streamer) or isinstance(streamer, openvino_genai.StreamerBase)):
         raise InvalidOption(f"streamer={streamer!r} cannot be called: give a function or a StreamerBase.")
+    parser = openvino_genai.TextParserStreamer
+    if isinstance(streamer, parser) and type(streamer).write is parser.write:  # which would crash
+        raise InvalidOption("A TextParserStreamer has no `write` of its own: derive a class from it that has one.")
 
 
 def feed(stream: Stream, streamer: Streamer, whole: WholeTokens | None) -> bool:
@@ -59,10 +62,12 @@ def feed(stream: Stream, streamer: Streamer, whole: WholeTokens | None) -> bool:
     whole: for an answer with stop strings, of which text is held back. Raises InvalidOption.
     """
     forget = False
+    if isinstance(streamer, openvino_genai.TextParserStreamer):
+        streamer.reset()
     for piece in stream:
         if isinstance(streamer, openvino_genai.StreamerBase):
             tokens = list(piece.token_ids) if whole is None else whole.of(piece)
-            answer: Any = streamer.write(tokens) if tokens or whole is None else None
+            answer: Any = _write(streamer, tokens) if tokens or whole is None else None
         else:
             answer = streamer(piece.text)
         status = _status(answer)
@@ -73,6 +78,12 @@ def feed(stream: Stream, streamer: Streamer, whole: WholeTokens | None) -> bool:
     if isinstance(streamer, openvino_genai.StreamerBase):
         streamer.end()
     return forget
+
+
+def _write(streamer: openvino_genai.StreamerBase, tokens: list[int]) -> Any:
+    if isinstance(streamer, openvino_genai.TextParserStreamer):
+        return streamer._write(tokens)  # in Python its `write` takes what was parsed of them
+    return streamer.write(tokens)
 
 
 def _status(answer: Any) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +13,15 @@ from ..errors import DeviceFailed, InvalidOption, UnsupportedDevice, reason_of
 
 CPU, NPU = "CPU", "NPU"
 OUTRIDER, GENAI = "outrider", "genai"  # engines
+SEVERAL = ("AUTO", "MULTI", "HETERO", "BATCH")  # how names begin that stand for no device of their own
+# What `openvino_genai.LLMPipeline` takes for its engine, with what to do for Outrider's.
+GENAI_PROPERTIES = {
+    "prompt_lookup": "leave it out, and ask for mode='lookup' in a request",
+    "draft_model": "load a pair that was exported with --draft",
+    "scheduler_config": "leave it out, or give cache_tokens for the size of the cache",
+    "ATTENTION_BACKEND": "leave it out",
+    "adapters": "merge them into the model, and export that",
+}
 
 
 def device_names() -> tuple[str, ...]:
@@ -26,12 +35,26 @@ def stand_in(device: str, properties: Mapping[str, Any]) -> str | None:
     return chosen if device == NPU and NPU not in chosen.split(",") else None
 
 
+def check_types(devices: Iterable[object], config: object) -> None:
+    """Raises InvalidOption for a device that is not given by its name, and for a `config` that is no mapping."""
+    for device in devices:
+        if not isinstance(device, str):
+            raise InvalidOption(
+                f"{type(device).__name__} is no device: give the name of one, such as 'CPU', after the pair's folder, "
+                "which also has the tokenizer."
+            )
+    if not isinstance(config, Mapping | None):
+        raise InvalidOption(f"config={config!r} is not possible: give a dictionary of OpenVINO's properties.")
+
+
 def check_device(device: str, properties: Mapping[str, Any] = MappingProxyType({})) -> None:
     """Raises UnsupportedDevice if OpenVINO finds no device of this name. Its code for NPUs also computes on other
     devices, if `properties` say so."""
     if device == CPU or stand_in(device, properties):  # looking for the others takes time
         return
     seen = device_names()
+    if device.split(":")[0] in SEVERAL:
+        raise UnsupportedDevice(f"{device!r} is no single device: name one of {', '.join(map(repr, seen))}.")
     known = set(seen)
     known |= {"GPU" for name in seen if name.startswith("GPU.")}  # the first of them
     known |= {"GPU.0" for name in seen if name == "GPU"}
@@ -42,8 +65,15 @@ def check_device(device: str, properties: Mapping[str, Any] = MappingProxyType({
         )
 
 
-def engine_of(device: str, engine: str | None, speculation: str | None) -> str:
-    """OUTRIDER or GENAI. Raises InvalidOption."""
+def given_properties(config: Mapping[str, Any] | None, properties: Mapping[str, Any]) -> dict[str, Any]:
+    """OpenVINO's properties, given as a mapping and as keywords, which prevail. An element type becomes its name, which
+    can be compared and saved."""
+    merged = {**(config or {}), **properties}
+    return {name: v.get_type_name() if isinstance(v, openvino.Type) else v for name, v in merged.items()}
+
+
+def engine_of(device: str, engine: str | None, speculation: str | None, properties: Mapping[str, Any]) -> str:
+    """OUTRIDER or GENAI. Raises InvalidOption, also for properties that the engine cannot have."""
     if engine not in (None, OUTRIDER, GENAI):
         raise InvalidOption(f"engine={engine!r} is not possible: give {OUTRIDER!r} or {GENAI!r}.")
     if device in (CPU, NPU) and engine == GENAI:
@@ -53,6 +83,10 @@ def engine_of(device: str, engine: str | None, speculation: str | None) -> str:
         raise InvalidOption(
             f"speculation={speculation!r} is for OpenVINO GenAI: on {device}, with Outrider's engine, every request "
             "chooses its `mode`, so leave it out."
+        )
+    if chosen == OUTRIDER and (name := next((name for name in GENAI_PROPERTIES if name in properties), None)):
+        raise InvalidOption(
+            f"{name} is for OpenVINO GenAI's engine, and on {device} Outrider's decodes: {GENAI_PROPERTIES[name]}."
         )
     return chosen
 

@@ -14,7 +14,8 @@ from ..errors import InvalidOption
 class StructuredOutputConfig:
     """Exactly one of three; otherwise InvalidOption is raised.
 
-    json_schema: a JSON schema, as JSON text.
+    json_schema: a JSON schema, as JSON text. As in JSON Schema, an object may have keys that the schema does not name,
+        unless it says `"additionalProperties": false`; OpenVINO GenAI allows no others.
     regex: a regular expression that the whole answer must match.
     grammar: a context-free grammar in Lark's notation, or in that of llama.cpp (GBNF).
 

@@ -65,22 +65,30 @@ def encode_prompt(
 ) -> list[int]:
     """The token ids of a prompt.
 
-    The model's chat template is applied if `use_template`, and to conversations in any case; a string for a model
+    The model's chat template is applied to strings if `use_template`, which conversations require; a string for a model
     without a template is encoded as it is.
 
     history: the current chat, of which the prompt is the next message; None if there is none.
 
     Raises EmptyPrompt, UnknownToken and InvalidOption.
     """
-    if history is not None and not (isinstance(prompt, str) and use_template):
+    is_text = isinstance(prompt, str)
+    if history is not None and not is_text:
+        raise InvalidOption("A chat takes one message as a string: call finish_chat() before anything else.")
+    if history is not None and not use_template:
         raise InvalidOption(
-            "A chat takes one message as a string, in the model's template: call finish_chat() before anything else."
+            "apply_chat_template=False is not possible in a chat, which needs the template: leave it out, or call "
+            "finish_chat() first."
         )
     if isinstance(prompt, TokenPrompt):
         return _checked(prompt, tokenizer.vocabulary_size)
+    if not is_text and not use_template:
+        raise InvalidOption(
+            "apply_chat_template=False is not possible with messages, which need the template: leave it out, or give "
+            "the prompt as a string."
+        )
     if history is not None and not tokenizer.has_chat_template:
         raise InvalidOption("This model has no chat template, so it cannot chat: call finish_chat() first.")
-    is_text = isinstance(prompt, str)
     messages = messages_of(prompt, history, use_template and (tokenizer.has_chat_template or not is_text))
     if not prompt or (messages is not None and not (messages and _says_something(messages[-1]))):
         raise EmptyPrompt("The prompt is empty: give at least one character.")

@@ -63,7 +63,7 @@ def test_an_impossible_value_is_refused_with_its_name_the_value_and_what_to_give
         ("seed", "did you mean rng_seed?"),
         ("temprature", "did you mean temperature?"),
         ("stop", "did you mean stop_strings?"),
-        ("num_beams", "known options are .*temperature"),
+        ("beams", "known options are .*temperature"),
         ("_eos", "known options are|did you mean"),
     ],
 )
@@ -143,7 +143,7 @@ def test_an_openvino_genai_configuration_means_the_same_here():
     }  # fmt: skip
     for name, value in options.items():
         setattr(theirs, name, value)
-    assert GenerationConfig.from_genai(theirs) == GenerationConfig(**options)
+    assert GenerationConfig.from_genai(theirs) == GenerationConfig(**options, mode="lookup")
     theirs.eos_token_id = 5
     assert GenerationConfig.from_genai(theirs).eos_token_ids == {5}
 
@@ -166,12 +166,62 @@ def test_an_openvino_genai_configuration_that_wants_no_draft_gets_none():
     assert GenerationConfig.from_genai(theirs).mode == "off"
 
 
-@pytest.mark.parametrize(("name", "value"), [("num_beams", 4), ("echo", True), ("no_repeat_ngram_size", 2)])
-def test_what_only_openvino_genai_can_do_is_refused(name, value):
+@pytest.mark.parametrize(("size", "mode", "longest"), [(7, "lookup", 7), (0, "auto", 3)])
+def test_an_openvino_genai_configuration_for_prompt_lookup_gets_it(size, mode, longest):
+    theirs = openvino_genai.GenerationConfig(num_assistant_tokens=5, max_ngram_size=size)
+    config = GenerationConfig.from_genai(theirs)
+    assert (config.mode, config.num_assistant_tokens, config.max_ngram_size) == (mode, 5, longest)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "neutral"),
+    [
+        ("num_beams", 4, 1), ("echo", True, False), ("no_repeat_ngram_size", 2, 0),
+        ("assistant_confidence_threshold", 0.5, 0.0), ("tree_depth", 2, 0), ("pruning_ratio", 5, 0),
+        ("return_omni_outputs", True, False),
+    ],
+)  # fmt: skip
+def test_what_only_openvino_genai_can_do_is_refused_with_the_value_to_leave_it_at(name, value, neutral):
     theirs = openvino_genai.GenerationConfig()
     setattr(theirs, name, value)
-    with pytest.raises(UnknownOption, match=f"{name}={value}.*not supported"):
+    told = f"^{name}={value} is not supported: .* leave it at {neutral}"
+    for convert in (lambda: GenerationConfig.from_genai(theirs), lambda: GenerationConfig().updated({name: value})):
+        with pytest.raises(UnknownOption, match=told):
+            convert()
+    assert GenerationConfig().updated({name: neutral}) == GenerationConfig()
+
+
+def test_whoever_asks_for_beams_is_told_that_there_are_none():
+    theirs = openvino_genai.GenerationConfig(num_beam_groups=3, num_beams=15, diversity_penalty=1.0)
+    theirs.num_return_sequences = theirs.num_beams
+    with pytest.raises(UnknownOption, match=r"^num_beams=15 is not supported: Outrider has no beam search"):
         GenerationConfig.from_genai(theirs)
+    with pytest.raises(UnknownOption, match="no beam search"):
+        GenerationConfig().updated({"echo": True, "num_return_sequences": 4, "num_beams": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_beams", 1), ("no_repeat_ngram_size", 0), ("no_repeat_ngram_size", UNLIMITED), ("num_beam_groups", 2),
+        ("diversity_penalty", 1.0), ("length_penalty", 2.0), ("stop_criteria", openvino_genai.StopCriteria.EARLY),
+        ("branching_factor", 3), ("relevance_weight", 0.2), ("echo", False), ("parsers", []), ("adapters", None),
+    ],
+)  # fmt: skip
+def test_what_changes_nothing_in_openvino_genai_is_taken(name, value):
+    theirs = openvino_genai.GenerationConfig()
+    setattr(theirs, name, value)
+    assert GenerationConfig.from_genai(theirs) == GenerationConfig()
+    assert GenerationConfig().updated({name: value}) == GenerationConfig()
+
+
+def test_every_option_of_openvino_genai_is_taken_at_its_default():
+    theirs = openvino_genai.GenerationConfig()
+    values = {name: getattr(theirs, name) for name in dir(theirs) if not name.startswith("_")}
+    ours = {f.name for f in fields(GenerationConfig)} | {"eos_token_id"}
+    options = {name: value for name, value in values.items() if name not in ours and not callable(value)}
+    assert len(options) > 10
+    assert GenerationConfig().updated(options) == GenerationConfig()
 
 
 def test_a_models_own_defaults_are_read(tmp_path):

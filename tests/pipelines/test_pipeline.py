@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 
+import openvino
 import openvino_genai
 import pytest
 
@@ -212,6 +213,14 @@ def test_configurations_of_both_kinds_are_taken(pipeline: LLMPipeline):
     pipeline.set_generation_config(theirs)
     assert pipeline.generate(RENAME) == pipeline.generate(RENAME, ours)
     assert pipeline.get_generation_config().eos_token_ids == {pipeline.tokenizer.eos_token_id}
+
+
+def test_properties_are_taken_as_openvino_genai_takes_them(embedded_pair):
+    properties = {"INFERENCE_PRECISION_HINT": openvino.Type.f32, "INFERENCE_NUM_THREADS": 2}
+    pipeline = LLMPipeline(embedded_pair, "CPU", properties, INFERENCE_NUM_THREADS=1, cache_tokens=512, exact=False)
+    assert pipeline.speculation.precision == "f32"
+    assert pipeline.speculation.num_threads == 1
+    assert pipeline.generate(RENAME, max_new_tokens=4, num_beams=1, echo=False)
 
 
 def test_lengths_are_kept(pipeline: LLMPipeline):

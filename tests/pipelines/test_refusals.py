@@ -163,6 +163,44 @@ def test_a_shortest_length_that_no_token_could_reach_is_refused(pipeline: LLMPip
     assert pipeline.generate(RENAME, stop_token_ids=set(every)).stats[0].new_tokens == 1
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"prompt_lookup": True}, r"^prompt_lookup is for OpenVINO GenAI's engine.* on CPU .*mode='lookup'"),
+        ({"draft_model": "draft"}, "^draft_model is .*exported with --draft"),
+        ({"scheduler_config": openvino_genai.SchedulerConfig()}, "^scheduler_config is .*give cache_tokens"),
+        ({"ATTENTION_BACKEND": "PA"}, "^ATTENTION_BACKEND is .*leave it out"),
+        ({"adapters": None}, "^adapters is .*merge them into the model"),
+        ({"config": {"prompt_lookup": True}}, "^prompt_lookup is "),
+        ({"config": "CPU"}, "config='CPU' is not possible: give a dictionary"),
+        ({"draft_device": 5}, "^int is no device"),
+        ({"device": 5, "config": "CPU"}, "^int is no device: give the name of one, such as 'CPU', after the"),
+    ],
+    ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
+)
+def test_arguments_for_openvino_genais_engine_are_refused_before_anything_is_loaded(tmp_path, given, message):
+    with pytest.raises(InvalidOption, match=message):
+        LLMPipeline(tmp_path, **given)
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [[{"role": "user", "content": RENAME}], openvino_genai.ChatHistory([{"role": "user", "content": RENAME}])],
+    ids=["messages", "history"],
+)
+def test_messages_without_the_template_are_refused(pipeline: LLMPipeline, prompt):
+    for ask in (pipeline.generate, pipeline.stream):
+        with pytest.raises(InvalidOption, match=r"^apply_chat_template=False is .* with messages.*leave it out"):
+            ask(prompt, max_new_tokens=4, apply_chat_template=False)
+
+
+def test_a_chat_without_the_template_is_refused_for_that_option(pipeline: LLMPipeline):
+    with pytest.raises(InvalidOption, match=r"^apply_chat_template=False is not possible in a chat.*finish_chat\(\)"):
+        encode_prompt("x = ", [], pipeline.tokenizer, use_template=False)
+    with pytest.raises(InvalidOption, match=r"^A chat takes one message as a string"):
+        encode_prompt([{"role": "user", "content": RENAME}], [], pipeline.tokenizer, use_template=False)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "options"),

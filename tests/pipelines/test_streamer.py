@@ -108,6 +108,30 @@ def test_a_streamer_of_openvino_genai_gets_the_tokens(pipeline: LLMPipeline):
     assert collector.ends == 1
 
 
+def test_a_streamer_of_openvino_genai_that_parses_gets_messages(pipeline: LLMPipeline):
+    class Parsing(openvino_genai.TextParserStreamer):
+        def __init__(self, status: openvino_genai.StreamingStatus):
+            super().__init__(openvino_genai.Tokenizer(pipeline.pair.target))
+            self.status = status
+
+        def write(self, message):
+            assert isinstance(message["content"], str)
+            return self.status
+
+    going_on, stopping = (Parsing(getattr(openvino_genai.StreamingStatus, name)) for name in ("RUNNING", "STOP"))
+    for prompt in (RENAME, "Repeat it."):  # the second message has nothing of the first
+        answer = pipeline.generate(prompt, max_new_tokens=12, streamer=going_on)
+        assert going_on.get_parsed_message() == {"content": answer}
+    answer = pipeline.generate(RENAME, max_new_tokens=30, streamer=stopping)
+    assert answer.generations[0].finish_reason == "cancelled"
+
+
+def test_a_streamer_that_parses_and_does_nothing_with_messages_is_refused(pipeline: LLMPipeline):
+    bare = openvino_genai.TextParserStreamer(openvino_genai.Tokenizer(pipeline.pair.target))
+    with pytest.raises(InvalidOption, match="no `write` of its own: derive a class"):
+        pipeline.generate(RENAME, max_new_tokens=2, streamer=bare)
+
+
 def test_an_error_in_a_streamer_frees_the_blocks(pipeline: LLMPipeline):
     with pytest.raises(ZeroDivisionError):
         pipeline.generate(RENAME, max_new_tokens=30, streamer=lambda text: 1 / 0)

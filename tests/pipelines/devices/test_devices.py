@@ -36,11 +36,18 @@ print(request.num_new)
 """
 
 
-@pytest.mark.parametrize("device", ["sledge", "cpu", "GPU.2", "NPU.1", "AUTO", ""])
+@pytest.mark.parametrize("device", ["sledge", "cpu", "GPU.2", "NPU.1", ""])
 def test_a_device_that_is_not_there_is_refused_with_those_that_are(embedded_pair, monkeypatch, device):
     monkeypatch.setattr(devices, "device_names", lambda: ("CPU", "GPU.0", "GPU.1", "NPU"))
     with pytest.raises(UnsupportedDevice, match=f"no device '{device}'.*'CPU', 'GPU.0', 'GPU.1', 'NPU'"):
         LLMPipeline(embedded_pair, device)
+
+
+@pytest.mark.parametrize("device", ["AUTO", "AUTO:GPU,CPU", "MULTI:CPU", "HETERO:GPU,CPU", "BATCH:GPU"])
+def test_one_device_has_to_be_named(embedded_pair, device):
+    for given in ({"device": device}, {"draft_device": device}):
+        with pytest.raises(UnsupportedDevice, match=f"'{device}' is no single device: name one of .*'CPU'"):
+            LLMPipeline(embedded_pair, **given)
 
 
 @pytest.mark.parametrize(
