@@ -14,6 +14,7 @@ from outrider.pipelines import InvalidOption
 from outrider.pipelines.text.tokenizer import Tokenizer
 
 OPEN, CLOSE = "<think>", "</think>"
+Stage: TypeAlias = Literal["start", "reasoning", "gap", "answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +42,14 @@ class ReasoningParser:
     stage: where the next character belongs; "gap" is the whitespace after the reasoning.
     """
 
-    def __init__(self, stage: Literal["start", "reasoning", "gap", "answer"] = "start") -> None:
-        self._stage = stage
+    def __init__(self, stage: Stage = "start") -> None:
+        self._stage: Stage = stage
         self._held = ""
         self._is_first = True  # whether no reasoning was told yet
+
+    @property
+    def stage(self) -> Stage:
+        return self._stage
 
     def parse(self, text: str, is_last: bool) -> Split:
         """Parse the next part of the text. Returns what is certain by now; after the last part, all that is left."""

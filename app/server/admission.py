@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
@@ -22,13 +23,19 @@ UNREAD = {"Connection": "close"}  # or the connection would wait for the rest of
 
 
 class Gate:
-    """ASGI middleware that refuses requests without access, and those whose body is too large or arrives too slowly."""
+    """ASGI middleware that refuses requests without access, and those whose body is too large or arrives too slowly.
 
-    def __init__(self, app: ASGIApp, access: Access, limits: Limits, metrics: Metrics) -> None:
+    check_running: raises ApiError once the server is ending, which does not wait for the rest of a body.
+    """
+
+    def __init__(
+        self, app: ASGIApp, access: Access, limits: Limits, metrics: Metrics, check_running: Callable[[], None]
+    ) -> None:
         self._app = app
         self._access = access
         self._limits = limits
         self._metrics = metrics
+        self._check_running = check_running
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,6 +64,8 @@ class Gate:
             received += len(message.get("body", b""))
             is_whole = not message.get("more_body", False)
             self._check_size(received)
+            if not is_whole:
+                self._check_running()
             return message
 
         await self._app(scope, receive_some, send)

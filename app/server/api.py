@@ -16,12 +16,14 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.text.prompt import Inputs
 
 from ..reasoning import NewParser, reasoning_parser_for, without_reasoning
 from .admission import Access, Gate
+from .call_grammar import refusal
 from .chat_completions import ChatReply
 from .completions import CompletionReply
 from .errors import FORM, ApiError, add_error_handlers
@@ -79,12 +81,11 @@ class Server:
         self.check_model(asked.model)
         limit = asked.max_completion_tokens or asked.max_tokens
         options = options_of(asked, self.pipeline, limit, asked.num_logprobs)
-        response_format = ResponseFormat.of(asked, self.pipeline.tokenizer.chat_template)
+        response_format = ResponseFormat.of(asked, self.pipeline.tokenizer, self.reasoning_parser().stage)
         if response_format.structure is not None:
             options["structured_output_config"] = response_format.structure
         terms = self._terms(asked, options, 1, await self._formatter(asked.num_logprobs))
-        # A structure holds from the first token on, so there is no reasoning before it.
-        reasoning = self.reasoning_parser if response_format.structure is None else without_reasoning
+        reasoning = self.reasoning_parser if response_format.may_reason else without_reasoning
         reply = ChatReply(terms, response_format.parser, reasoning)
         history = history_of(asked.messages, response_format.tools)
         try:
@@ -92,7 +93,7 @@ class Server:
         except ApiError as error:
             if error.param != FORM or not response_format.tools:
                 raise
-            raise ApiError(400, error.detail.replace(FORM, "tools"), "tools") from error
+            raise refusal(response_format.structure, error) from error
 
     async def complete(self, asked: CompletionRequest, request: Request) -> Response:
         self.check_model(asked.model)
@@ -160,13 +161,17 @@ def create_api(server: Server, access: Access) -> FastAPI:
         redirect_slashes=False,
     )  # fmt: skip
     add_error_handlers(api, server.metrics)
-    api.add_middleware(Gate, access=access, limits=worker.limits, metrics=server.metrics)
+    api.add_middleware(_head_as_get)
+    api.add_middleware(
+        Gate, access=access, limits=worker.limits, metrics=server.metrics, check_running=worker.check_running
+    )
     if access.origins:
         api.add_middleware(
             CORSMiddleware,
             allow_origins=access.origins,
-            allow_methods=["GET", "POST"],
+            allow_methods=["GET", "HEAD", "POST"],
             allow_headers=["*"],
+            allow_private_network=True,  # browsers ask for it where a public page sends a request to this machine
             expose_headers=["Retry-After", "X-Should-Retry"],
         )
     routes = APIRouter(responses=ERRORS, dependencies=[Security(HTTPBearer(auto_error=False))] if access.keys else [])
@@ -208,6 +213,15 @@ def create_api(server: Server, access: Access) -> FastAPI:
         return JSONResponse(told, 200 if state == "ok" else 503)
 
     return api
+
+
+def _head_as_get(app: ASGIApp) -> ASGIApp:
+    """Answers HEAD wherever GET is answered; uvicorn leaves out the body."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "method": "GET"} if scope.get("method") == "HEAD" else scope, receive, send)
+
+    return answer
 
 
 async def _chunks(reply: Reply, answers: Answers) -> AsyncIterator[BaseModel]:

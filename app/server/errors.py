@@ -81,7 +81,7 @@ def as_api_error(error: Exception, prompt_field: str) -> ApiError:
         case CacheTooSmall():
             return ApiError(400, message, "max_tokens", "context_length_exceeded")
         case ImpossibleForm():
-            return ApiError(400, f"{FORM} has a JSON schema that is not possible: {error.reason}.", FORM)
+            return ApiError(400, f"{FORM} has a JSON schema that is not supported: {error.reason}.", FORM)
         case InvalidOption() if "structured_output_config" in message:
             return ApiError(400, message.replace("structured_output_config", FORM), FORM)
         case InvalidOption() if "no chat template" in message:

@@ -5,7 +5,20 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
 
 MOST_LEVELS = 100  # of nested objects and lists
 MOST_MEMBERS = 2000  # of all nested objects together: chat templates take long for many
@@ -30,6 +43,13 @@ def _few(biases: Any) -> Any:
     return biases
 
 
+def _supported(value: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return validate(value)
+    except ValidationError:
+        raise PydanticKnownError("none_required") from None  # which is told as that the field is not supported
+
+
 def modest(value: Any) -> Any:
     """Returns `value`. Raises ValueError if it is nested too deeply, has too many members to process, or holds what
     JSON in UTF-8 cannot: NaN, infinity or half characters."""
@@ -47,6 +67,7 @@ def modest(value: Any) -> Any:
     raise ValueError(f"it is nested too deeply: at most {MOST_LEVELS} levels are allowed")
 
 
+NO_OTHER = WrapValidator(_supported)  # for fields of which only the values that ask for nothing are supported
 JsonObject: TypeAlias = Annotated[dict[str, Any], AfterValidator(modest)]
 Text: TypeAlias = Annotated[str, AfterValidator(_encodable)]
 Stop: TypeAlias = Annotated[str, Field(min_length=1), AfterValidator(_encodable)]
@@ -83,9 +104,14 @@ Prompts: TypeAlias = Annotated[
 
 
 class Strict(BaseModel):
-    """Refuses unknown fields and coercions, and reports one error at most: a million take minutes and gigabytes."""
+    """Refuses coercions and unknown fields that are not null, which would be their default.
 
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
+    It reports one error at most: a million take minutes and gigabytes.
+    """
+
+    model_config = ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, json_schema_extra={"additionalProperties": {"type": "null"}}
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -93,5 +119,5 @@ class Strict(BaseModel):
         if not isinstance(data, dict):
             return data
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        unknown = next((name for name in data if name not in known), None)
+        unknown = next((name for name, value in data.items() if name not in known and value is not None), None)
         return {name: value for name, value in data.items() if name in known or name == unknown}

@@ -12,7 +12,7 @@ from .schema import AssistantMessage, Content, Message, Tool, ToolMessage
 
 
 def history_of(messages: Sequence[Message], tools: Sequence[Tool]) -> openvino_genai.ChatHistory:
-    """The conversation with the tools that the model may call. Raises ApiError for arguments that are not JSON."""
+    """The conversation with the tools that the model may call. Raises ApiError for arguments that cannot be parsed."""
     history = openvino_genai.ChatHistory([_message(i, message) for i, message in enumerate(messages)])
     if tools:
         history.set_tools([tool.model_dump(exclude_none=True) for tool in tools])
@@ -34,9 +34,9 @@ def _message(index: int, message: Message) -> dict[str, Any]:
         for number, call in enumerate(message.tool_calls):
             try:
                 function = {"name": call.function.name, "arguments": call.function.parsed}
-            except ValueError:
+            except ValueError as error:
                 field = f"messages[{index}].tool_calls[{number}].function.arguments"
-                raise ApiError(400, f"{field} is not a JSON object: send it as the model wrote it.", field) from None
+                raise ApiError(400, f"{field}: {error}.", field, "invalid_value") from None
             calls.append({"id": call.id, "type": "function", "function": function})
         result["tool_calls"] = calls
     return result

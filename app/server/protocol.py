@@ -52,6 +52,12 @@ class Protocol(H11Protocol):
         elif self._arriving is None and not self.transport.is_closing():
             self._arriving = self._later(self._limits.head_s, self._end_late)
 
+    def shutdown(self) -> None:
+        """Also wakes an application that waits for the rest of a body, which then gets an empty part of it."""
+        super().shutdown()
+        if self.cycle is not None and self.cycle.more_body:
+            self.cycle.message_event.set()
+
     def pause_writing(self) -> None:
         super().pause_writing()
         self._watch(self.transport.get_write_buffer_size())

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from outrider.pipelines import StructuredOutputConfig
+from outrider.pipelines.text.tokenizer import Tokenizer
 
+from ..reasoning import CLOSE, OPEN, Stage
+from .call_grammar import SPACE, one_call, parameters_of, text_with_calls
 from .errors import ApiError
 from .schema import ChatRequest, Function, NamedTool, ObjectFormat, TextFormat, Tool
 from .tools import PlainTextParser, ToolParser, tool_parser_for
-
-SPACE = r"( |\n {0,16})?"  # whitespace in JSON: without a bound, small models repeat it until max_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +24,27 @@ class ResponseFormat:
     tools: those that the prompt offers to the model.
     parser: extracts tool calls from the answer.
     structure: the constraint for decoding; None leaves it unconstrained.
+    may_reason: whether reasoning may come before the answer.
     """
 
     tools: tuple[Tool, ...] = ()
     parser: type[ToolParser] = PlainTextParser
     structure: StructuredOutputConfig | None = None
+    may_reason: bool = True
 
     @classmethod
-    def of(cls, request: ChatRequest, template: str) -> ResponseFormat:
-        """The format that `request` asks for. Raises ApiError for what this chat template does not support."""
+    def of(cls, request: ChatRequest, tokenizer: Tokenizer, stage: Stage) -> ResponseFormat:
+        """The format that `request` asks for, where answers begin at this stage of the model's reasoning.
+
+        Raises ApiError for what the model's chat template does not support.
+        """
         choice, tools = request.tool_choice, tuple(request.tools or ())
         if not tools and choice is not None:
             raise ApiError(400, "tool_choice requires tools: give tools as well, or leave it out.", "tool_choice")
         if not tools or choice == "none":
-            return cls(structure=_structure(request))
-        parser = tool_parser_for(template)
+            structure = _structure(request)
+            return cls(structure=structure, may_reason=structure is None)
+        parser = tool_parser_for(tokenizer.chat_template)
         if parser is None:
             raise ApiError(
                 400, "tools are not supported: this model's chat template has no known format for calls.", "tools"
@@ -48,17 +55,26 @@ class ResponseFormat:
                 "response_format and tools exclude each other: set tool_choice to none, or leave one of them out.",
                 "response_format",
             )
-        if choice is None or choice == "auto":
-            _check_not_strict(tools)
-            if request.parallel_tool_calls is False and parser.several:
-                raise ApiError(
-                    400,
-                    "parallel_tool_calls can be false only where a call is forced: set tool_choice to required or to a "
-                    "function, or leave it out.",
-                    "parallel_tool_calls",
-                )
+        functions = dict(enumerate(tool.function for tool in tools))
+        if choice is not None and choice != "auto":
+            demanded = {i: (each.name, _parameters(i, each)) for i, each in _chosen(functions, choice).items()}
+            return cls(tools, parser, one_call(demanded, parser), may_reason=False)
+        several = request.parallel_tool_calls is not False or parser.tags is None
+        field = next((f"tools[{i}].function.strict" for i, each in functions.items() if each.strict), None)
+        if field is None and several:
             return cls(tools, parser)
-        return cls(tools, parser, parser.one_call(_schema_of_call(_chosen(tools, choice), parser)))
+        if not _can_be_told_from_text(parser, tokenizer, stage):
+            field = field or "parallel_tool_calls"
+            raise ApiError(
+                400,
+                f"{field} requires a forced call with this model, since no tags in its text tell where a call begins: "
+                "set tool_choice to required or to a function.",
+                field,
+            )
+        possible = {
+            i: (each.name, _parameters(i, each) if each.strict else {"type": "object"}) for i, each in functions.items()
+        }
+        return cls(tools, parser, text_with_calls(possible, parser, stage, several))
 
 
 def _structure(request: ChatRequest) -> StructuredOutputConfig | None:
@@ -70,66 +86,29 @@ def _structure(request: ChatRequest) -> StructuredOutputConfig | None:
     return StructuredOutputConfig(json_schema=json.dumps({**schema, "x-guidance": guidance}))
 
 
-def _check_not_strict(tools: Sequence[Tool]) -> None:
-    for number, tool in enumerate(tools):
-        if tool.function.strict:
-            field = f"tools[{number}].function.strict"
-            raise ApiError(
-                400, f"{field} requires a forced call: set tool_choice to required or to a function.",
-                field,
-            )  # fmt: skip
+def _can_be_told_from_text(parser: type[ToolParser], tokenizer: Tokenizer, stage: Stage) -> bool:
+    """Whether the tags of calls, and those of the reasoning before them, are seen in the text of an answer."""
+    tags = [*(parser.tags or ()), *(() if stage == "answer" else (OPEN, CLOSE))]
+    read = tokenizer.decode(tokenizer.encode("".join(tags), add_special_tokens=False))
+    return parser.tags is not None and all(tag in read for tag in tags)
 
 
-def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> list[Function]:
-    functions = [tool.function for tool in tools]
+def _chosen(functions: Mapping[int, Function], choice: str | NamedTool) -> Mapping[int, Function]:
     if isinstance(choice, str):
         return functions
-    named = [function for function in functions if function.name == choice.function.name]
+    named = {number: each for number, each in functions.items() if each.name == choice.function.name}
     if not named:
         raise ApiError(400, f"tool_choice names {choice.function.name!r}, which is not among the tools.", "tool_choice")
     return named
 
 
-def _schema_of_call(functions: Sequence[Function], parser: type[ToolParser]) -> dict[str, Any]:
-    """The JSON schema of one call to any of `functions`. References within their parameters stay valid."""
-    parameters = [_parameters(function) for function in functions]
-    calls = [
-        {
-            "type": "object",
-            "properties": {"name": {"const": function.name}, parser.arguments: {"$ref": f"#/$defs/{number}"}},
-            "required": ["name", parser.arguments],
-            "additionalProperties": False,
-        }
-        for number, function in enumerate(functions)
-    ]
-    return {
-        "x-guidance": {"whitespace_pattern": SPACE},
-        "anyOf": calls,
-        "$defs": {str(number): _moved(schema, f"#/$defs/{number}") for number, schema in enumerate(parameters)},
-    }
-
-
-def _parameters(function: Function) -> dict[str, Any]:
-    """The JSON schema of its arguments, which are an object even where its own does not say so; without one it has
+def _parameters(number: int, function: Function) -> dict[str, Any]:
+    """The JSON schema of a tool's arguments, which are an object even where its own does not say so; without one it has
     none. Raises ApiError for parameters that are no object."""
     if function.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
     kinds = function.parameters.get("type", "object")
     if "object" not in (kinds if isinstance(kinds, list) else [kinds]):
-        raise ApiError(
-            400, f"The parameters of {function.name} have the type {kinds!r}: arguments are always an object.", "tools"
-        )
+        field = parameters_of(number)
+        raise ApiError(400, f"{field} have the type {kinds!r}: arguments are always an object.", field)
     return {**function.parameters, "type": "object"}
-
-
-def _moved(schema: Any, to: str) -> Any:
-    """A copy of `schema` for embedding at the JSON pointer `to` of another schema: its references point there."""
-    if isinstance(schema, list):
-        return [_moved(item, to) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {name: _moved(value, to) for name, value in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference.startswith("#"):
-        moved["$ref"] = to + reference[1:]
-    return moved

@@ -1,4 +1,4 @@
-"""Request bodies: the supported fields of OpenAI's API, and extensions. Unknown fields are refused."""
+"""Request bodies: the supported fields of OpenAI's API, and extensions. Unknown fields must be null or missing."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pydantic import Field, ValidationInfo, field_validator
 
 from outrider.pipelines.config import Acceptance, Mode
 
-from .fields import MOST_MESSAGES, MOST_TOOLS, Biases, JsonObject, Prompts, Stops, Strict, Text, modest
+from .fields import MOST_MESSAGES, MOST_TOOLS, NO_OTHER, Biases, JsonObject, Prompts, Stops, Strict, Text, modest
 
 SEEDS = 2**63  # OpenAI's seeds are signed 64-bit numbers
 
 
 class StreamOptions(Strict):
     include_usage: bool | None = None
+    include_obfuscation: Annotated[Literal[False] | None, NO_OTHER] = None
 
 
 class GenerationRequest(Strict):
@@ -74,25 +75,34 @@ Content: TypeAlias = Text | Annotated[list[TextPart], Field(min_length=1, fail_f
 
 
 class FunctionCall(Strict):
+    """`parsed_arguments` is ignored: OpenAI's clients add it."""
+
     name: Text
-    arguments: Text = Field(description="A JSON object, as text.")
+    arguments: Text = Field(description="A JSON object, as text; an empty text is an empty object.")
+    parsed_arguments: Any = None
 
     @property
     def parsed(self) -> dict[str, Any]:
         """The parsed arguments. Raises ValueError if they are not a JSON object, or too deep or too large."""
         try:
-            arguments = modest(json.loads(self.arguments))
+            arguments = json.loads(self.arguments) if self.arguments.strip() else {}
+        except ValueError:
+            arguments = None
         except RecursionError as error:
-            raise ValueError("nested too deeply") from error
+            raise ValueError("it is nested too deeply") from error
         if not isinstance(arguments, dict):
-            raise ValueError("not an object")
+            raise ValueError("it must be a JSON object")
+        modest(arguments)
         return arguments
 
 
 class ToolCall(Strict):
+    """`index` is ignored: the deltas of a stream have it."""
+
     id: Text
     type: Literal["function"] = "function"
     function: FunctionCall
+    index: int | None = None
 
 
 class _Message(Strict):
@@ -115,7 +125,8 @@ class UserMessage(_Message):
 
 
 class AssistantMessage(_Message):
-    """`refusal` and the fields below it are accepted empty, since OpenAI's clients send answers back with them."""
+    """`refusal` and the fields below it are accepted empty, since OpenAI's clients send answers back with them, and
+    `parsed` is ignored."""
 
     role: Literal["assistant"]
     content: Content | None = None
@@ -125,6 +136,7 @@ class AssistantMessage(_Message):
     annotations: Annotated[list[Any], Field(max_length=0)] | None = None
     audio: None = None
     function_call: None = None
+    parsed: Any = None
 
 
 class ToolMessage(_Message):
@@ -142,7 +154,7 @@ class Function(Strict):
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
     description: Text | None = None
     parameters: JsonObject | None = None
-    strict: bool | None = Field(None, description="True requires a tool_choice that forces a call.")
+    strict: bool | None = Field(None, description="True has the arguments of every call follow `parameters`.")
 
 
 class Tool(Strict):
@@ -192,7 +204,9 @@ class ChatRequest(GenerationRequest):
     tools: Annotated[list[Tool], Field(max_length=MOST_TOOLS, fail_fast=True)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    store: Literal[False] | None = None
+    store: Annotated[Literal[False] | None, NO_OTHER] = None
+    service_tier: Annotated[Literal["auto", "default"] | None, NO_OTHER] = None
+    modalities: Annotated[Annotated[list[Literal["text"]], Field(min_length=1, max_length=1)] | None, NO_OTHER] = None
     response_format: RequestedFormat | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=20)
@@ -221,8 +235,9 @@ class CompletionRequest(GenerationRequest):
     """The body of /v1/completions."""
 
     prompt: Prompts
-    echo: Literal[False] | None = None
-    suffix: None = None
+    echo: Annotated[Literal[False] | None, NO_OTHER] = None
+    suffix: Annotated[Literal[""] | None, NO_OTHER] = None
+    best_of: Annotated[Literal[1] | None, NO_OTHER] = None
     logprobs: int | None = Field(None, ge=0, le=5)
 
     @property

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any
 
-from outrider.pipelines import StructuredOutputConfig
-
 from ..reasoning import num_certain
 
 BEGIN, END = "<tool_call>", "</tool_call>"  # the Hermes format, which Qwen and others use
@@ -40,20 +38,15 @@ class ToolParser(ABC):
     """Parses one answer incrementally.
 
     arguments: the key of the arguments in a call.
-    several: whether an answer can have several calls.
+    tags: what stands before and after a call in a text, which can have several; None if a call is the whole answer.
     """
 
     arguments = "arguments"
-    several = False
+    tags: tuple[str, str] | None = None
 
     @abstractmethod
     def parse(self, text: str, is_last: bool) -> Parsed:
         """Parse the next part of the text. Returns what is certain by now; after the last part, all that is left."""
-
-    @classmethod
-    def one_call(cls, schema: dict[str, Any]) -> StructuredOutputConfig:
-        """The constraint that makes an answer exactly one call that follows this JSON schema."""
-        return StructuredOutputConfig(json_schema=json.dumps(schema))
 
 
 class PlainTextParser(ToolParser):
@@ -69,7 +62,7 @@ class HermesToolParser(ToolParser):
     Whitespace around a call is dropped. A tag within a string of the arguments is a part of it.
     """
 
-    several = True
+    tags = (BEGIN, END)
 
     def __init__(self) -> None:
         self._held = ""
@@ -104,11 +97,6 @@ class HermesToolParser(ToolParser):
             return first
         found = (part.start() for part in STRING_OR_END.finditer(self._held, begin) if part[1])
         return next(found, first if is_last else -1)
-
-    @classmethod
-    def one_call(cls, schema: dict[str, Any]) -> StructuredOutputConfig:
-        lines = (f'start: "{BEGIN}\\n" call "\\n{END}"', f"call: %json {json.dumps(schema)}")
-        return StructuredOutputConfig(grammar="\n".join(lines))
 
 
 class Llama3JsonToolParser(ToolParser):

@@ -19,6 +19,7 @@ from .errors import ApiError, as_api_error
 from .limits import Limits
 from .metrics import CANCELLED, COMPLETED, FAILED, TIMED_OUT, Metrics
 from .preprocessor import Preprocessor, Stalled
+from .repeated_prompts import streams_of
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,11 @@ class Worker:
         """End all open answers with an error, and refuse new ones. Safe in a signal handler."""
         self._ending = True
 
+    def check_running(self) -> None:
+        """Raises ApiError once the worker ends."""
+        if self._ending:
+            raise _shutting_down()
+
     def close(self) -> None:
         """Stop, and wait for the running pass: a process must not exit in the middle of one."""
         self.end_answers()
@@ -125,8 +131,7 @@ class Worker:
         self, inputs: Inputs, options: dict[str, Any], num_answers: int, prompt_field: str, num_bytes: int = 0
     ) -> Answers:
         """Begin the answers to a request with a body of `num_bytes`. Raises ApiError if they cannot begin."""
-        if self._ending:
-            raise _shutting_down()
+        self.check_running()
         if num_answers > self.limits.answers:
             raise ApiError(400, f"The request asks for {num_answers} answers; the limit is {self.limits.answers}.", "n")
         if self.num_open + num_answers > self.limits.answers:
@@ -155,7 +160,7 @@ class Worker:
 
     def _begin(self, answers: Answers, inputs: Inputs, options: dict[str, Any]) -> None:
         if not answers.dropped:
-            answers.streams = self._pipeline.streams(inputs, **options)
+            answers.streams = streams_of(self._pipeline, inputs, options)
             self._arrived.put(answers)
 
     async def trouble(self) -> str | None:
@@ -319,4 +324,5 @@ class Worker:
 
 
 def _shutting_down() -> ApiError:
-    return ApiError(503, "The server is shutting down.", code="shutting_down", headers={"X-Should-Retry": "false"})
+    headers = {"X-Should-Retry": "false", "Connection": "close"}  # or a connection would wait for the rest of a body
+    return ApiError(503, "The server is shutting down.", code="shutting_down", headers=headers)

@@ -107,16 +107,23 @@ def _answers(state: dict[str, Any]) -> str:
 def _head_training(state: dict[str, Any]) -> str:
     return (
         f"{state['steps']} drafts in a row from {state['places']} places, drawn anew each time, of each of "
-        f"{_answers(state)}, seen {state['epochs']:g} times.{_before(state)}"
+        f"{_answers(state)}, {_seen(state)}.{_before(state)}"
     )
 
 
+def _seen(state: dict[str, Any]) -> str:
+    times = "once" if state["epochs"] == 1 else f"{state['epochs']:g} times"
+    return f"seen {times}" + (f" on {state['machine']}" if "machine" in state else "")
+
+
 def _before(state: dict[str, Any]) -> str:
-    """From what it had learnt earlier: a run of the recipe has no such part."""
-    if not (parts := state.get("before")):
-        return ""
-    learnt = (f"{_thousands(part['answers'])} answers, seen {part['epochs']:g} times" for part in parts)
-    return f" Before that it had learnt from answers of an earlier target: {', then '.join(learnt)}."
+    """From what it had learnt earlier: a run of the recipe has no such parts."""
+    said = ""
+    for name, of_whom in (("first", "of this target"), ("before", "of an earlier target")):
+        if parts := state.get(name):
+            learnt = (f"{_thousands(part['answers'])} answers, seen {part['epochs']:g} times" for part in parts)
+            said += f" Before that it had learnt from answers {of_whom}: {', then '.join(learnt)}."
+    return said
 
 
 def _depths(acceptance: dict[str, Any]) -> str:
@@ -301,7 +308,8 @@ trains the matrices, AdamW the rest; short functions come first.
 
 The draft starts in the same way and is then distilled (`outrider.export.distill`): {distillation}
 
-Draft and heads were distilled on {drafter_machine}. All have learnt from conversations of up to {most_turns} requests.
+Unless something else is said, draft and heads were distilled on {drafter_machine}. All have learnt from \
+conversations of up to {most_turns} requests.
 
 This runs the whole recipe, at either size, on a CPU or a CUDA GPU, and resumes where it was interrupted. Size `base` \
 was never trained:

@@ -17,7 +17,7 @@ from ..config import GenerationConfig
 from ..errors import ImpossibleForm
 from ..text.token_bytes import TokenBytes
 from ..text.tokenizer import Tokenizer
-from . import gbnf
+from . import gbnf, json_schema
 from .constraint import Constraint
 
 EXPECTED = {
@@ -34,6 +34,13 @@ MOST_SHOWN = 200  # characters of a form, or of llguidance's reason, in an error
 # their factors 2 and 5. A million states take some 10 s and half a gigabyte, and it has no limit of its own.
 DIVISOR = re.compile(r'"multipleOf"\s*:\s*([0-9]+)(?:\.([0-9]+))?')
 MOST_REMAINDERS = 100_000
+# In llguidance's reasons: what is for its authors, the lines of the grammar, and an option that requests do not have.
+NOT_TOLD = re.compile(r"\n(?:<| +\d+ \| ).*", re.DOTALL)
+ONE_OF = re.compile(r"oneOf constraints are not supported.*")
+ONE_OF_TOLD = (
+    "oneOf is supported only where types, constants, or constants of a required property tell the alternatives apart: "
+    "give anyOf"
+)
 ANCHOR = "\x02"  # not a part of any longer token
 # The white space of pretty-printed JSON. Without a bound, an uncertain model can write blank lines without end.
 WHITE_SPACE = r" |\n[ \t]{0,40}"
@@ -83,12 +90,14 @@ class Grammars:
 def _written(name: str, text: str) -> str:
     """The grammar in llguidance's own notation. Raises ValueError."""
     if name == "json_schema":
-        return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITE_SPACE})
+        return LLMatcher.grammar_from_json_schema(
+            json_schema.supported(text), defaults={"whitespace_pattern": WHITE_SPACE}
+        )
     if name == "regex":
         return grammar_from("regex", text)
     if len(text) > LONGEST_GRAMMAR:
         raise ValueError(f"it has {len(text):,} characters, and at most {LONGEST_GRAMMAR:,} are allowed")
-    return grammar_from("lark", gbnf.to_lark(text))
+    return grammar_from("lark", json_schema.supported_in_lark(gbnf.to_lark(text)))
 
 
 def _with_deep_stack(compute: Callable[[], T]) -> T:
@@ -119,7 +128,7 @@ def _check_divisors(text: str) -> None:
 
 
 def _impossible(name: str, text: str, reason: str) -> ImpossibleForm:
-    told = _shortened(reason.partition("\n<")[0].strip())  # what follows is for the authors of llguidance
+    told = _shortened(ONE_OF.sub(ONE_OF_TOLD, NOT_TOLD.sub("", reason)).strip())
     return ImpossibleForm(
         f"structured_output_config.{name}={_shortened(text)!r} is not possible: give {EXPECTED[name]}. ({told})", told
     )

@@ -124,7 +124,7 @@ def test_pathological_schemas_are_refused_while_others_are_answered(served: Serv
         refused = threads.submit(error_of, served, CHAT, ask(schema))
         while not refused.done():
             served.post(COMPLETIONS, ASKED).raise_for_status()
-        assert refused.result()["param"] == ("tools" if ask is in_tool else "response_format")
+        assert refused.result()["param"].startswith("tools" if ask is in_tool else "response_format")
 
 
 def test_ordinary_divisors_are_kept(served: Served) -> None:

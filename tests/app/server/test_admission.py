@@ -70,6 +70,17 @@ def test_a_named_page_may_ask_and_others_may_not(locked: Served) -> None:
     assert "access-control-allow-origin" not in other.headers
 
 
+def test_a_named_page_on_a_public_network_may_ask_and_others_may_not(locked: Served) -> None:
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Private-Network": "true"}
+    url = f"{locked.url}/v1/chat/completions"
+    preflight = httpx.options(url, headers={"Origin": PAGE, **asked})
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-private-network"] == "true"
+    other = httpx.options(url, headers={"Origin": "https://example.org", **asked})
+    assert other.status_code == 400
+    assert "access-control-allow-origin" not in other.headers
+
+
 def test_without_named_pages_none_may_ask(served: Served) -> None:
     answer = served.get("/v1/models", headers={"Origin": PAGE})
     assert answer.status_code == 403

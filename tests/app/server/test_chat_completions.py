@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
 from .serving import AREA, MODEL, REPEAT, Served, user
@@ -222,6 +223,19 @@ def test_an_answer_can_be_sent_back_as_it_came(client: openai.OpenAI) -> None:
     first = client.chat.completions.create(model=MODEL, messages=user(REPEAT), temperature=0)
     messages: Any = [*user(REPEAT), first.choices[0].message.model_dump(), *user("Add a docstring.")]
     assert client.chat.completions.create(model=MODEL, messages=messages, max_tokens=4).choices
+
+
+class Size(pydantic.BaseModel):
+    width: Literal[3]
+
+
+@pytest.mark.parametrize("as_dictionary", [False, True])
+def test_a_parsed_answer_can_be_sent_back_as_it_came(client: openai.OpenAI, as_dictionary: bool) -> None:
+    parsed = client.chat.completions.parse(model=MODEL, messages=user("x"), temperature=0, response_format=Size)
+    message = parsed.choices[0].message
+    assert message.parsed == Size(width=3)
+    messages: Any = [*user("x"), message.model_dump() if as_dictionary else message, *user("y")]
+    assert client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1).choices
 
 
 def test_the_models_own_stop_strings_end_an_answer_unless_the_request_has_others(

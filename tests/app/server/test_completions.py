@@ -37,6 +37,23 @@ def test_token_ids_are_gone_on_with_as_their_text_is(served: Served, client: ope
     assert [choice.text for choice in alone.choices] == expected[1:]
 
 
+def test_a_repeated_prompt_gets_the_answers_that_more_of_them_would_have(served: Served, client: openai.OpenAI) -> None:
+    first, second = PROMPTS
+    options: Any = {"model": MODEL, "temperature": 1.5, "seed": 4, "max_tokens": 8}
+
+    def texts(prompt: Any, n: int = 1, **others: Any) -> list[str]:
+        answer = client.completions.create(prompt=prompt, n=n, **{**options, **others})
+        assert [choice.index for choice in answer.choices] == list(range(len(answer.choices)))
+        return [choice.text for choice in answer.choices]
+
+    alone, other = texts(first, 6), texts(second, 2)
+    assert len(set(alone)) == 6
+    assert texts([first, second, first, first], 2) == alone[:2] + other + alone[2:]
+    ids = served.pipeline.tokenizer.encode(first)
+    assert texts([ids, ids]) == alone[:2]
+    assert len(set(texts([first, first], temperature=0))) == 1
+
+
 @pytest.mark.parametrize("ids", [[10**9], [[5, 6], [7, 10**9]]], ids=str)
 def test_ids_that_are_no_tokens_are_told(client: openai.OpenAI, ids: Any) -> None:
     with pytest.raises(openai.BadRequestError, match=r"1000000000 at place .* from 0 to") as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import hypothesis
 import pytest
 import schemathesis
@@ -98,6 +99,17 @@ def test_what_is_described_is_done(described: Served, method: str, path: str, mo
         assert 200 in seen or path.endswith("{model_id}")
         assert kinds == {"application/json", "text/event-stream"} or method == "GET"
     wait_until(lambda: described.server.worker.num_open == 0)
+
+
+def test_what_answers_get_answers_head(described: Served) -> None:
+    for path in ("/health", "/metrics", "/v1/models", f"/v1/models/{MODEL}", "/v1/models/other", "/openapi.json"):
+        told, got = httpx.head(described.url + path), described.get(path)
+        assert (told.status_code, told.content) == (got.status_code, b"")
+        assert told.headers["content-type"] == got.headers["content-type"]
+        assert int(told.headers["content-length"]) > 0
+    assert httpx.head(f"{described.url}/v1/completions").status_code == 405
+    described_methods = {method for path in described.get("/openapi.json").json()["paths"].values() for method in path}
+    assert described_methods == {"get", "post"}
 
 
 def test_the_description_covers_every_route(described: Served) -> None:

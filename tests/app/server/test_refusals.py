@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import socket
+import time
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
 
 from outrider.app.server.limits import MIB, Limits
+from outrider.app.server.serve import GRACE_S
 from outrider.pipelines import LLMPipeline
 
 from .serving import LOCAL, MODEL, Served, running, user
@@ -137,6 +140,27 @@ def test_the_field_of_a_bad_completion_is_named(served: Served, body: dict[str, 
     assert error_of(served.post(COMPLETIONS, {"model": MODEL, **body}), 400)["param"] == field
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (COMPLETIONS, {"echo": True}, "echo"),
+        (COMPLETIONS, {"suffix": "y"}, "suffix"),
+        (COMPLETIONS, {"best_of": 2}, "best_of"),
+        (CHAT, {"store": True}, "store"),
+        (CHAT, {"service_tier": "flex"}, "service_tier"),
+        (CHAT, {"modalities": ["text", "audio"]}, "modalities"),
+        (CHAT, {"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ],
+)
+def test_a_known_field_that_is_not_supported_is_said_to_be_so(
+    served: Served, path: str, body: dict[str, Any], field: str
+) -> None:
+    asked = {"prompt": "x"} if path == COMPLETIONS else {"messages": MESSAGES}
+    error = error_of(served.post(path, {"model": MODEL, **asked, **body}), 400)
+    assert (error["param"], error["code"]) == (field, "unsupported_parameter")
+    assert error["message"] == f"{field} is not supported here: leave it out."
+
+
 def test_a_prompt_that_is_too_long_is_known_by_its_code(served: Served) -> None:
     error = error_of(served.post(CHAT, {"model": MODEL, "messages": user(LONG)}), 400)
     assert error["code"] == "context_length_exceeded"
@@ -201,6 +225,21 @@ def test_a_body_that_does_not_come_is_not_waited_for(pipeline: LLMPipeline) -> N
         assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["param"] == "body"
         long = {"model": MODEL, "prompt": "x", "max_tokens": 150, "speculation": "off"}  # takes longer than that
         served.post(COMPLETIONS, long).raise_for_status()
+
+
+def test_the_server_ends_while_a_body_is_arriving(pipeline: LLMPipeline) -> None:
+    headers = f"Host: {LOCAL}\r\nContent-Type: application/json\r\nContent-Length: 9\r\nExpect: 100-continue\r\n"
+    with ExitStack() as opened:
+        with running(pipeline) as served:
+            connection = opened.enter_context(socket.create_connection((LOCAL, served.port), timeout=10))
+            connection.sendall(f"POST {CHAT} HTTP/1.1\r\n{headers}\r\n{{".encode())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 100 ")  # sent as soon as it waits for the body
+            began = time.monotonic()
+        assert time.monotonic() - began < GRACE_S / 2
+        answer = b"".join(iter(lambda: connection.recv(65536), b"")).decode()
+    assert answer.startswith("HTTP/1.1 503 ")
+    assert "\nconnection: close\r\n" in answer.lower()
+    assert json.loads(answer.partition("\r\n\r\n")[2])["error"]["code"] == "shutting_down"
 
 
 def test_what_is_no_http_harms_nobody(served: Served) -> None:

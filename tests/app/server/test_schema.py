@@ -22,6 +22,37 @@ def test_a_conversation_has_a_bounded_number_of_messages() -> None:
         ChatRequest.model_validate({"model": "m", "messages": messages * 2})
 
 
+@pytest.mark.parametrize("place", ["body", "options", "message", "part", "call", "function"])
+def test_an_unknown_field_is_refused_unless_it_is_null(place: str) -> None:
+    function: dict[str, Any] = {"name": "f", "arguments": "{}"}
+    call: dict[str, Any] = {"id": "1", "function": function}
+    part: dict[str, Any] = {**TEXT}
+    message: dict[str, Any] = {"role": "assistant", "content": [part], "tool_calls": [call]}
+    options: dict[str, Any] = {"include_usage": True}
+    body: dict[str, Any] = {"model": "m", "messages": [message], "stream": True, "stream_options": options}
+    places = {"body": body, "options": options, "message": message, "part": part, "call": call, "function": function}
+    places[place]["extra"] = None
+    ChatRequest.model_validate(body)
+    places[place]["extra"] = 1
+    with pytest.raises(ValidationError, match="extra"):
+        ChatRequest.model_validate(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"best_of": 1}, {"best_of": None}, {"suffix": ""}, {"suffix": None}, {"echo": False}, {"metadata": None},
+        {"reasoning_effort": None}, {"service_tier": "auto"}, {"service_tier": "default"}, {"modalities": ["text"]},
+        {"store": False}, {"stream": True, "stream_options": {"include_obfuscation": False}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_asks_for_nothing_is_accepted(body: dict[str, Any]) -> None:
+    kind = CompletionRequest if {"best_of", "suffix", "echo"} & body.keys() else ChatRequest
+    sound = {"prompt": "x"} if kind is CompletionRequest else {"messages": [{"role": "user", "content": "x"}]}
+    kind.model_validate({"model": "m", **sound, **body})
+
+
 @pytest.mark.parametrize(
     "body",
     [

@@ -6,11 +6,13 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import openai
+import pydantic
 import pytest
 
+from outrider.app.server.call_grammar import one_call
 from outrider.app.server.tools import (
     END,
     HermesToolParser,
@@ -52,6 +54,11 @@ AREA_TOOL = {
 }
 COPIED = 'def call():\n    return <tool_call>{"name": "area", "arguments": {"width": 3}}</tool_call>'
 ASK = user(f"Repeat this function.\n\n{COPIED}")
+OFFERED: Any = {"model": MODEL, "messages": ASK, "tools": [AREA_TOOL], "temperature": 0}
+
+
+class Area(pydantic.BaseModel):
+    width: Literal[3]
 
 
 def parsed(parser: ToolParser, parts: list[str]) -> tuple[str, list[tuple[str, Any]]]:
@@ -167,6 +174,37 @@ def test_the_result_of_a_call_goes_back_to_the_model(client: openai.OpenAI, with
     assert answer.usage.prompt_tokens == len(with_tools.pipeline.tokenizer.encode(prompt, False))
 
 
+def accumulated(client: openai.OpenAI) -> Any:
+    """The message that OpenAI's guide makes of a stream."""
+    calls: dict[int, Any] = {}
+    for chunk in client.chat.completions.create(**OFFERED, stream=True):
+        for call in chunk.choices[0].delta.tool_calls or ():
+            if call.index in calls:
+                calls[call.index].function.arguments += call.function.arguments
+            else:
+                calls[call.index] = call
+    return {"role": "assistant", "tool_calls": list(calls.values())}
+
+
+def streamed(client: openai.OpenAI) -> Any:
+    with client.chat.completions.stream(**OFFERED) as stream:
+        return stream.get_final_completion().choices[0].message
+
+
+def parsed_by_client(client: openai.OpenAI) -> Any:
+    tools = [openai.pydantic_function_tool(Area, name="area")]
+    return client.chat.completions.parse(**{**OFFERED, "tools": tools}, tool_choice="required").choices[0].message
+
+
+@pytest.mark.parametrize("get", [accumulated, streamed, parsed_by_client])
+def test_a_call_can_be_sent_back_as_openais_client_has_it(client: openai.OpenAI, get: Any) -> None:
+    message = get(client)
+    result = {"role": "tool", "tool_call_id": "1", "content": "12"}
+    for sent in [message] if isinstance(message, dict) else [message, message.model_dump()]:
+        messages: Any = [*ASK, sent, result]
+        assert client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1).choices
+
+
 def test_without_leave_nothing_is_called(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(
         model=MODEL, messages=ASK, tools=[AREA_TOOL], tool_choice="none", temperature=0
@@ -180,12 +218,9 @@ def test_without_leave_nothing_is_called(client: openai.OpenAI) -> None:
     [
         ({"tool_choice": "always"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "volume"}}}, "tool_choice"),
-        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
-        ({"tools": [{"type": "function", "function": {**AREA_TOOL["function"], "strict": True}}]},
-         "tools[0].function.strict"),
-        ({"tools": [with_parameters({"type": "array"})], "tool_choice": "required"}, "tools"),
+        ({"tools": [with_parameters({"type": "array"})], "tool_choice": "required"}, "tools[0].function.parameters"),
         ({"tools": [with_parameters({"properties": {"a": {"type": "array", "uniqueItems": True}}})],
-          "tool_choice": "required"}, "tools"),
+          "tool_choice": "required"}, "tools[0].function.parameters"),
         ({"tools": [], "tool_choice": "auto"}, "tool_choice"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
@@ -277,13 +312,31 @@ def test_the_arguments_of_a_demanded_call_are_an_object(
     assert json.loads(call.function.arguments) in arguments
 
 
+def with_call(arguments: str) -> Any:
+    call = {"id": "1", "type": "function", "function": {"name": "area", "arguments": arguments}}
+    return [*ASK, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "1", "content": "12"}]
+
+
 @pytest.mark.parametrize("arguments", ['{"a": NaN}', '{"a": "\\ud83d"}', '{"\\ud83d": 1}'])
 def test_arguments_that_json_in_utf_8_cannot_hold_are_refused(client: openai.OpenAI, arguments: str) -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "area", "arguments": arguments}}
-    messages: Any = [*ASK, {"role": "assistant", "tool_calls": [call]}]
     with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model=MODEL, messages=messages, tools=[AREA_TOOL])  # type: ignore[list-item]
+        client.chat.completions.create(model=MODEL, messages=with_call(arguments), tools=[AREA_TOOL])  # type: ignore[list-item]
     assert refused.value.param == "messages[1].tool_calls[0].function.arguments"
+
+
+@pytest.mark.parametrize("arguments", ["{", "[]", "null", "3", "text", '"text"'])
+def test_arguments_that_are_no_object_are_said_to_be_so(client: openai.OpenAI, arguments: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"arguments: it must be a JSON object\."):
+        client.chat.completions.create(model=MODEL, messages=with_call(arguments), tools=[AREA_TOOL])  # type: ignore[list-item]
+
+
+def test_no_arguments_are_an_empty_object(client: openai.OpenAI) -> None:
+    lengths = set()
+    for arguments in ("{}", "", " \n"):
+        answer = client.chat.completions.create(model=MODEL, messages=with_call(arguments), max_tokens=1)
+        assert answer.usage is not None
+        lengths.add(answer.usage.prompt_tokens)
+    assert len(lengths) == 1
 
 
 def test_a_demanded_call_is_one_of_those_offered(client: openai.OpenAI) -> None:
@@ -298,8 +351,7 @@ def test_a_demanded_call_is_one_of_those_offered(client: openai.OpenAI) -> None:
 
 
 def test_a_bare_call_can_be_demanded_too(served: Served) -> None:
-    schema = {"type": "object", "properties": {"name": {"const": "f"}, "parameters": {"enum": [{}]}},
-              "required": ["name", "parameters"], "additionalProperties": False}  # fmt: skip
-    options = {"structured_output_config": Llama3JsonToolParser.one_call(schema), "max_new_tokens": 60}
+    structure = one_call({0: ("f", {"enum": [{}]})}, Llama3JsonToolParser)
+    options = {"structured_output_config": structure, "max_new_tokens": 60}
     text = str(served.pipeline.generate("Hello.", **options))
     assert parsed(Llama3JsonToolParser(), [text]) == ("", [("f", {})])

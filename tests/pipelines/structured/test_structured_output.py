@@ -285,6 +285,24 @@ def test_a_draft_that_is_too_complex_ends_no_answer_that_is_not(pipeline: LLMPip
         pipeline.generate([[q, b, x] * 3], mode="off", **{**options, "logit_bias": {b: 100}})
 
 
+@pytest.mark.slow
+def test_a_draft_that_goes_on_behind_a_stop_string_to_what_is_too_complex_ends_no_answer(pipeline: LLMPipeline):
+    many = range(3000)
+    rules = "\n".join(f'r{i}: "x" "{i}" | "y" r{(7 * i + 1) % len(many)}' for i in many)
+    wide = " | ".join(f"r{i}" for i in many)
+    form = StructuredOutputConfig(grammar=f'start: "z" "q" ("a" | "b" wide)\nwide: {wide}\n{rules}')
+    z, q, b, x = (pipeline.tokenizer.encode(letter, False)[0] for letter in "zqbx")
+    options = {"structured_output_config": form, "max_new_tokens": 8, "logit_bias": {b: 100}}
+    for mode in ("off", "lookup", "suffix", "chained"):
+        length = None if mode == "off" else 4
+        asked = {"mode": mode, "num_assistant_tokens": length, **options}
+        answer = pipeline.generate([[z, q, b, x] * 3], stop_strings={"q"}, include_stop_str_in_output=True, **asked)
+        assert answer.generations[0].text == "zq"
+        assert answer.generations[0].finish_reason == "stop"
+        with pytest.raises(InvalidOption, match="make it simpler"):
+            pipeline.generate([[z, q, b, x] * 3], **asked)
+
+
 @pytest.mark.parametrize("given", [{}, {"regex": "a", "grammar": "b"}, {"regex": 7}, {"json_schema": {"type": "null"}}])
 def test_exactly_one_form_is_taken_as_text(given):
     with pytest.raises(InvalidOption, match="structured_output_config"):
