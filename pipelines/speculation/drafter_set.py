@@ -21,6 +21,7 @@ from .drafters.grammar import Grammar
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 Answer = TypeVar("Answer")  # of a model, for one draft
 Ask: TypeAlias = Callable[[Sequence[Draft]], list[Answer | None]]
 
@@ -30,6 +31,7 @@ class DrafterSet:
 
     models: the drafters that run a model, such as a draft model or a head.
     model_s: their total time in seconds, by `clock`.
+    form_s: the time of asking the text drafters for answers with structured output, likewise.
 
     A drafter can only cost speed: one that fails is left out of that request. If a model fails for several requests at
     once, it is asked again for each alone, and left out of those for which it fails again. If it fails for none of them
@@ -64,7 +66,7 @@ class DrafterSet:
         self._acceptance = acceptance
         self._vocabulary_size = vocabulary_size
         self.models = tuple(dict.fromkeys(model for chain in modes.values() for model in chain.models))
-        self.model_s = 0.0
+        self.model_s = self.form_s = 0.0
 
     def of(self, request: Request) -> ModeDrafters:
         """The drafters of a request's mode."""
@@ -131,6 +133,10 @@ class DrafterSet:
     def surest(self, draft: Draft) -> Iterator[tuple[Proposal, float]]:
         """For each token after the draft, the likeliest proposal of the text drafters, and its probability if the
         tokens before it are accepted."""
+        surest = self._surest(draft)
+        return self._timed(surest, self._add_form_s) if draft.has_form else surest
+
+    def _surest(self, draft: Draft) -> Iterator[tuple[Proposal, float]]:
         drafters, ahead = self.of(draft.request).texts, draft.tokens
         running = [self._proposals(drafter, draft, tuple(ahead)) for drafter in drafters]
         while True:
@@ -194,7 +200,7 @@ class DrafterSet:
             return
         try:
             proposals, ahead = drafter.propose(request, ahead), list(ahead)
-            for proposal in self._timed(proposals) if drafter in self.models else proposals:
+            for proposal in self._timed(proposals, self._add_model_s) if drafter in self.models else proposals:
                 self._checked(proposal)
                 if request.constraint is not None:
                     if not request.allows(ahead, proposal.token):
@@ -204,17 +210,23 @@ class DrafterSet:
         except Exception as error:
             self._leave_out(drafter, request, error)
 
-    def _timed(self, proposals: Iterator[Proposal]) -> Iterator[Proposal]:
-        """A model's proposals; the time that they take counts as the model's."""
+    def _timed(self, offered: Iterator[T], add_s: Callable[[float], None]) -> Iterator[T]:
+        """The same; the time that each takes is handed to `add_s`."""
         while True:
             began = self._clock()
             try:
-                proposal = next(proposals, None)
+                each = next(offered, None)
             finally:
-                self.model_s += self._clock() - began
-            if proposal is None:
+                add_s(self._clock() - began)
+            if each is None:
                 return
-            yield proposal
+            yield each
+
+    def _add_model_s(self, seconds: float) -> None:
+        self.model_s += seconds
+
+    def _add_form_s(self, seconds: float) -> None:
+        self.form_s += seconds
 
     def _checked(self, proposal: Proposal) -> Proposal:
         if not 0 <= operator.index(proposal.token) < self._vocabulary_size:

@@ -6,7 +6,7 @@ import heapq
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
@@ -94,7 +94,6 @@ class Planner:
         self._may_lose = True  # whether every answer of the pass may lose time
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
         self._observing_ms = 0.0  # of `observe` in the last
-        self._forms_ms = 0.0  # of asking the text drafters for answers with structured output
         self.rate = 0.0  # what a millisecond of the pass is worth, in tokens
 
     @property
@@ -167,9 +166,9 @@ class Planner:
         by_policy = self._by_policy(asked)
         bare = BarePass(drafts, tokens, bare_ms, standing_ms)
         hopeful = {policy: _due(policy, its_drafts) for policy, its_drafts in by_policy.items()}
-        self._forms_ms = 0.0
+        form_s = self._drafters.form_s
         self._draft_from_text(batch, asked, hopeful, bare)
-        self._asked(batch, asked, 1e3 * (self._clock() - began) - self._forms_ms)
+        self._asked(batch, asked, 1e3 * (self._clock() - began - (self._drafters.form_s - form_s)))
         for policy, its_drafts in by_policy.items():
             due = _due(policy, its_drafts)
             for draft in its_drafts:
@@ -329,9 +328,7 @@ class Planner:
     def _take_surest(self, batch: Batch, drafts: Sequence[Draft], bare: BarePass) -> list[Step]:
         """Fill the drafts with all that might pay at the rate of plain decoding: first those of answers whose budgets
         are close to the smallest, and the likeliest tokens first."""
-        offers = [self._drafters.surest(draft) for draft in drafts]
-        offers = [self._timed(each) if draft.has_form else each for draft, each in zip(drafts, offers, strict=True)]
-        surest = [islice(each, draft.limit - len(draft.proposals)) for draft, each in zip(drafts, offers, strict=True)]
+        surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
         offering_ms = [self._overhead_of(draft).offering.value for draft in drafts]
         rate, scarce_ms = bare.rate, batch.budget_ms + SCARCE * bare.time_ms
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
@@ -357,15 +354,6 @@ class Planner:
                 if batch.can_afford(offering_ms[i]):
                     offer(i, -negative)
         return steps
-
-    def _timed(self, surest: Iterator[tuple[Proposal, float]]) -> Iterator[tuple[Proposal, float]]:
-        """The same, with the time that it takes counted apart."""
-        began = self._clock()
-        for offered in surest:
-            self._forms_ms += 1e3 * (self._clock() - began)
-            yield offered
-            began = self._clock()
-        self._forms_ms += 1e3 * (self._clock() - began)
 
     @property
     def _to_read_ms(self) -> float:

@@ -267,13 +267,17 @@ def test_a_form_that_proves_too_complex_ends_the_answer_with_the_reason(pipeline
     assert pipeline.generate("x", max_new_tokens=3).stats[0].new_tokens == 3
 
 
+def too_wide(start: str) -> StructuredOutputConfig:
+    """A grammar whose rule `wide` has more alternatives than llguidance can follow."""
+    many = range(3000)
+    rules = "\n".join(f'r{i}: "x" "{i}" | "y" r{(7 * i + 1) % len(many)}' for i in many)
+    return StructuredOutputConfig(grammar=f"{start}\nwide: {' | '.join(f'r{i}' for i in many)}\n{rules}")
+
+
 @pytest.mark.slow
 def test_a_draft_that_is_too_complex_ends_no_answer_that_is_not(pipeline: LLMPipeline):
     """Copying proposes the branch of the form that is beyond what llguidance can follow; the answer takes the other."""
-    many = range(3000)
-    rules = "\n".join(f'r{i}: "x" "{i}" | "y" r{(7 * i + 1) % len(many)}' for i in many)
-    wide = " | ".join(f"r{i}" for i in many)
-    form = StructuredOutputConfig(grammar=f'start: "q" ("a" A | "b" wide)\nA: /[a-z ]{{1,60}}/\nwide: {wide}\n{rules}')
+    form = too_wide('start: "q" ("a" A | "b" wide)\nA: /[a-z ]{1,60}/')
     q, b, x = (pipeline.tokenizer.encode(letter, False)[0] for letter in "qbx")
     options = {"structured_output_config": form, "max_new_tokens": 8, "logit_bias": {b: -100}}
     plain = pipeline.generate([[q, b, x] * 3], mode="off", **options)
@@ -287,10 +291,7 @@ def test_a_draft_that_is_too_complex_ends_no_answer_that_is_not(pipeline: LLMPip
 
 @pytest.mark.slow
 def test_a_draft_that_goes_on_behind_a_stop_string_to_what_is_too_complex_ends_no_answer(pipeline: LLMPipeline):
-    many = range(3000)
-    rules = "\n".join(f'r{i}: "x" "{i}" | "y" r{(7 * i + 1) % len(many)}' for i in many)
-    wide = " | ".join(f"r{i}" for i in many)
-    form = StructuredOutputConfig(grammar=f'start: "z" "q" ("a" | "b" wide)\nwide: {wide}\n{rules}')
+    form = too_wide('start: "z" "q" ("a" | "b" wide)')
     z, q, b, x = (pipeline.tokenizer.encode(letter, False)[0] for letter in "zqbx")
     options = {"structured_output_config": form, "max_new_tokens": 8, "logit_bias": {b: 100}}
     for mode in ("off", "lookup", "suffix", "chained"):
