@@ -1,7 +1,7 @@
 # make chat   the chat page on the embedded pair, at http://127.0.0.1:7860
-# make test   everything: lint, types, tests (export and the page included)
-#             For daily work `.venv/bin/pytest -x -q tests/pipelines` leaves out the tests marked as slow.
+# make test   lint, types, and all tests but those marked as slow: twelve minutes on two slow cores
 #
+# make test-all      lint, types and all tests: three times as long
 # make exactness     the exactness suites as lesser processors would run them, in each set of instructions of this one
 # make wide-pair     a pair of real size in OUT, to measure speeds on, in a few minutes
 # make bench-peers   Outrider and other runtimes on that pair: an hour or more (ARGS="--family edit", --help)
@@ -18,13 +18,17 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 FOLDERS := app export models pipelines
+# In the order of the folders, so that the tests of the page, which take longest, begin first.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: chat test lint types pytest exactness wide-pair bench-peers clean
+.PHONY: chat test test-all lint types pytest pytest-all exactness wide-pair bench-peers clean
 
 chat: $(VENV)/runtime.done
 	$(BIN)/outrider chat $(ARGS)
 
 test: lint types pytest
+
+test-all: lint types pytest-all
 
 lint: $(VENV)/dev.done
 	$(BIN)/ruff check .
@@ -32,9 +36,11 @@ lint: $(VENV)/dev.done
 types: $(VENV)/dev.done
 	$(BIN)/mypy $(addprefix $(VENV)/src/outrider/,$(FOLDERS))
 
-# In the order of the folders, so that the tests of the page, which take longest, begin first.
 pytest: $(VENV)/dev.done $(VENV)/browser.done
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m '' $(ARGS)
+	$(PYTEST) $(ARGS)
+
+pytest-all: $(VENV)/dev.done $(VENV)/browser.done
+	$(PYTEST) -m '' $(ARGS)
 
 exactness: $(VENV)/dev.done
 	$(BIN)/python -m tests.pipelines.instruction_sets

@@ -195,14 +195,20 @@ class Batch:
     def can_afford(self, price_ms: float) -> bool:
         return not price_ms or price_ms <= self.remaining_ms
 
-    def can_pay(self, price: Usual, plain_ms: float) -> bool:
+    def pays(self, price_ms: float) -> bool:
         """Whether there is time in the pass for something that has a price, which is paid at once."""
-        if not self.can_afford(price.value):
-            if price.value > plain_ms:  # perhaps only because the machine was busy
-                price.doubt()
+        if not self.can_afford(price_ms):
             return False
-        self.spent_ms += price.value
+        self.spent_ms += price_ms
         return True
+
+    def can_pay(self, price: Usual, plain_ms: float) -> bool:
+        """As `pays`; a price that is longer than a plain pass is doubted where it cannot be paid."""
+        if self.pays(price.value):
+            return True
+        if price.value > plain_ms:  # perhaps only because the machine was busy
+            price.doubt()
+        return False
 
     def charge_doubted(self, price: Usual, number: int, took_ms: float) -> None:
         """Charge what a number of things actually took, if they had seemed too expensive."""

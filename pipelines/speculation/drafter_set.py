@@ -16,8 +16,21 @@ from ..engine.request import Request
 from ..model.target import Window
 from .acceptance import AcceptanceModel
 from .draft import Draft
-from .drafters.base import Drafter, LogitsReader, ModeDrafters, ModelDrafter, Proposal, Score, StatesReader
+from .drafters.base import (
+    Drafter,
+    IndexingDrafter,
+    LogitsReader,
+    ModeDrafters,
+    ModelDrafter,
+    Proposal,
+    Score,
+    StatesReader,
+)
 from .drafters.grammar import Grammar
+from .overhead import Usual
+
+MANY = 16  # tokens: indexing fewer is part of asking the text drafters
+FIRST_INDEXING_MS = 3e-3  # for a token, before that is known
 
 log = logging.getLogger(__name__)
 
@@ -63,10 +76,15 @@ class DrafterSet:
             mode: [drafter for drafter in chain.drafters if isinstance(drafter, StatesReader)]
             for mode, chain in modes.items()
         }
+        self._indexing = {
+            mode: [drafter for drafter in chain.texts if isinstance(drafter, IndexingDrafter)]
+            for mode, chain in modes.items()
+        }
         self._acceptance = acceptance
         self._vocabulary_size = vocabulary_size
         self.models = tuple(dict.fromkeys(model for chain in modes.values() for model in chain.models))
         self.model_s = self.form_s = 0.0
+        self._indexing_ms = Usual(FIRST_INDEXING_MS)  # for a token
 
     def of(self, request: Request) -> ModeDrafters:
         """The drafters of a request's mode."""
@@ -94,6 +112,23 @@ class DrafterSet:
     def states_readers(self, request: Request) -> Sequence[Drafter]:
         """Those of them that read hidden states."""
         return self._states_readers[request.config.mode]
+
+    def index(self, request: Request, pays: Callable[[float], bool]) -> bool:
+        """Index what the text drafters do not know of a request, if it `pays` the milliseconds that this usually takes.
+        Whether they know it, but for the few tokens that `propose` indexes."""
+        number = 0
+        for drafter in self._indexing[request.config.mode]:
+            if self._is_sound(drafter, request):
+                number += drafter.num_unindexed(request)
+        if number < MANY:
+            return True
+        if not pays(number * self._indexing_ms.value):
+            return False
+        began = self._clock()
+        for drafter in self._indexing[request.config.mode]:
+            self._hand_on(drafter, request, drafter.index, request)
+        self._indexing_ms.add(1e3 * (self._clock() - began) / number)
+        return True
 
     def leave_out(self, drafter: Drafter, request: Request) -> None:
         """Do not ask a drafter for a request."""

@@ -61,10 +61,12 @@ class Planner:
     `OwedRows`). Requests with a fixed draft length have no bound. Their rows and their drafters' time count as part of
     the plain pass, like rows of prompts: what they cost others is not charged to planned drafts.
 
-    Asking the text drafters takes Python's time, and so does considering a model after them, which matters with small
-    models: both are tried less often while they are not worth it (see `Attempts`). Offering more tokens costs more.
-    That cost is subtracted from the attempt's gain and does not lower how often drafters are asked. For an answer with
-    structured output no such time is counted, since most of it goes into the grammar, which plain decoding needs too.
+    Before they are asked for the first time, the text drafters index the prompt, as soon as all answers of the pass may
+    lose the time that this takes. Asking them takes Python's time, too, and so does considering a model after them,
+    which matters with small models: both are tried less often while they are not worth it (see `Attempts`). Offering
+    more tokens costs more. That cost is subtracted from the attempt's gain and does not lower how often drafters are
+    asked. For an answer with structured output no such time is counted, since most of it goes into the grammar, which
+    plain decoding needs too.
     """
 
     def __init__(
@@ -155,8 +157,10 @@ class Planner:
         budget_ms = (1 - self._owed.share(cost)) * (budget_ms - lost_ms) - self._delay_ms
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, self._size.last(cost))
         asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
+        asked = [draft for draft in asked if self._drafters.index(draft.request, batch.pays)]
         asked = [draft for draft in asked if batch.can_pay(self._overhead_of(draft).asking, plain_ms)]
         if not asked:
+            self._delay_ms += batch.spent_ms
             return
         began = self._clock()
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:

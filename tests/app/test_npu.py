@@ -28,6 +28,7 @@ def pipeline(npu_draft_pair: Path) -> LLMPipeline:
     return LLMPipeline(npu_draft_pair, "NPU", draft_device="NPU", **STAND_IN)
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_that_eight_rows_cost_as_much_as_one(npu_pair: Path) -> None:
     console = Console(file=StringIO(), width=100)
     assert doctor.examine(npu_pair, console, load=LoadOptions("NPU", properties=STAND_IN))
@@ -37,6 +38,7 @@ def test_the_doctor_tells_that_eight_rows_cost_as_much_as_one(npu_pair: Path) ->
     assert "8 drafted" not in shown
 
 
+@pytest.mark.slow
 def test_the_commands_put_the_draft_model_on_the_npu_and_the_doctor_tells_where_it_is_faster(
     npu_draft_pair: Path, tmp_path: Path, monkeypatch
 ) -> None:
@@ -60,6 +62,7 @@ def test_the_commands_put_the_draft_model_on_the_npu_and_the_doctor_tells_where_
     assert report.read_text(encoding="utf-8").startswith(title)
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_why_a_draft_model_cannot_be_there(npu_pair: Path) -> None:
     console = Console(file=StringIO(), width=200)
     small = {**STAND_IN, "MAX_PROMPT_LEN": 64, "MIN_RESPONSE_LEN": 64}
@@ -83,6 +86,7 @@ def test_the_server_lists_as_context_what_the_npu_has_room_for(pipeline: LLMPipe
         assert served.get(f"/v1/models/{MODEL}").json()["max_context"] == 1024 + 128 < pipeline.max_context
 
 
+@pytest.mark.slow
 def test_the_page_tells_the_device_and_answers_in_every_mode(pipeline: LLMPipeline, serve, open_context) -> None:
     page = open_context().new_page()
     page.goto(serve(pipeline, "npu"))

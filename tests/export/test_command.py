@@ -139,6 +139,7 @@ def test_the_command_that_is_told_at_the_end_works_on_this_machine(
     assert capsys.readouterr().out.replace(out, "PAIR") == f"Made PAIR. {told}"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_an_export_that_is_asked_to_stop_leaves_nothing(
@@ -149,6 +150,7 @@ def test_an_export_that_is_asked_to_stop_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such signal")
 def test_an_export_that_is_killed_leaves_nothing_at_out_and_the_next_one_cleans_up(
     exports: Exports, target: Path, tmp_path: Path

@@ -91,6 +91,7 @@ def test_a_device_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         export_pair("x", None, tmp_path / "pair", device="npu")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_large_target_for_an_npu_gets_one_scale_per_row(
     source: Path, asked: list[Compression], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

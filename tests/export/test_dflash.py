@@ -185,6 +185,7 @@ def test_sequences_of_both_kinds_share_a_pass_of_the_head(model: DFlashModel) ->
             assert np.allclose(many[i], one[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
     """Also where more tokens are asked for than a block drafts."""
     pipeline = LLMPipeline(pair, cache_tokens=1024, exact=True)
@@ -202,6 +203,7 @@ def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
         assert all(answer.stats.drafted > 0 for answer in answers[pipeline.modes.index("head")])
 
 
+@pytest.mark.slow
 def test_the_text_is_openvino_genais_and_as_many_drafts_are_accepted(deep: Any, head: Any, tmp_path: Path) -> None:
     """Of a head that has learnt a part of the answer; without rounding in the caches."""
     import torch

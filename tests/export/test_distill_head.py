@@ -142,6 +142,7 @@ def test_a_step_beyond_all_answers_teaches_nothing() -> None:
     torch.testing.assert_close(*both)
 
 
+@pytest.mark.slow
 def test_a_head_comes_closer_to_its_target() -> None:
     target = _target()
     head = new_head(target)

@@ -252,6 +252,7 @@ def test_sequences_of_both_kinds_share_a_pass_of_the_head(pair: Path) -> None:
             assert np.allclose(many[i], one[0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
     pipeline = LLMPipeline(pair, cache_tokens=1024, exact=True)
     assert pipeline.modes == ("off", "lookup", "suffix", "recycling", "head", "chained", "auto")
@@ -266,6 +267,7 @@ def test_a_pair_with_a_head_answers_alike_in_every_mode(pair: Path) -> None:
         assert answers[pipeline.modes.index("head")].stats.drafted > 0
 
 
+@pytest.mark.slow
 def test_the_text_is_openvino_genais_with_the_same_head(pair: Path) -> None:
     """Without rounding in the caches."""
     options = {"max_new_tokens": 40, "num_assistant_tokens": 3, "ignore_eos": True, "apply_chat_template": False}
@@ -276,6 +278,7 @@ def test_the_text_is_openvino_genais_with_the_same_head(pair: Path) -> None:
         assert answer.text == genai.generate(prompt, **options)[0]
 
 
+@pytest.mark.slow
 def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
     deep_target: Path, draft: Path, head_checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -298,6 +301,7 @@ def test_a_head_is_found_by_its_architecture_and_can_stand_beside_a_draft_model(
     assert own_embedding(pair.head) == [1, WIDTH], "the target's embedding is stored a second time"
 
 
+@pytest.mark.slow
 def test_of_layers_that_a_head_may_mean_those_are_taken_that_serve_it_best(
     deep_target: Path, head: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

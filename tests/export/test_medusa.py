@@ -128,6 +128,7 @@ def test_each_head_drafts_what_its_checkpoint_does_and_rows_of_all_depths_share_
     assert [len(each) for each in drafted] == [1 + HEADS] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "int8"])
 def test_a_pair_with_these_heads_answers_alike_in_every_mode(pairs: dict[str, Path], kind: str) -> None:
     pipeline = LLMPipeline(pairs[kind], cache_tokens=1024, exact=True)

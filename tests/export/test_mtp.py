@@ -238,6 +238,7 @@ def test_a_head_next_to_its_target_that_reads_something_else_is_refused(
         open_head(tmp_path, pair / "target", 4)
 
 
+@pytest.mark.slow
 def test_a_target_brings_its_head_along(tmp_path: Path) -> None:
     """Of MiMo, whose head reads the hidden state first, and whose decoder is Qwen2's."""
     import torch

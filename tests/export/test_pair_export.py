@@ -69,6 +69,7 @@ def test_the_folders_hold_what_the_pipelines_need(pair: Path) -> None:
         }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("converted_anew")
 def test_the_same_checkpoints_give_the_same_weights_and_tokenizers(
     pair: Path, target: Path, draft: Path, tmp_path: Path

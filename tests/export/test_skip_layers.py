@@ -66,6 +66,7 @@ def with_exit(checkpoint: Path, weights: dict[str, Any], tmp_path_factory: pytes
     )
 
 
+@pytest.mark.slow
 def test_layers_are_chosen_by_trying_and_drafts_skip_them(checkpoint: Path, tmp_path: Path) -> None:
     said: list[str] = []
     pair = export_pair(checkpoint, None, tmp_path / "pair", skip_layers="auto", announce=said.append)
@@ -79,6 +80,7 @@ def test_layers_are_chosen_by_trying_and_drafts_skip_them(checkpoint: Path, tmp_
     assert found.items() <= about.items()
 
 
+@pytest.mark.slow
 def test_layers_that_are_named_are_skipped(checkpoint: Path, tmp_path: Path) -> None:
     pair = export_pair(checkpoint, None, tmp_path / "pair", skip_layers=[2, 1])
     metadata = json.loads((pair / "pair.json").read_text())

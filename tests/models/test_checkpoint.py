@@ -93,6 +93,7 @@ def test_a_revision_can_be_named(client: Client) -> None:
     assert client.download("org/model@v1")["revision"] == SHA
 
 
+@pytest.mark.slow
 def test_what_was_downloaded_once_is_found_without_a_network(client: Client) -> None:
     assert client.download_apart("org/model")["revision"] == SHA
     client.settings = {"HF_HUB_OFFLINE": "1"}

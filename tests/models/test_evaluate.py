@@ -38,6 +38,7 @@ def test_answers_without_an_end_are_counted(words: PreTrainedTokenizerFast, monk
     assert (found["cut_off"], found["tokens"]) == (0.6, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_model_accepts_itself_and_not_a_stranger(words: PreTrainedTokenizerFast, temperature: float) -> None:
     target = _model(0)

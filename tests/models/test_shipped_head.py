@@ -59,6 +59,7 @@ def test_drafts_of_the_head_are_accepted(target: LlamaForCausalLM, temperature: 
     assert found["tokens_per_pass"] > 2.5
 
 
+@pytest.mark.slow
 def test_heads_of_the_other_kinds_draft_for_the_target(target: LlamaForCausalLM) -> None:
     heads = {kind: load_sharing_head(CHECKPOINTS / kind, target) for kind in KINDS}
     words = tokenizer.load(CHECKPOINTS / "target")
@@ -81,6 +82,7 @@ def test_the_export_finds_the_layers_that_the_head_learnt_to_read(embedded_pair:
     assert found["acceptance_by_taps"]["0 3 5"] > 0.01 + found["acceptance_by_taps"]["1 4 5"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["medusa", "hydra"])
 def test_a_head_of_another_kind_drafts_for_the_embedded_pair(kind: str, tmp_path: Path) -> None:
     checkpoints = [find_checkpoint(str(CHECKPOINTS / name), False, print) for name in (kind, "target")]

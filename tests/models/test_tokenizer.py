@@ -35,6 +35,7 @@ def test_decoding_gives_back_every_string(trained: PreTrainedTokenizerFast) -> N
         assert trained.decode(trained.encode(text)) == text
 
 
+@pytest.mark.slow
 def test_openvino_tokenizers_agrees_on_ids_and_text(trained: PreTrainedTokenizerFast) -> None:
     import openvino as ov
     from openvino_tokenizers import convert_tokenizer

@@ -65,6 +65,7 @@ def test_a_pool_depends_on_its_number_alone(words: PreTrainedTokenizerFast) -> N
     assert all(b.ids.numel() <= 2000 or len(b.ids) == 1 for b in first)
 
 
+@pytest.mark.slow
 def test_pools_made_ahead_by_other_processes_are_those_made_in_place(words: PreTrainedTokenizerFast) -> None:
     found = []
     for workers in (0, 1):
@@ -111,6 +112,7 @@ def test_loss_is_the_cross_entropy_of_the_labelled_tokens(monkeypatch: pytest.Mo
     torch.testing.assert_close(training.loss_of(model, batch.ids, batch.labels), slow)
 
 
+@pytest.mark.slow
 def test_training_learns_and_resumes_where_it_was_interrupted(
     words: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +147,7 @@ def test_training_learns_and_resumes_where_it_was_interrupted(
     assert (tmp_path / "whole" / "checkpoint" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_the_curriculum_goes_to_its_end_where_time_is_short(
     words: PreTrainedTokenizerFast, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,8 +6,6 @@ import pytest
 
 from .instruction_sets import available, run
 
-pytestmark = pytest.mark.slow
-
 TESTS = (
     "model/test_rows.py::test_the_check_of_the_embedded_target_holds",
     "model/test_paged_model.py::test_logits_do_not_depend_on_the_cut[0]",

@@ -233,6 +233,7 @@ def test_lengths_are_kept(pipeline: LLMPipeline):
         pipeline.generate(RENAME, max_length=prompt_tokens)
 
 
+@pytest.mark.slow
 def test_threads_at_once_get_the_texts_that_each_gets_alone(pipeline: LLMPipeline):
     asked = [
         (f"{RENAME}# {n % 4}\n", {**SAMPLED, "rng_seed": n, "mode": mode, "max_new_tokens": 20})

@@ -46,6 +46,19 @@ class Drafter(Protocol):
         ...
 
 
+@runtime_checkable
+class IndexingDrafter(Drafter, Protocol):
+    """A drafter that drafts from an index of the request's text. `propose` indexes what is missing."""
+
+    def num_unindexed(self, request: Request) -> int:
+        """Tokens of the request that are not indexed yet."""
+        ...
+
+    def index(self, request: Request) -> None:
+        """Index them."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """A model's result at one position of a draft: its own proposal, and its log-odds for the drafted token."""

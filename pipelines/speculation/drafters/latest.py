@@ -27,6 +27,10 @@ class LatestIndex:
         self._roots: dict[int, int] = {}  # by token, the place after its latest occurrence
         self._sides = array("q", (0, 0))  # of each place, those below it that sort before and after it; 0 is none
 
+    @property
+    def num_tokens(self) -> int:
+        return len(self._sides) // 2 - 1
+
     def extend(self, tokens: SequenceOf[int], end: int) -> None:
         """Take the text `tokens[:end]`, which begins with what was taken before."""
         for place in range(len(self._sides) // 2, end + 1):

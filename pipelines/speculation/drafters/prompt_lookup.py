@@ -24,13 +24,20 @@ class PromptLookup:
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
         tokens, longest = request.tokens, request.config.max_ngram_size
-        index = self._indices.setdefault(request, LatestIndex(longest))
-        index.extend(tokens, len(tokens) - 1)  # an n-gram at the very end has no successor yet
-        size, match = index.match(tokens, [*tokens[-longest:], *ahead][-longest:])
+        self.index(request)
+        size, match = self._indices[request].match(tokens, [*tokens[-longest:], *ahead][-longest:])
         for depth, token in enumerate(tokens[match:] if size else ()):
             features = Features(self.name, (size / 8, math.log2(1 + depth) / 4))
             source = EARLIER_TURN if match + depth < request.num_earlier_tokens else self.name
             yield Proposal(token, source, features)
+
+    def num_unindexed(self, request: Request) -> int:
+        index = self._indices.get(request)
+        return len(request.tokens) - (0 if index is None else index.num_tokens)
+
+    def index(self, request: Request) -> None:
+        index = self._indices.setdefault(request, LatestIndex(request.config.max_ngram_size))
+        index.extend(request.tokens, len(request.tokens) - 1)  # an n-gram at the very end has no successor yet
 
     def release(self, request: Request) -> None:
         self._indices.pop(request, None)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...engine.request import Request
 from ..acceptance import AcceptanceModel, Features
@@ -18,7 +19,7 @@ REACH = 48  # tokens on either side within which a copy is taken up again
 LONGEST_REPLACEMENT = 12  # tokens, on either side
 MOST_REPLACEMENTS = 4  # that begin with the same token
 
-MANY = 16  # tokens whose fingerprints are computed all at once
+MANY = 256  # tokens that are entered all at once
 DEPTH = 8  # tokens of the longest n-gram; entries that a token adds at most
 _BASE, _MASK = 0x9E3779B97F4A7C15, (1 << 61) - 1
 _POSITION = (1 << 32) - 1  # the low half of an entry; the number of occurrences is above
@@ -57,28 +58,6 @@ def _longer(tail: Tail, tokens: Iterable[int]) -> Tail:
     return tail
 
 
-def _tails(tail: Tail, tokens: Sequence[int]) -> Iterator[Tail]:
-    """The tail of a text after each of some further tokens."""
-    if len(tokens) >= MANY:
-        yield from _many_tails(tail, tokens)
-        return
-    for token in tokens:
-        tail = _longer(tail, (token,))
-        yield tail
-
-
-def _many_tails(tail: Tail, tokens: Sequence[int]) -> Iterator[Tail]:
-    """As `_tails`, but all at once, for prompts, which somebody waits for."""
-    added = np.array(tokens, np.uint64) + np.uint64(1)
-    found = np.empty((len(tokens), DEPTH), np.uint64)
-    shorter = np.zeros(len(tokens), np.uint64)
-    for i, before in enumerate((*tail, *[0] * DEPTH)[:DEPTH]):
-        found[:, i] = (shorter * np.uint64(_BASE) + added) & np.uint64(_MASK)  # of a product modulo 2^64, the low bits
-        shorter = np.concatenate(([np.uint64(before)], found[:-1, i]))
-    for length, fingerprints in enumerate(found.tolist(), len(tail) + 1):
-        yield tuple(fingerprints[:length])
-
-
 class NgramIndex:
     """All n-grams of up to DEPTH tokens of a growing text that are followed by something.
 
@@ -95,12 +74,42 @@ class NgramIndex:
         self._entries: dict[int, int] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
+        if len(tokens) >= MANY:
+            self._extend_at_once(tokens)
+            return
         entries, known = self._entries, self._entries.get
-        for position, tail in enumerate(_tails(self.tail, tokens), len(self.tokens)):
+        for position, token in enumerate(tokens, len(self.tokens)):
             for fingerprint in self.tail:
                 entries[fingerprint] = (known(fingerprint, 0) >> 32) + 1 << 32 | position
-            self.tail = tail
+            self.tail = _longer(self.tail, (token,))
         self.tokens += tokens
+
+    def _extend_at_once(self, tokens: Sequence[int]) -> None:
+        """As `extend`, in half the time: prompts are long, and somebody waits for them."""
+        added, num_known = np.array(tokens, np.uint64) + np.uint64(1), len(self.tokens)
+        before = np.zeros(len(tokens), np.uint64)  # of the n-grams of each length that each token follows
+        tail: list[int] = []
+        for length, known in enumerate((*self.tail, *[0] * DEPTH)[:DEPTH], 1):
+            ends = (before * np.uint64(_BASE) + added) & np.uint64(_MASK)  # of a product modulo 2^64, the low bits
+            before = np.concatenate(([np.uint64(known)], ends[:-1]))
+            missing = max(0, length - num_known)  # so many tokens do not have so many before them
+            self._count(before[missing:], num_known + missing)
+            if num_known + len(tokens) >= length:
+                tail.append(int(ends[-1]))
+        self.tail = tuple(tail)
+        self.tokens += tokens
+
+    def _count(self, fingerprints: NDArray[np.uint64], position: int) -> None:
+        """Enter n-grams that are followed by the tokens from `position` on."""
+        order = np.argsort(fingerprints, kind="stable")
+        same = fingerprints[order]
+        latest = np.flatnonzero(np.append(same[1:] != same[:-1], True))
+        times = np.diff(latest, prepend=-1)
+        found = (times << 32) + order[latest] + position
+        entries, known, keys = self._entries, self._entries.get, same[latest].tolist()
+        entries.update(
+            (key, (known(key, 0) & ~_POSITION) + entry) for key, entry in zip(keys, found.tolist(), strict=True)
+        )
 
     def match(self, tail: Tail) -> Match | None:
         """The longest n-gram of a tail that occurred with a successor, or None."""
@@ -321,13 +330,20 @@ class Suffix:
         self._trails: dict[Request, _Trail] = {}
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
+        self.index(request)
+        for candidate in self._trails[request].propose(self._acceptance, ahead, request.config.stop_ids):
+            source = EARLIER_TURN if candidate.then.source <= request.num_earlier_tokens else self.name
+            yield Proposal(candidate.token, source, candidate.features)
+
+    def num_unindexed(self, request: Request) -> int:
+        trail = self._trails.get(request)
+        return len(request.tokens) - (0 if trail is None else len(trail.index.tokens))
+
+    def index(self, request: Request) -> None:
         trail = self._trails.get(request)
         if trail is None:
             trail = self._trails[request] = _Trail(request.num_prompt_tokens)
         trail.extend(request.tokens[len(trail.index.tokens) :])
-        for candidate in trail.propose(self._acceptance, ahead, request.config.stop_ids):
-            source = EARLIER_TURN if candidate.then.source <= request.num_earlier_tokens else self.name
-            yield Proposal(candidate.token, source, candidate.features)
 
     def release(self, request: Request) -> None:
         self._trails.pop(request, None)

@@ -30,6 +30,7 @@ TRY = """async (evil) => {
 }"""
 
 
+@pytest.mark.slow
 def test_a_hostile_answer_makes_the_page_ask_no_other_host(
     serve: Callable[..., str],
     pipeline: ScriptedPipeline,

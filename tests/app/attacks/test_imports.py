@@ -153,6 +153,7 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.c
 VALUES = st.recursive(SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(st.text(max_size=5), v, max_size=3))
 
 
+@pytest.mark.slow
 @given(st.data())
 @settings(max_examples=300, deadline=None, print_blob=True)
 def test_whatever_is_changed_in_an_import_it_is_refused_or_can_be_used(data: st.DataObject) -> None:

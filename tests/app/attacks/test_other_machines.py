@@ -133,6 +133,7 @@ def test_the_server_keeps_to_the_same_rules() -> None:
     assert AccessOfServer is Access
 
 
+@pytest.mark.slow
 def test_a_person_logs_in_with_the_key(
     tmp_path: Path, open_context: Callable[..., BrowserContext], make_certificate: Callable[[], Certificate]
 ) -> None:
@@ -162,6 +163,7 @@ def test_with_tls_nothing_is_answered_without(tmp_path: Path, make_certificate: 
             httpx.get(target.url.replace("https", "http"), timeout=60)
 
 
+@pytest.mark.slow
 def test_the_server_speaks_tls_too(tmp_path: Path, make_certificate: Callable[[], Certificate]) -> None:
     certificate = make_certificate()
     keys = tmp_path / "keys"

@@ -137,6 +137,7 @@ def test_no_event_takes_a_file_of_the_machine_for_an_upload(target: Target, tmp_
                 assert [message["success"] for message in messages if message["msg"] == "process_completed"] == [False]
 
 
+@pytest.mark.slow
 def test_no_event_fetches_an_address_for_a_file(target: Target, evil: Evil, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradio fetches what is given as a file to a component of any kind, a text box for one."""
     monkeypatch.setattr(safehttpx, "async_validate_url", local_address)

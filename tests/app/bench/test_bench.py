@@ -35,6 +35,7 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_mode_is_measured_on_every_shipped_family(embedded_pair: Path) -> None:
     done = RUNNER.invoke(outrider, ["bench", str(embedded_pair), *QUICK, "--json", "--mode", "auto"])
     assert done.exit_code == 0, done.output
@@ -48,6 +49,7 @@ def test_every_mode_is_measured_on_every_shipped_family(embedded_pair: Path) -> 
             assert entry["best_share"]["median"] > 0
 
 
+@pytest.mark.slow
 def test_own_prompts_give_a_table_and_a_page(prompts: Path, tmp_path: Path) -> None:
     html = tmp_path / "page.html"
     done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, "--html", str(html)])

@@ -134,6 +134,7 @@ def pairs(embedded_pair: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapp
     return {"draft": embedded_pair, "head": embedded_pair} | {mode: folder / mode for mode in splits}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "source"),
     [("draft", "draft_model"), ("head", "head"), ("skip", "layer_skipping"), ("exit", "early_exit")],

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,6 +138,7 @@ class Trace:
         return self.pipelines[-1]
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(st.lists(ACTIONS, min_size=4, max_size=16))
 def test_every_answer_is_what_it_is_alone_whatever_is_switched_or_deleted(tmp_path_factory, actions) -> None:

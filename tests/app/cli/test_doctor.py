@@ -21,6 +21,7 @@ from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.on_npu import STAND_IN
 
 
+@pytest.mark.slow
 def test_an_examination_shows_every_finding_on_the_embedded_pair(embedded_pair) -> None:
     console = Console(file=StringIO(), width=100)
     load = LoadOptions(exact=True)
@@ -54,6 +55,7 @@ def test_a_machine_that_cannot_be_measured_is_said_so(embedded_pair) -> None:
     assert "No pass could be measured" in console.file.getvalue()
 
 
+@pytest.mark.slow
 def test_a_device_that_breaks_the_promise_is_found_out(embedded_pair, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(exactness, "is_exact", lambda model, *context: False)
@@ -70,6 +72,7 @@ def without_second_row(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(tuning, "WORTH_IT", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_second_row")
 def test_what_exactness_costs_is_shown_where_it_is_off_for_that(embedded_pair, monkeypatch) -> None:
     monkeypatch.setattr(tuning, "FAIR", 0.0)
@@ -112,6 +115,7 @@ def test_the_price_of_exactness_is_told_as_far_as_it_is_known(compilation, cost)
     assert told == cost
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_threads_that_were_found_to_be_fastest_are_told_from_openvinos_choice(embedded_pair, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -131,6 +135,7 @@ def test_a_search_that_took_too_long_is_told() -> None:
     assert (name, told) == ("its cost", f"{within}; use --exact to have it anyway")
 
 
+@pytest.mark.slow
 def test_on_an_npu_that_is_exact_the_promise_costs_nothing(npu_pair, monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(NpuModel, "is_exact", lambda model: True)

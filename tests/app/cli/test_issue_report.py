@@ -28,6 +28,7 @@ from tests.on_npu import STAND_IN
 from tests.pipelines.devices.elsewhere import Elsewhere, Faulty
 
 
+@pytest.mark.slow
 def test_a_report_has_the_findings_and_the_versions_and_nothing_personal(tmp_path: Path) -> None:
     path = tmp_path / "report.md"
     done = run("doctor", "--report", str(path))
@@ -132,6 +133,7 @@ def test_a_pair_that_cannot_be_loaded_is_reported_without_its_folder(secret_pair
     assert str(tmp_path) not in text
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief")
 def test_a_way_of_drafting_that_cannot_be_loaded_is_reported_without_its_folder(
     secret_pair, tmp_path, monkeypatch
@@ -167,6 +169,7 @@ class Alone(Elsewhere):
         return faulty
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("brief")
 def test_of_a_gpu_the_doctor_tells_which_way_of_drafting_pays(embedded_pair, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(profile, "user_cache_path", lambda *args, **options: tmp_path)

@@ -138,6 +138,7 @@ def test_standard_input_that_is_no_text_is_refused_before_anything_is_loaded(mon
     assert done.stderr.startswith("outrider: PROMPT is not text in UTF-8")
 
 
+@pytest.mark.slow
 def test_devices_properties_and_a_fallback_are_taken_from_the_command_line(npu_pair: Path, monkeypatch) -> None:
     loaded: list[LLMPipeline] = []
     load = LoadOptions.load

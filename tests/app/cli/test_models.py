@@ -106,6 +106,7 @@ def pulled(models: dict[str, Mapping[str, bytes]], tmp_path_factory: pytest.Temp
         yield machine
 
 
+@pytest.mark.slow
 def test_a_pair_is_measured_on_the_devices_that_it_is_pulled_for(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +227,7 @@ def test_what_is_not_in_the_folder_is_not_removed(machine: Machine, name: str) -
     assert {path.name for path in machine.pairs.iterdir()} == {"mine", ".hidden", "link"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unmeasured")
 def test_an_interrupted_pull_is_not_listed_and_goes_on_in_the_middle_of_a_file(machine: Machine) -> None:
     machine.hub.repositories[TARGET] = padded = {**machine.hub.repositories[TARGET]}

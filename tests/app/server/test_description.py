@@ -56,6 +56,7 @@ def answerable(body: dict[str, Any], number: int) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize(
     ("method", "path"),

@@ -66,6 +66,7 @@ def test_it_says_where_it_is_and_ends_cleanly_when_told_to(number: signal.Signal
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single process")
 def test_it_can_be_ended_while_it_warms_up() -> None:
     command = [*SERVE, "--port", str(free_port())]
@@ -82,6 +83,7 @@ def test_it_can_be_ended_while_it_warms_up() -> None:
     assert (errors, process.returncode) == ("", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM that a process can catch")
 def test_it_serves_on_when_the_program_that_started_it_no_longer_reads_what_it_says() -> None:
     port = free_port()
@@ -100,6 +102,7 @@ def test_it_serves_on_when_the_program_that_started_it_no_longer_reads_what_it_s
             process.kill()
 
 
+@pytest.mark.slow
 def test_what_is_loaded_goes_on_when_the_pair_is_deleted(embedded_pair: Path, tmp_path: Path) -> None:
     pair = tmp_path / "mine"
     shutil.copytree(embedded_pair, pair)
@@ -118,6 +121,7 @@ def test_what_is_loaded_goes_on_when_the_pair_is_deleted(embedded_pair: Path, tm
         assert process.poll() is None
 
 
+@pytest.mark.slow
 def test_other_machines_are_let_in_with_a_key_only(tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY}\n")

@@ -6,6 +6,8 @@ import asyncio
 import random
 import threading
 
+import pytest
+
 from outrider.pipelines import LLMPipeline
 
 from .serving import running, wait_until
@@ -15,6 +17,7 @@ CLIENTS, EACH = 8, 4
 SEED = 20
 
 
+@pytest.mark.slow
 def test_who_stays_is_answered_as_alone_and_nothing_is_left_of_any(pipeline: LLMPipeline) -> None:
     before = threading.active_count()
     with running(pipeline) as served:

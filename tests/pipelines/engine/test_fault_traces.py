@@ -222,6 +222,7 @@ ACTIONS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.lists(ACTIONS, min_size=1, max_size=14), st.integers(0, 3))
 def test_what_breaks_one_request_is_that_ones_error_and_no_others(actions, num_drafters):

@@ -75,6 +75,7 @@ def test_more_requests_than_the_cache_holds_wait_their_turn_and_all_end():
     assert pool.num_free == 8
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(requests(), st.integers(0, 12), st.randoms(use_true_random=False))
 def test_requests_that_are_put_back_for_want_of_blocks_end_with_the_same_tokens(made, spare, rng):

@@ -122,6 +122,7 @@ def test_layers_that_drafts_cannot_skip_are_told(pair: Path, about):
         LLMPipeline(pair)
 
 
+@pytest.mark.slow
 def test_a_bare_model_folder_is_a_pair_without_a_draft(pair: Path):
     alone = LLMPipeline(pair / "target", cache_tokens=256, exact=True)
     assert alone.pair.draft is None

@@ -180,6 +180,7 @@ def test_a_bias_works_alike_in_every_mode(models: Models, settings):
         assert [models.served().one(question, mode).new_tokens for question in asked] == expected, mode
 
 
+@pytest.mark.slow
 @and_in("exit")
 def test_answers_of_one_prompt_at_once_are_those_alone_and_differ(models: Models):
     prompt = Asking(models.tokenizer, 5).prompt("code") * 3
@@ -191,6 +192,7 @@ def test_answers_of_one_prompt_at_once_are_those_alone_and_differ(models: Models
         same(models.served().all(asked, [mode] * len(asked)), plain, asked, mode)
 
 
+@pytest.mark.slow
 @and_in("skip")
 def test_a_cache_that_holds_few_requests_gives_the_same_answers(models: Models):
     """Blocks are handed on and beginnings forgotten all the time."""
@@ -205,6 +207,7 @@ def test_a_cache_that_holds_few_requests_gives_the_same_answers(models: Models):
     served.assert_nothing_leaked()
 
 
+@pytest.mark.slow
 @in_ways("seed", quick=range(300, 303), exit=[300])
 def test_cancelled_requests_leave_a_cache_that_serves_the_same_answers(models: Models, seed):
     rng, asking = random.Random(seed), Asking(models.tokenizer, seed)

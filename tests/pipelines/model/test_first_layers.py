@@ -80,6 +80,7 @@ def test_a_model_whose_layers_cannot_be_told_apart_is_tried_as_a_whole(target: P
     assert first_layers.first_layers(target, 1) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_large_target_is_found_to_be_as_exact_by_its_first_layers(target: Path, monkeypatch, exact: bool) -> None:
     """The embedded one, taken for large: the whole is compiled once."""

@@ -129,6 +129,7 @@ def test_what_was_drafted_for_a_pass_is_not_taken_over_by_a_later_one(split, who
     assert split.num_taken_over == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skipping", WAYS, ids=str)
 def test_a_model_whose_products_are_all_summed_in_parts_is_split_too(target: Path, skipping: Skipping) -> None:
     """As those of wider models than the embedded one are, its projection among them."""
@@ -140,6 +141,7 @@ def test_a_model_whose_products_are_all_summed_in_parts_is_split_too(target: Pat
     assert np.array_equal(model.forward([window])[0], whole.forward([window])[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("skipping", WAYS, ids=str)
 def test_a_draft_is_what_the_remaining_layers_write_behind_the_whole_models_text(target, llama, skipping):
     split = SplitModel(target, 4, skipping, PRECISELY)

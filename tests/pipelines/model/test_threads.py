@@ -83,6 +83,7 @@ def test_a_target_computes_the_same_on_another_number_of_threads(embedded_pair: 
     np.testing.assert_allclose(alone, together, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_what_drafts_runs_on_the_number_of_threads_that_was_chosen_for_the_target(
     embedded_pair: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,7 +113,8 @@ def planner_of(
     for model in there:
         model.cost = cost
     acceptance = acceptance or Odds()
-    drafter_set = DrafterSet(modes, acceptance, 12, lambda: sum(model.clock() for model in there))
+    of_models = (lambda: sum(model.clock() for model in there)) if there else clock
+    drafter_set = DrafterSet(modes, acceptance, 12, of_models)
     return Planner(drafter_set, acceptance, cost, clock)
 
 

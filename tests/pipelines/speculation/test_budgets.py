@@ -33,6 +33,7 @@ CLAIMS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(BASES, st.floats(0.5, 0.999), DRAFTING, st.integers(2, 200))
 def test_drafts_that_always_fail_lose_no_more_than_the_budget_allows(base, claimed, drafting, num_passes):

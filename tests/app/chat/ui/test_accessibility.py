@@ -62,6 +62,7 @@ def open_page(
     return open_page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1400), ("dark", 390)])
 def test_axe_finds_nothing_serious_in_any_state(open_page, pipeline, scheme, width) -> None:
     page = open_page((width, 900), scheme)
@@ -101,6 +102,7 @@ def test_axe_finds_nothing_serious_in_any_state(open_page, pipeline, scheme, wid
     assert {state: those for state, those in found.items() if those} == {}
 
 
+@pytest.mark.slow
 def test_closed_side_bars_hold_no_stop_and_their_handles_say_what_they_open(open_page) -> None:
     page = open_page((900, 900))
     rests(page)
@@ -118,6 +120,7 @@ def test_closed_side_bars_hold_no_stop_and_their_handles_say_what_they_open(open
     expect(page.locator("#system textarea")).to_be_editable()
 
 
+@pytest.mark.slow
 def test_keys_that_come_before_the_next_frame_go_through_the_modes_too(open_page) -> None:
     page = open_page()
     page.evaluate("window.requestAnimationFrame = () => 0")
@@ -129,6 +132,7 @@ def test_keys_that_come_before_the_next_frame_go_through_the_modes_too(open_page
     assert page.evaluate("!document.activeElement.closest('#mode')")
 
 
+@pytest.mark.slow
 def test_the_modes_are_one_stop_and_arrows_go_through_them(open_page, pipeline) -> None:
     page = open_page()
     page.locator("#mode input:checked").focus()
@@ -142,6 +146,7 @@ def test_the_modes_are_one_stop_and_arrows_go_through_them(open_page, pipeline) 
     assert pipeline.requests[-1][1]["mode"] == "lookup"
 
 
+@pytest.mark.slow
 def test_what_vanishes_hands_the_focus_on(open_page, pipeline) -> None:
     page = open_page()
     rests(page)
@@ -180,6 +185,7 @@ def test_what_vanishes_hands_the_focus_on(open_page, pipeline) -> None:
     lands("#preset-delete")
 
 
+@pytest.mark.slow
 def test_messages_are_named_and_not_by_their_markup(open_page) -> None:
     page = open_page()
     page.locator("#listing label").click()
@@ -188,6 +194,7 @@ def test_messages_are_named_and_not_by_their_markup(open_page) -> None:
     assert page.locator("[aria-label*='<']").count() == 0
 
 
+@pytest.mark.slow
 def test_the_page_says_which_language_it_is_in(open_page) -> None:
     page = open_page(locale="de-DE")  # which none of its words are in
     page.wait_for_function("document.documentElement.lang === 'en'")

@@ -43,6 +43,7 @@ def test_axe_finds_nothing_serious_in_the_login_form(tmp_path: Path, open_contex
         assert serious(page) == []
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_serious_where_something_is_asked_told_or_attached(open_page, pipeline, tmp_path) -> None:
     (tmp_path / "area.py").write_text("def area(): ...\n")
     page = open_page()
@@ -62,6 +63,7 @@ def test_axe_finds_nothing_serious_where_something_is_asked_told_or_attached(ope
     assert {state: those for state, those in found.items() if those} == {}
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_serious_while_a_race_runs(open_page, pipeline) -> None:
     page = open_page()
     pipeline.gate.clear()
@@ -72,6 +74,7 @@ def test_axe_finds_nothing_serious_while_a_race_runs(open_page, pipeline) -> Non
     assert serious(page) == []
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_serious_where_history_and_model_failed(open_page, pipeline, tmp_path, monkeypatch) -> None:
     def fail() -> None:
         raise Refused("There is no memory left.")
@@ -83,6 +86,7 @@ def test_axe_finds_nothing_serious_where_history_and_model_failed(open_page, pip
     assert serious(page) == []
 
 
+@pytest.mark.slow
 def test_axe_finds_nothing_serious_in_chinese(open_page) -> None:
     page = open_page(said="就绪", locale="zh-CN")
     page.wait_for_function("document.documentElement.lang === 'zh'")
@@ -90,6 +94,7 @@ def test_axe_finds_nothing_serious_in_chinese(open_page) -> None:
     assert serious(page) == []
 
 
+@pytest.mark.slow
 def test_a_conversation_by_the_keyboard_alone(open_page, pipeline, history_path) -> None:
     """Ask, stop, edit, look at the other branch, begin anew, come back, and delete."""
     page = open_page()

@@ -41,6 +41,7 @@ def test_conversations_are_there_after_a_restart(page, serve, pipeline, open_con
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_conversations_are_listed_searched_renamed_and_deleted(page) -> None:
     answered(page, "Write area.")
     page.locator("#new").click()
@@ -61,6 +62,7 @@ def test_conversations_are_listed_searched_renamed_and_deleted(page) -> None:
     expect(page.locator("#delete")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_retry_is_a_branch_and_both_can_be_seen(page, pipeline) -> None:
     answered(page, "Write area.")
     page.locator("#mode").get_by_text("Plain").click()
@@ -78,6 +80,7 @@ def test_a_retry_is_a_branch_and_both_can_be_seen(page, pipeline) -> None:
     assert [message["content"] for message in pipeline.requests[-1][0]][::2] == ["Write area.", "Now rename it."]
 
 
+@pytest.mark.slow
 def test_what_is_exported_can_be_imported(page, tmp_path: Path) -> None:
     answered(page, "Write area.")
     for button, name in (("Export JSON", "Write area.json"), ("Export Markdown", "Write area.md")):
@@ -101,6 +104,7 @@ def test_what_is_exported_can_be_imported(page, tmp_path: Path) -> None:
     expect(listed(page)).to_have_count(3)
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_set_aside_and_the_page_says_so_and_works(serve, pipeline, open_context, tmp_path) -> None:
     (tmp_path / "history.sqlite").write_bytes(b"damaged" * 1000)
     pipeline.warm.set()
@@ -113,6 +117,7 @@ def test_a_damaged_file_is_set_aside_and_the_page_says_so_and_works(serve, pipel
     assert [chat.title for chat in History(tmp_path / "history.sqlite").chats()] == ["Write area."]
 
 
+@pytest.mark.slow
 def test_what_was_written_is_kept_when_the_page_is_left(serve, pipeline, open_context, history_path) -> None:
     pipeline.warm.set()
     page = opened(serve(pipeline), open_context())
@@ -157,6 +162,7 @@ def test_a_seed_below_zero_is_refused_before_anything_is_kept(page, pipeline, hi
     expect(page.locator("#chat .figures")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_with_sampling_a_retry_has_a_new_seed_and_an_empty_one_is_new_each_time(page, pipeline) -> None:
     settings_open(page)
     page.locator("#settings").get_by_label("number input for Temperature").fill("0.7")
@@ -180,6 +186,7 @@ def test_without_sampling_a_retry_says_that_the_same_comes_back(page) -> None:
     expect(page.locator("#chat .branches")).to_have_text("‹2/2›")
 
 
+@pytest.mark.slow
 def test_fractions_are_cut_and_the_conversation_opens_again(page, pipeline) -> None:
     settings_open(page)
     for label, value in (("Max answer tokens", "20.5"), ("Draft length (0 = automatic)", "2.5")):
@@ -192,6 +199,7 @@ def test_fractions_are_cut_and_the_conversation_opens_again(page, pipeline) -> N
     expect(page.locator("#chat .figures")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_the_conversation_that_was_asked_about_is_deleted_and_no_other(page, tmp_path) -> None:
     answered(page, "Write area.")
     expect(listed(page)).to_have_count(1)
@@ -210,6 +218,7 @@ def test_the_conversation_that_was_asked_about_is_deleted_and_no_other(page, tmp
     expect(listed(page)).to_have_text(["Write volume."])
 
 
+@pytest.mark.slow
 def test_what_was_taken_back_is_kept_and_opens_again(page) -> None:
     answered(page, "Write area.")
     page.get_by_role("button", name="Undo").click()
@@ -222,6 +231,7 @@ def test_what_was_taken_back_is_kept_and_opens_again(page) -> None:
     expect(page.locator("#chat .figures")).to_have_count(1)
 
 
+@pytest.mark.slow
 def test_a_refused_retry_shows_the_answer_that_there_was(page, pipeline) -> None:
     answered(page, "Write area.")
     pipeline.refusal = Refused("No room.")
@@ -234,6 +244,7 @@ def test_a_refused_retry_shows_the_answer_that_there_was(page, pipeline) -> None
     expect(page.locator("#chat .branches")).to_have_text("‹2/2›")
 
 
+@pytest.mark.slow
 def test_settings_are_there_after_a_reload_and_in_presets_with_the_mode(page, pipeline) -> None:
     settings_open(page)
     page.locator("#mode").get_by_text("Prompt lookup").click()
@@ -257,6 +268,7 @@ def test_settings_are_there_after_a_reload_and_in_presets_with_the_mode(page, pi
     expect(page.locator("#mode input:checked")).to_have_value("lookup")
 
 
+@pytest.mark.slow
 def test_what_is_typed_waits_in_its_conversation(page) -> None:
     answered(page, "Write area.")
     page.locator("#prompt textarea").fill("Not yet sent.")
@@ -280,6 +292,7 @@ def second_window_on_a_growing_answer(page: Page, pipeline: ScriptedPipeline) ->
     return other
 
 
+@pytest.mark.slow
 def test_an_answer_in_another_window_is_seen_and_can_be_stopped(page, pipeline) -> None:
     other = second_window_on_a_growing_answer(page, pipeline)
     other.locator("#stop").click()
@@ -288,6 +301,7 @@ def test_an_answer_in_another_window_is_seen_and_can_be_stopped(page, pipeline) 
     expect(other.locator("#send")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_window_that_opens_the_conversation_of_another_sees_its_answer_grow_and_end(page, pipeline) -> None:
     other = second_window_on_a_growing_answer(page, pipeline)
     pipeline.gate.set()
@@ -295,6 +309,7 @@ def test_a_window_that_opens_the_conversation_of_another_sees_its_answer_grow_an
     expect(other.locator("#send")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_window_that_turns_away_from_a_growing_answer_stays_where_it_went(page, pipeline) -> None:
     other = second_window_on_a_growing_answer(page, pipeline)
     other.locator("#new").click()
@@ -306,6 +321,7 @@ def test_a_window_that_turns_away_from_a_growing_answer_stays_where_it_went(page
     expect(other.locator("#send")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_what_needs_an_open_conversation_can_be_used_only_with_one(page) -> None:
     buttons = page.locator("#chat-buttons button:visible").filter(has_not_text="Import")
     for button in buttons.all():

@@ -28,6 +28,7 @@ def box(page: Page) -> object:
     return page.locator("#prompt textarea")
 
 
+@pytest.mark.slow
 def test_an_edited_prompt_begins_a_branch_and_the_old_one_is_kept(page, pipeline) -> None:
     answered(page, "Write area.")
     answered(page, "Now rename it.", 2)
@@ -43,6 +44,7 @@ def test_an_edited_prompt_begins_a_branch_and_the_old_one_is_kept(page, pipeline
     expect(page.locator("#chat .said")).to_have_text(["Write area.", "Now rename it."])
 
 
+@pytest.mark.slow
 def test_an_edit_can_be_left(page, pipeline) -> None:
     answered(page, "Write area.")
     page.locator("#chat .action-edit").click()
@@ -53,6 +55,7 @@ def test_an_edit_can_be_left(page, pipeline) -> None:
     assert len(pipeline.requests[-1][0]) == 3
 
 
+@pytest.mark.slow
 def test_prompt_and_answer_can_be_copied(page) -> None:
     answered(page, "Write *area*.")
     for action, text in (("copy_prompt", "Write *area*."), ("copy_answer", BEGINNING + END)):
@@ -62,6 +65,7 @@ def test_prompt_and_answer_can_be_copied(page) -> None:
         expect(page.locator(f"#chat .action-{action}")).to_have_text("Copy")
 
 
+@pytest.mark.slow
 def test_text_files_go_into_the_prompt_and_others_are_refused(page, pipeline, tmp_path: Path) -> None:
     (tmp_path / "area.py").write_text("def area(): ...\n")
     (tmp_path / "photo.png").write_bytes(b"\x89PNG\x00")
@@ -80,6 +84,7 @@ def test_text_files_go_into_the_prompt_and_others_are_refused(page, pipeline, tm
     expect(page.locator("#entry-notes .files")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_a_preset_keeps_system_prompt_and_sampling(page, pipeline, open_context, history_path) -> None:
     page.locator("#settings .toggle-button").click()
     page.locator("#system textarea").fill("Be kind.")
@@ -108,6 +113,7 @@ def test_the_meter_shows_the_tokens_that_the_template_makes(page) -> None:
     expect(page.locator("#meter")).to_contain_text(f"{used} of 2,048 tokens")
 
 
+@pytest.mark.slow
 def test_the_meter_counts_what_is_typed_or_written_and_forgets_what_is_undone(page, pipeline) -> None:
     def expect_used(tokens: int) -> None:
         expect(page.locator("#meter")).to_contain_text(f"Context: {tokens:,} of 2,048 tokens")
@@ -130,6 +136,7 @@ def test_the_meter_counts_what_is_typed_or_written_and_forgets_what_is_undone(pa
     expect_used(answered_with)
 
 
+@pytest.mark.slow
 def test_a_preset_is_deleted_only_when_that_is_confirmed(page, history_path) -> None:
     history = History(history_path)
     page.locator("#settings .toggle-button").click()
@@ -169,6 +176,7 @@ def test_keys_send_break_the_line_and_stop(page, pipeline) -> None:
     expect(page.locator("#chat .figures")).to_contain_text("stopped")
 
 
+@pytest.mark.slow
 def test_escape_that_closes_a_list_stops_no_answer(page, pipeline) -> None:
     page.locator("#settings .toggle-button").click()
     page.locator("#preset input").fill("warm")
@@ -205,6 +213,7 @@ def test_every_control_has_a_name_for_screen_readers(page) -> None:
     assert unnamed == []
 
 
+@pytest.mark.slow
 def test_two_windows_are_answered_at_the_same_time(page, pipeline) -> None:
     pipeline.gate.clear()
     other = opened(page.url, page.context, WIDE)

@@ -24,6 +24,7 @@ def page(open_kept: Callable[..., Page], pipeline: ScriptedPipeline) -> Page:
     return open_kept(pipeline)
 
 
+@pytest.mark.slow
 def test_the_time_that_drafts_saved_stands_under_the_answer_and_in_the_legend(page) -> None:
     answered(page, "Write area.")
     # one pass of 100 ms, with three tokens instead of one at 80 ms each: 2 * 80 - 20
@@ -36,6 +37,7 @@ def test_the_time_that_drafts_saved_stands_under_the_answer_and_in_the_legend(pa
     expect(page.locator("#chat .saved")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_a_receipt_replays_the_answer_without_drafts(page, pipeline) -> None:
     page.locator("#settings .toggle-button").click()
     page.locator("#settings").get_by_label("number input for Temperature").fill("0.8")
@@ -62,6 +64,7 @@ def test_a_receipt_says_where_the_replay_differs(page, pipeline, monkeypatch) ->
     expect(page.locator("#chat .receipt.other")).to_contain_text("without drafting, token 2 is different")
 
 
+@pytest.mark.slow
 def test_a_receipt_of_another_model_is_refused(page, pipeline, serve, open_context) -> None:
     answered(page, "Write area.")
     other = opened(serve(pipeline, "another"), open_context())
@@ -90,6 +93,7 @@ def test_the_race_runs_both_one_after_the_other_and_compares_them(page, pipeline
     expect(page.locator("#start")).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_race_that_another_window_disturbed_says_so_and_can_be_run_again(page, pipeline, serve, open_context) -> None:
     other = opened(page.url, open_context())
     pipeline.gate.clear()
@@ -134,6 +138,7 @@ def test_after_a_race_that_failed_another_can_begin(page, pipeline) -> None:
     expect(page.locator("#lanes .verdict")).to_contain_text("Identical 2 tokens")
 
 
+@pytest.mark.slow
 def test_where_every_answer_is_drafted_there_is_nothing_to_compare_with(serve, pipeline, open_context) -> None:
     pipeline.device, pipeline.modes, pipeline.exact = "GPU", ("lookup", "auto"), False
     pipeline.warm.set()
@@ -159,6 +164,7 @@ def test_a_race_can_be_stopped(page, pipeline) -> None:
     assert len(pipeline.requests) == 1
 
 
+@pytest.mark.slow
 def test_the_drafting_tab_shows_acceptance_by_depth_and_what_was_chosen(page) -> None:
     page.get_by_role("tab", name="Drafting").click()
     expect(page.locator("#insight")).to_contain_text("Nothing has been drafted yet.")
@@ -171,6 +177,7 @@ def test_the_drafting_tab_shows_acceptance_by_depth_and_what_was_chosen(page) ->
     expect(drafters).to_have_text(["text index100%3"])
 
 
+@pytest.mark.slow
 def test_the_drafting_tab_follows_an_answer_while_it_is_written(page, pipeline) -> None:
     pipeline.gate.clear()
     ask(page, "Write area.")
@@ -186,6 +193,7 @@ def test_the_drafting_tab_follows_an_answer_while_it_is_written(page, pipeline) 
     expect(page.locator("#insight tbody").nth(1).locator("tr")).to_have_text(["050%1", "350%1"])  # counted once
 
 
+@pytest.mark.slow
 def test_a_receipt_can_be_stopped(page, pipeline) -> None:
     answered(page, "Write area.")
     pipeline.gate.clear()
@@ -199,6 +207,7 @@ def test_a_receipt_can_be_stopped(page, pipeline) -> None:
     expect(page.locator("#chat .figures")).to_have_count(2)
 
 
+@pytest.mark.slow
 def test_a_stopped_answer_is_replayed_as_far_as_it_went(page, pipeline) -> None:
     pipeline.gate.clear()
     ask(page, "Write area.")
@@ -211,6 +220,7 @@ def test_a_stopped_answer_is_replayed_as_far_as_it_went(page, pipeline) -> None:
     assert [options["max_new_tokens"] for _, options in pipeline.requests] == [512, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_race_drafting_and_settings_fit_a_phone(serve, pipeline, open_context, scheme) -> None:
     pipeline.warm.set()

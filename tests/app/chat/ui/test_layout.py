@@ -77,6 +77,7 @@ def resized(page: Page, size: tuple[int, int]) -> None:
     rests(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conversations", [0, 20, 200])
 def test_the_list_scrolls_and_all_beside_it_stays_in_reach(open_with, conversations) -> None:
     page = open_with(SIZES["desktop"], conversations)
@@ -96,6 +97,7 @@ def test_the_list_scrolls_and_all_beside_it_stays_in_reach(open_with, conversati
                 assert box["y"] + box["height"] <= size[1], (name, part)
 
 
+@pytest.mark.slow
 def test_every_control_can_be_reached(open_with) -> None:
     page = open_with(SIZES["phone"], 1, "a-pair-with-a-very-long-name-indeed-it-goes-on-and-on")
     for name, size in SIZES.items():
@@ -104,6 +106,7 @@ def test_every_control_can_be_reached(open_with) -> None:
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
 
 
+@pytest.mark.slow
 def test_the_conversation_keeps_room_and_its_buttons_are_in_reach(open_with) -> None:
     page = open_with(SIZES["phone"], 1)
     open_list(page)
@@ -122,6 +125,7 @@ def test_the_conversation_keeps_room_and_its_buttons_are_in_reach(open_with) -> 
         assert page.evaluate(OUT_OF_REACH, parts) == [], name
 
 
+@pytest.mark.slow
 def test_a_phone_shows_the_new_conversation_that_was_asked_for(open_with) -> None:
     page = open_with(SIZES["phone"], 1)
     open_list(page)
@@ -129,6 +133,7 @@ def test_a_phone_shows_the_new_conversation_that_was_asked_for(open_with) -> Non
     expect(page.locator("#chats.open")).to_have_count(0)
 
 
+@pytest.mark.slow
 def test_an_underscore_is_not_hidden_by_the_line_of_its_colour(open_with) -> None:
     page = open_with(SIZES["desktop"], 1)
     page.locator("#listing label").click()
@@ -147,6 +152,7 @@ def test_an_underscore_is_not_hidden_by_the_line_of_its_colour(open_with) -> Non
         assert style[2] >= 2
 
 
+@pytest.mark.slow
 def test_who_scrolls_up_while_an_answer_grows_stays_there(open_with, pipeline, monkeypatch) -> None:
     from .. import scripted
 
@@ -172,6 +178,7 @@ def test_who_scrolls_up_while_an_answer_grows_stays_there(open_with, pipeline, m
     assert log.evaluate(rest) < 8, "a new prompt is gone to"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", ["phone", "320 wide", "landscape phone"])
 def test_a_greeting_that_has_no_room_can_be_read_from_its_first_line(open_with: Callable[..., Page], size: str) -> None:
     page = open_with(SIZES[size], 0)

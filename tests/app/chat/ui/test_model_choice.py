@@ -66,6 +66,7 @@ def load(page: Page, name: str) -> None:
     page.locator("#load").click()
 
 
+@pytest.mark.slow
 def test_another_pair_is_loaded_while_the_first_answers(page, pipeline, other) -> None:
     second = opened(page.url, page.context, WIDE)
     load(page, "good")
@@ -84,6 +85,7 @@ def test_another_pair_is_loaded_while_the_first_answers(page, pipeline, other) -
     expect(second.locator("#mode label")).to_have_count(4)  # another window follows
 
 
+@pytest.mark.slow
 def test_a_pair_that_cannot_work_is_listed_with_the_reason(page, pipeline) -> None:
     expect(page.locator("#unusable")).to_contain_text(re.compile("broken: .*is not a pair, since it has neither"))
     load(page, "refused")
@@ -101,6 +103,7 @@ def test_one_pair_is_loaded_at_a_time(page) -> None:
     page.loaded.set()
 
 
+@pytest.mark.slow
 def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_context) -> None:
     pipeline.warm.set()
     pipeline.gate.set()

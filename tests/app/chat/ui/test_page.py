@@ -24,6 +24,7 @@ def page(open_kept: Callable[..., Page], pipeline: ScriptedPipeline) -> Page:
     return open_kept(pipeline)
 
 
+@pytest.mark.slow
 def test_the_page_shows_that_the_model_warms_up_and_when_it_is_ready(serve, pipeline, open_context) -> None:
     page = opened(serve(pipeline, "my-pair"), open_context(), said="my-pair warming up")
     moves = "() => document.querySelector('#status .warming i').getAnimations().length"
@@ -34,6 +35,7 @@ def test_the_page_shows_that_the_model_warms_up_and_when_it_is_ready(serve, pipe
     expect(page.locator("#status")).to_contain_text("my-pair ready")
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_to_start_is_said_on_the_page(serve, pipeline, open_context, monkeypatch) -> None:
     def fail() -> None:
         raise Refused("no <memory>")
@@ -42,12 +44,14 @@ def test_a_model_that_fails_to_start_is_said_on_the_page(serve, pipeline, open_c
     opened(serve(pipeline), open_context(), said="failed to start: no <memory>")
 
 
+@pytest.mark.slow
 def test_of_a_failure_that_nobody_foresaw_the_page_says_only_that(serve, pipeline, open_context, monkeypatch) -> None:
     monkeypatch.setattr(pipeline, "warm_up", lambda: {}["a prompt"])
     page = opened(serve(pipeline), open_context(), said="failed to start: Something went wrong")
     expect(page.locator("#status")).not_to_contain_text("a prompt")
 
 
+@pytest.mark.slow
 def test_a_device_without_exact_results_is_said_on_the_page(serve, pipeline, open_context) -> None:
     pipeline.exact = False
     pipeline.warm.set()
@@ -62,6 +66,7 @@ def test_a_device_with_exact_results_promises_the_same_answer(page) -> None:
     expect(page.locator("#title")).to_contain_text("The same answer, sooner")
 
 
+@pytest.mark.slow
 def test_a_device_without_drafts_offers_none_and_promises_nothing(serve, pipeline, open_context) -> None:
     pipeline.device, pipeline.modes, pipeline.exact = "GPU.1", ("off",), False
     pipeline.warm.set()
@@ -80,6 +85,7 @@ def test_a_device_without_drafts_offers_none_and_promises_nothing(serve, pipelin
     assert pipeline.requests[0][1]["mode"] == "off"
 
 
+@pytest.mark.slow
 def test_the_devices_of_both_models_are_seen(serve, pipeline, open_context) -> None:
     pipeline.device, pipeline.draft_device = "NPU", "GPU.1"
     pipeline.warm.set()
@@ -135,6 +141,7 @@ def test_leaving_the_page_stops_the_answer(page, pipeline) -> None:
     eventually(other, lambda: pipeline.streams[0].cancelled)
 
 
+@pytest.mark.slow
 def test_the_next_prompt_carries_the_conversation(page, pipeline) -> None:
     ask(page, "Write area.")
     finish(page, pipeline, 1)
@@ -187,6 +194,7 @@ def test_a_second_prompt_waits_for_the_end_of_the_answer(page, pipeline) -> None
     assert len(pipeline.requests) == 1
 
 
+@pytest.mark.slow
 def test_undo_takes_the_last_turn_back_into_the_box(page, pipeline) -> None:
     ask(page, "Write area.")
     finish(page, pipeline, 1)
@@ -197,6 +205,7 @@ def test_undo_takes_the_last_turn_back_into_the_box(page, pipeline) -> None:
     expect(page.locator("#prompt textarea")).to_have_value("Now rename it.")
 
 
+@pytest.mark.slow
 def test_new_begins_anew(page, pipeline) -> None:
     ask(page, "Write area.")
     finish(page, pipeline, 1)
@@ -207,6 +216,7 @@ def test_new_begins_anew(page, pipeline) -> None:
     assert pipeline.requests[1][0] == [{"role": "user", "content": "Something else."}]
 
 
+@pytest.mark.slow
 def test_new_while_an_answer_is_written_ends_it(page, pipeline) -> None:
     ask(page, "Write area.")
     expect(answers(page)).to_contain_text("def area(width, height):")
@@ -219,6 +229,7 @@ def test_new_while_an_answer_is_written_ends_it(page, pipeline) -> None:
     assert pipeline.requests[1][0] == [{"role": "user", "content": "Something else."}]
 
 
+@pytest.mark.slow
 def test_the_mode_can_be_switched_between_turns(page, pipeline) -> None:
     for count, (label, mode) in enumerate([("Draft model", "draft"), ("Plain", "off"), ("Prompt lookup", "lookup")], 1):
         page.locator("#mode").get_by_text(label).click()
@@ -260,6 +271,7 @@ def test_the_sampling_settings_reach_the_pipeline(page, pipeline) -> None:
     expect(page.locator("#chat .figures")).to_contain_text("seed 42")
 
 
+@pytest.mark.slow
 def test_a_refused_prompt_comes_back_with_the_reason(page, pipeline) -> None:
     ask(page, "Write area.")
     finish(page, pipeline, 1)
@@ -273,6 +285,7 @@ def test_a_refused_prompt_comes_back_with_the_reason(page, pipeline) -> None:
     finish(page, pipeline, 2)
 
 
+@pytest.mark.slow
 def test_a_long_prompt_shows_how_much_of_it_is_read_and_can_be_stopped(page, pipeline) -> None:
     pipeline.read_tokens = 0
     ask(page, "Write area.")
@@ -292,6 +305,7 @@ def test_a_long_prompt_shows_how_much_of_it_is_read_and_can_be_stopped(page, pip
     expect(page.locator("#chat .figures").nth(1)).to_contain_text("stopped")
 
 
+@pytest.mark.slow
 def test_an_empty_prompt_asks_nothing(page, pipeline) -> None:
     ask(page, "  \n ")
     page.wait_for_timeout(2000)  # while it is being refused, Gradio ignores the button
@@ -328,6 +342,7 @@ def test_html_in_a_prompt_is_shown_and_not_run(page, pipeline) -> None:
     assert page.title() == "Outrider"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("width", "height"), [(390, 844), (1280, 860)], ids=["phone", "desktop"])
 def test_everything_fits_and_the_colours_follow_the_system(

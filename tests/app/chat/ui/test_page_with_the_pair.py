@@ -83,6 +83,7 @@ def answered(page: Page, mode: str, said: str = "") -> str:
     return text
 
 
+@pytest.mark.slow
 def test_receipt_and_race_find_the_same_tokens(page: Page) -> None:
     page.locator("#mode").get_by_text("Automatic").click()
     page.locator("#chat .example").get_by_text(EXAMPLES[1].title, exact=True).click()

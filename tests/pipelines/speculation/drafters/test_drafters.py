@@ -176,6 +176,7 @@ class OneRowModel(FakeModel):
         return np.array([self.rule(prefix[: end - back].tolist()) for back in reversed(range(window.num_rows))])
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_draft_model_proposes_what_it_would_with_an_empty_cache(data):
     """Through acceptances, rejections, steps without a draft, texts beyond its context, requests that come and go."""

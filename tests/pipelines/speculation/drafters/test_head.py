@@ -98,6 +98,7 @@ class Reader:
         self.end = last
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_a_head_proposes_what_it_would_with_an_empty_cache(data):
     """Through acceptances, rejections, passes without a draft, prompts taken over, requests that come and go."""
