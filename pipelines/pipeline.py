@@ -283,7 +283,8 @@ class LLMPipeline:
 
         The answer to a single string is a string; all results have `texts`, `stats` and `generations`.
 
-        Raises EmptyPrompt, UnknownToken, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption.
+        Raises EmptyPrompt, UnknownToken, PromptTooLong, CacheTooSmall, UnknownOption, InvalidOption; and, while it
+        answers, DeviceFailed and BrokenLogits.
         """
         config = self._configured(generation_config, options)
         prompts = self._prompts(inputs)

@@ -40,7 +40,10 @@ def examine(pair: Path, console: Console, again: bool = False, load: LoadOptions
 
     Raises what `LLMPipeline` raises.
     """
-    load = replace(load or LoadOptions(), fallback=None)  # which would be measured in place of the device
+    load = load or LoadOptions()
+    if load.fallback is not None:
+        console.print(f"--fallback {load.fallback} is left out, since it is {load.device} that is examined.")
+        load = replace(load, fallback=None)
     if again:
         load.forget(pair)
     if load.uses_genai:

@@ -63,7 +63,10 @@ class Pair:
         """Find the models in a folder. Raises BrokenPair if a file is missing or cannot be read."""
         folder = Path(path).expanduser()
         if not folder.is_dir():
-            raise BrokenPair(f"There is no folder {folder}: give a folder that `outrider export` made.")
+            raise BrokenPair(
+                f"There is no folder {folder}: give a folder that `outrider export` made, or that of a pulled pair, which "
+                "`outrider.models.pulled.find_pair` finds by its name."
+            )
         folder = folder.absolute()  # it is read later, too, when the program may work elsewhere
         if (folder / VISION_TARGET).is_file() and not (folder / MODEL).is_file():
             raise BrokenPair(

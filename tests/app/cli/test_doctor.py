@@ -150,8 +150,9 @@ def test_on_an_npu_that_is_exact_the_promise_costs_nothing(npu_pair, monkeypatch
 def test_where_a_pass_has_a_single_row_nobody_is_told_to_try_again(npu_pair) -> None:
     console = Console(file=StringIO(), width=200)
     properties = {**STAND_IN, "NPUW_LLM_MAX_GENERATION_TOKEN_LEN": 1, "MAX_PROMPT_LEN": 64}
-    assert doctor.examine(npu_pair, console, load=LoadOptions("NPU", properties=properties))
+    assert doctor.examine(npu_pair, console, load=LoadOptions("NPU", fallback="CPU", properties=properties))
     shown = console.file.getvalue()
+    assert "--fallback CPU is left out, since it is NPU that is examined." in shown
     assert "Load the pair with NPUW_LLM_MAX_GENERATION_TOKEN_LEN=8 to draft" in shown
     assert "less busy" not in shown
 

@@ -207,6 +207,7 @@ def test_version_and_help() -> None:
     for words in ("--target-weights", "--trust-remote-code", "ORG/NAME[@REVISION]"):  # whole, and brackets too
         assert words in told
     assert "standard input" in run("generate", "-h").stdout
+    assert "The pair's name in the catalogue." in run("models", "pull", "--help").stdout
 
 
 def test_a_taken_port_is_said_plainly() -> None:
