@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def embedded_pair() -> Path:
-    """The folder of the shipped pair: `target/`, `draft/`, `head/`, `pair.json`. Its model card is `pyscout/README.md`."""
+    """The folder of the shipped pair: `target/`, `draft/`, `head/`, `pair.json`. Its card is `pyscout/README.md`."""
     return Path(__file__).resolve().parent / "pyscout" / "pair"

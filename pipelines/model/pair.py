@@ -64,8 +64,8 @@ class Pair:
         folder = Path(path).expanduser()
         if not folder.is_dir():
             raise BrokenPair(
-                f"There is no folder {folder}: give a folder that `outrider export` made, or that of a pulled pair, which "
-                "`outrider.models.pulled.find_pair` finds by its name."
+                f"There is no folder {folder}: give a folder that `outrider export` made, or that of a pulled pair, "
+                "which `outrider.models.pulled.find_pair` finds by its name."
             )
         folder = folder.absolute()  # it is read later, too, when the program may work elsewhere
         if (folder / VISION_TARGET).is_file() and not (folder / MODEL).is_file():
