@@ -97,9 +97,12 @@ def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], No
 
     Raises NoSuchModel, NotADecoder, UnsupportedModel, HubUnreachable, OtherRevision, BadDownload, NoRoom, InProgress.
     """
-    if Path(source).is_dir():
-        folder, revision = Path(source), ""
-    elif Path(source).exists() or source.startswith((".", "/", "~")) or source.partition("@")[0].count("/") > 1:
+    here = Path(source)
+    if source.startswith(("~/", "~\\")):  # shells leave that to us after --target=
+        here = here.expanduser()
+    if here.is_dir():
+        folder, revision = here, ""
+    elif here.exists() or source.startswith((".", "/", "~")) or source.partition("@")[0].count("/") > 1:
         raise NoSuchModel(f"{source} is not a folder: give the folder of a checkpoint, or a hub id such as ORG/NAME.")
     else:
         folder, revision = (found := download(source, remote_code, announce)).folder, found.revision
@@ -148,7 +151,7 @@ def _decoder_architecture(source: str, folder: Path, remote_code: bool) -> str:
     for architecture in architectures:
         if architecture in known and not config.get("is_encoder_decoder"):
             return str(architecture)
-        if "AutoModelForCausalLM" in config.get("auto_map", {}):
+        if "AutoModelForCausalLM" in (config.get("auto_map") or {}):
             if remote_code:
                 return str(architecture)
             raise NotADecoder(
@@ -168,14 +171,33 @@ def _read_config(source: str, folder: Path) -> dict[str, Any]:
         raise NoSuchModel(f"{source} has no config.json: it is not a checkpoint saved by transformers.") from error
     except ValueError as error:
         raise NoSuchModel(f"{folder / 'config.json'} is not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise NoSuchModel(f"{folder / 'config.json'} is not the configuration of a model: download it again.")
     return config
 
 
 def _weight_files(source: str, folder: Path) -> list[Path]:
     for pattern in WEIGHTS:
         if files := sorted(folder.glob(pattern)):
+            _require_parts(source, folder, pattern.replace("*", ""))
             return files
     raise NoSuchModel(f"{source} has no weights: none of {', '.join(WEIGHTS)} in {folder}.")
+
+
+def _require_parts(source: str, folder: Path, whole: str) -> None:
+    """Raises NoSuchModel where weights are in parts, in place of the file `whole`, and not all of these are there."""
+    index = folder / f"{whole}.index.json"
+    if (folder / whole).exists() or not index.is_file():
+        return
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise NoSuchModel(f"{index} is damaged ({type(error).__name__}: {error}): download it again.") from error
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise NoSuchModel(
+            f"{source} lacks {len(missing)} of the {len(names)} files of its weights ({', '.join(missing[:3])}"
+            f"{', …' * (len(missing) > 3)}): download them again."
+        )
 
 
 def _count_weights(file: Path, prefix: str = "") -> int:

@@ -139,7 +139,7 @@ def _layers(given: str) -> Sequence[int] | Literal["auto"]:
 
 
 def _how_to_try(pair: Path, device: Device) -> str:
-    command = f"outrider chat --pair {pair}"
+    command = f"outrider chat --pair {as_argument(pair)}"
     if device == "CPU":
         return f"Try it: {command}"
     command += f" --device {device}"
@@ -160,6 +160,11 @@ def output_folder(given: Path) -> Path:
     if not folder.absolute().name:
         raise InvalidOption(f"--out {given} is a whole disk: name a folder on it.")
     return folder
+
+
+def as_argument(given: str | Path) -> str:
+    """How a path is written in a command, for any shell."""
+    return f'"{given}"' if " " in str(given) else str(given)
 
 
 def clocked() -> Callable[[str], None]:

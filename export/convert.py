@@ -36,9 +36,11 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
     Raises UnsupportedModel for an architecture that optimum-intel does not know, NoSuchModel for a checkpoint that
     lacks weights, and ConversionFailed.
     """
+    import transformers
     from optimum.exporters.openvino import main_export
     from optimum.exporters.tasks import TasksManager
     from optimum.intel import OVConfig
+    from optimum.intel.utils.import_utils import is_transformers_version
     from transformers import AutoConfig
 
     with quiet(), known_form(checkpoint) as known_folder:
@@ -53,6 +55,12 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
             raise UnsupportedModel(
                 f"{checkpoint.source} is a {model_type} model, which optimum-intel cannot convert for text generation: "
                 "choose another architecture, or a newer optimum-intel."
+            )
+        newest = getattr(getattr(known[TASK], "func", None), "MAX_TRANSFORMERS_VERSION", None)
+        if newest is not None and is_transformers_version(">", newest):
+            raise UnsupportedModel(
+                f"{checkpoint.source} is a {model_type} model, which optimum-intel converts with transformers up to "
+                f"{newest} only, and {transformers.__version__} is installed: choose another architecture."
             )
         try:
             with _whole(checkpoint.source) as loaded:
@@ -71,7 +79,7 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
             raise
         except Exception as error:
             raise ConversionFailed(
-                f"optimum-intel cannot convert {checkpoint.source}: {_first_line(error)} ({ADVICE})"
+                f"optimum-intel cannot convert {checkpoint.source}: {_first_line(error)} ({_advice(checkpoint)})"
             ) from error
     for defaults in loaded:
         if defaults is not None and not (folder / GENERATION).exists():
@@ -151,6 +159,13 @@ def _let_cache_be_quantized(model: ov.Model) -> None:
         options = model.get_rt_info("runtime_options").value
         del options["KV_CACHE_PRECISION"]
         model.set_rt_info(options, "runtime_options")
+
+
+def _advice(checkpoint: Checkpoint) -> str:
+    quantized = checkpoint.config().get("quantization_config")
+    if not isinstance(quantized, dict):
+        return ADVICE
+    return f"its weights are quantized already, with {quantized.get('quant_method')}: choose those that are not"
 
 
 def _first_line(error: Exception) -> str:

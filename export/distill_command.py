@@ -10,7 +10,7 @@ import typer
 from outrider.pipelines.errors import InvalidOption
 from outrider.pipelines.privacy import keep_private
 
-from .command import clocked, output_folder, plain_app, stop_cleanly
+from .command import as_argument, clocked, output_folder, plain_app, stop_cleanly
 from .extra import require_extra
 
 app = plain_app()
@@ -145,7 +145,8 @@ def distill_command(
         trust_remote_code,
     )  # fmt: skip
     folder = run(plan, output_folder(out), clocked())
-    typer.echo(f"Made {folder}. Make a pair of it: outrider export --target {target} --draft {folder} --out PAIR")
+    sources = f"--target {as_argument(target)} --draft {as_argument(folder)}"
+    typer.echo(f"Made {folder}. Make a pair of it: outrider export {sources} --out PAIR")
 
 
 def main(arguments: list[str]) -> None:

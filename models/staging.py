@@ -120,9 +120,11 @@ class Staging:
     def _require_free(self) -> None:
         if not os.path.lexists(self.out):
             return
+        is_pair = not self.out.is_symlink() and (self.out / MARK).is_file()
         if not self._force:
-            raise OutputExists(f"{self.out} exists: choose another output folder, or replace it with --force.")
-        if self.out.is_symlink() or not (self.out / MARK).is_file():
+            remedy = ", or replace it with --force" if is_pair and not self._resume else ""
+            raise OutputExists(f"{self.out} exists: choose another output folder{remedy}.")
+        if not is_pair:
             raise OutputExists(
                 f"{self.out} is not a pair folder (no {MARK} in it), so it is not replaced: move it away."
             )

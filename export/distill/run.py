@@ -77,6 +77,8 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     """
     if os.path.lexists(out):
         raise OutputExists(f"{out} exists: choose another output folder, or move it away.")
+    if not plan.prompts.is_file():
+        raise InvalidOption(f"--prompts {plan.prompts} is not a file: give a file of JSON lines.")
     announce("Reading the checkpoints")
     checkpoint = find_checkpoint(plan.target, plan.remote_code, announce)
     start = None if plan.draft is None else find_checkpoint(plan.draft, plan.remote_code, announce)
@@ -225,8 +227,6 @@ def _claim(work: Path, mine: dict[str, Any], sources: dict[str, Any]) -> None:
 def _settings(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:
     """What the outcome depends on, as JSON takes it. Models are told by their files, which a new commit of their
     repository may leave as they were."""
-    if not plan.prompts.is_file():
-        raise InvalidOption(f"--prompts {plan.prompts} is not a file: give a file of JSON lines.")
     settings = {
         "kind": plan.kind,
         "target_digest": target.digest(),

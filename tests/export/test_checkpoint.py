@@ -70,6 +70,21 @@ def test_a_damaged_config_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(NoSuchModel, match="is not valid JSON"):
         find(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(NoSuchModel, match=r"config\.json is not the configuration of a model"):
+        find(tmp_path)
+
+
+def test_a_config_without_code_of_its_own_may_say_so_with_null(tmp_path: Path) -> None:
+    write_config(tmp_path, model_type="bert", architectures=["BertForMaskedLM"], auto_map=None)
+    with pytest.raises(NotADecoder, match="is BertForMaskedLM, not a decoder language model"):
+        find(tmp_path)
+
+
+def test_a_tilde_is_the_home_folder(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(target.parent))
+    assert find(f"~/{target.name}").folder == target
 
 
 @pytest.mark.parametrize(
@@ -153,4 +168,19 @@ def test_damaged_weights_are_refused(target: Path, tmp_path: Path) -> None:
     weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(NoSuchModel, match="damaged or incomplete"):
+        find(copy)
+
+
+def test_weights_in_parts_of_which_one_is_missing_are_refused(target: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(target, tmp_path / "copy")
+    index = copy / "model.safetensors.index.json"
+    names = {"a": "model-1-of-3.safetensors", "b": "model-2-of-3.safetensors", "c": "model-3-of-3.safetensors"}
+    index.write_text(json.dumps({"weight_map": names}))
+    assert find(copy).num_weights == find(target).num_weights  # the index is left over: all weights are in one file
+    (copy / "model.safetensors").rename(copy / names["a"])
+    shutil.copy(copy / names["a"], copy / names["c"])
+    with pytest.raises(NoSuchModel, match=r"lacks 1 of the 3 files of its weights \(model-2-of-3\.safetensors\)"):
+        find(copy)
+    index.write_text("[]")
+    with pytest.raises(NoSuchModel, match=r"index\.json is damaged"):
         find(copy)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -137,6 +138,15 @@ def test_the_command_that_is_told_at_the_end_works_on_this_machine(
     assert not ended.value.code
     out = str(tmp_path / "pair")
     assert capsys.readouterr().out.replace(out, "PAIR") == f"Made PAIR. {told}"
+
+
+def test_the_command_that_is_told_at_the_end_takes_a_path_with_a_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "export_pair", lambda target, draft, out, **options: out)
+    main_ends_well(["--target", "x", "--out", str(tmp_path / "my pair")])
+    told = capsys.readouterr().out.strip().partition("Try it: ")[2]
+    assert shlex.split(told, posix=os.name != "nt")[-1].strip('"') == str(tmp_path / "my pair")
 
 
 @pytest.mark.slow

@@ -12,8 +12,10 @@ import pytest
 from outrider.export.checkpoint import Checkpoint, find_checkpoint
 from outrider.export.compression import Compression
 from outrider.export.convert import compress, convert, precisions
+from outrider.export.errors import ConversionFailed
 from outrider.models.errors import NoSuchModel
 from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.errors import UnsupportedModel
 from outrider.pipelines.model.paged_model import PagedModel
 from outrider.pipelines.model.pair import context_length, num_layers
 from outrider.pipelines.model.processor import GROUP_SIZE, PRECISION, fastest_precision
@@ -101,6 +103,26 @@ def test_a_checkpoint_that_lacks_weights_is_refused(
     with pytest.raises(NoSuchModel, match=f"^{re.escape(str(source))} {said}"):
         convert(find_checkpoint(str(source), False, print), tmp_path / "ir", half=False)
     assert PreTrainedModel.from_pretrained == loading
+
+
+def test_weights_that_are_quantized_already_are_given_as_the_reason(target: Path, tmp_path: Path) -> None:
+    source = shutil.copytree(target, tmp_path / "source")
+    stored = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    stored["quantization_config"] = {"quant_method": "gptq", "bits": 4, "group_size": 32}
+    (source / "config.json").write_text(json.dumps(stored), encoding="utf-8")
+    with pytest.raises(ConversionFailed, match=r"its weights are quantized already, with gptq: choose those that are"):
+        convert(find_checkpoint(str(source), False, print), tmp_path / "ir", half=False)
+
+
+def test_an_architecture_that_is_converted_with_an_older_transformers_only_is_refused(tmp_path: Path) -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1}
+    model = Gemma2ForCausalLM(Gemma2Config(vocab_size=300, num_hidden_layers=1, head_dim=32, **sizes))
+    source = save(tmp_path / "source", model, make_tokenizer())
+    said = r"gemma2 model, which optimum-intel converts with transformers up to 5\.\d+ only, and 5\.\S+ is installed"
+    with pytest.raises(UnsupportedModel, match=said):
+        convert(find_checkpoint(str(source), False, print), tmp_path / "ir", half=False)
 
 
 @pytest.mark.parametrize("file", ["generation_config.json", "config.json"])

@@ -374,11 +374,11 @@ def test_a_tilde_in_out_is_the_home_folder(deep: Path, prompts: Path, monkeypatc
     assert found == [Path.home() / "heads" / "my"]
 
 
-def test_a_target_or_prompts_that_are_not_there_are_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+def test_a_target_or_prompts_that_are_not_there_are_refused(prompts: Path, tmp_path: Path) -> None:
     with pytest.raises(NoSuchModel):
         run_plan(Plan(str(tmp_path / "none"), "eagle3", prompts, HOW), tmp_path / "head")
-    with pytest.raises(InvalidOption, match=r"none\.jsonl is not a file"):
-        run_plan(Plan(str(deep), "eagle3", tmp_path / "none.jsonl", HOW), tmp_path / "head")
+    with pytest.raises(InvalidOption, match=r"none\.jsonl is not a file"):  # before the target is downloaded
+        run_plan(Plan(str(tmp_path / "none"), "eagle3", tmp_path / "none.jsonl", HOW), tmp_path / "head")
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,16 @@ def test_an_existing_output_is_refused_and_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "pair.json").read_text() == "old"
 
 
+def test_force_is_offered_only_where_it_would_help(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    with pytest.raises(OutputExists, match=r"exists: choose another output folder\.$"), Staging(tmp_path / "notes"):
+        pass
+    put_pair(tmp_path / "out", "old")
+    with pytest.raises(OutputExists) as refusal, Staging(tmp_path / "out", resume=True):
+        pass
+    assert "--force" not in str(refusal.value)
+
+
 def test_force_replaces_a_pair_once_the_new_one_is_complete(tmp_path: Path) -> None:
     out = tmp_path / "out"
     put_pair(out, "old")
