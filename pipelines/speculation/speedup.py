@@ -35,11 +35,11 @@ def speedup_of(
     first: the rate of the first token of a draft, if it is another; b + b a + ... + b a^(n - 1) then comes after the 1.
     """
     first = acceptance if first is None else first
-    plain_ms = cost.pass_ms([(1, context)])
-
-    def ratio(length: int) -> float:
-        tokens = 1 + first * sum(acceptance**i for i in range(length))
-        draft_ms = length * draft.pass_ms(1) + (draft.beginning_ms() if length else 0.0)
-        return tokens * plain_ms / (cost.pass_ms([(1 + length, context)]) + draft_ms)
-
-    return max((Speedup(length, ratio(length)) for length in range(longest + 1)), key=lambda found: found.ratio)
+    plain_ms, token_ms = cost.pass_ms([(1, context)]), draft.pass_ms(1)
+    best, tokens, pass_ms = Speedup(0, 1.0), 1.0, plain_ms + draft.beginning_ms()
+    for length, row_ms in enumerate(cost.rows_ms(1, 1, context, longest), 1):
+        tokens, pass_ms = tokens + first * acceptance ** (length - 1), pass_ms + row_ms + token_ms
+        ratio = tokens * plain_ms / pass_ms
+        if ratio > best.ratio:
+            best = Speedup(length, ratio)
+    return best

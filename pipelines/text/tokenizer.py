@@ -107,8 +107,10 @@ class Tokenizer:
 
         tools: those that the model may call. extra_context: additional variables of the template.
 
-        Raises InvalidOption for messages that the template refuses.
+        Raises InvalidOption for messages that the template refuses, and where there is no template.
         """
+        if not self.has_chat_template:
+            raise InvalidOption("This model has no chat template, so it takes no messages: give the prompt as text.")
         for value in (value for message in messages for value in message.values()):
             if isinstance(value, str):
                 _check_encodable(value)

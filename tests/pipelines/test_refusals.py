@@ -272,3 +272,5 @@ def test_a_model_without_a_chat_template_cannot_chat(pipeline: LLMPipeline, monk
     with pytest.raises(InvalidOption, match=r"no chat template, so it cannot chat: call finish_chat\(\)"):
         encode_prompt("x = ", history, pipeline.tokenizer, use_template=True)
     assert encode_prompt("x = ", None, pipeline.tokenizer, use_template=True)
+    with pytest.raises(InvalidOption, match="no chat template, so it takes no messages: give the prompt as text"):
+        pipeline.tokenizer.apply_chat_template([{"role": "user", "content": "x = "}])
