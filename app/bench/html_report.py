@@ -12,7 +12,7 @@ from . import plots
 from .about import in_words
 from .labels import LABELS
 from .report import Report, Sample
-from .table import COLUMNS, HOW
+from .table import COLUMNS, HOW, caption
 
 
 def page(report: Report) -> str:
@@ -49,6 +49,8 @@ def _warnings(report: Report) -> Iterable[str]:
                 f'<p class="wrong">Different text: {escape(entry.family)}, mode {escape(entry.mode)}, '
                 f"{entry.differing} of {entry.num_prompts} prompts.</p>"
             )
+    if report.num_differing and not report.exact:
+        yield "<p>Exactness is off here, so drafting may change the text: --exact asks for it.</p>"
     if report.acceptance != EXACT:
         yield f'<p class="wrong">Lossy: with acceptance {escape(report.acceptance)}, drafts may change the text.</p>'
     yield from (f"<p>{escape(note)}</p>" for note in report.notes)
@@ -58,7 +60,7 @@ def _tables(report: Report) -> Iterable[str]:
     head = "".join(f"<th>{escape(name)}</th>" for name in ("mode", *(name for name, _ in COLUMNS)))
     for family in report.families:
         entries = [entry for entry in report.entries if entry.family == family]
-        yield f'<div class="scroll"><table><caption>{escape(family)}, {entries[0].num_prompts} prompts</caption>'
+        yield f'<div class="scroll"><table><caption>{escape(caption(entries))}</caption>'
         yield f"<tr>{head}</tr>"
         for entry in entries:
             cells = "".join(f"<td>{escape(text)}</td>" for text in (entry.mode, *(cell(entry) for _, cell in COLUMNS)))

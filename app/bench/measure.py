@@ -114,7 +114,11 @@ def plain_options(task: Task) -> dict[str, Any]:
     return {name: value for name, value in task.options.items() if name not in PARAMETERS}
 
 
-def differing(runs: Sequence[Run]) -> list[str]:
-    """The modes whose token ids differ from plain decoding where they must not; lossy ones may."""
+def differing(runs: Sequence[Run]) -> dict[str, int]:
+    """For each mode the number of answers whose token ids differ from plain decoding where they must not; lossy ones
+    may."""
     plain = next(run for run in runs if run.mode == PLAIN)
-    return [run.mode for run in runs if not run.lossy and run.token_ids != plain.token_ids]
+    return {
+        run.mode: 0 if run.lossy else sum(a != b for a, b in zip(run.token_ids, plain.token_ids, strict=True))
+        for run in runs
+    }

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from .heads import parted
 from .labels import label_of, named
@@ -71,24 +72,23 @@ def speed(report: Report) -> str:
 
 def depth(report: Report) -> str:
     """For each drafter, the acceptance rate at each position of a draft, given that those before were accepted."""
-    counts = _by_drafter(report.entries)
+    rates = _rates(report.entries)
 
     def draw(figure: Figure) -> None:
-        panels = figure.subplots(1, len(counts), sharey=True, squeeze=False)[0]
-        for axes, (drafter, families) in zip(panels, counts.items(), strict=True):
-            for family, seen in families.items():
-                points = [(i + 1, kept / judged) for i, (judged, kept) in enumerate(seen) if judged >= FEWEST_JUDGED]
-                if points:
-                    colour = f"C{report.families.index(family)}"
-                    axes.plot(*zip(*points, strict=True), marker=".", linewidth=1.2, label=family, color=colour)
+        panels = figure.subplots(1, len(rates), sharey=True, squeeze=False)[0]
+        for axes, (drafter, families) in zip(panels, rates.items(), strict=True):
+            for family, points in families.items():
+                colour = f"C{report.families.index(family)}"
+                axes.plot(*zip(*points, strict=True), marker=".", linewidth=1.2, label=family, color=colour)
             axes.set_title(label_of(drafter))
             axes.set_xlabel("place in the draft")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
             axes.set_ylim(0, 1.05)
         panels[0].set_ylabel("share kept")
         lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines()}
         figure.legend(lines.values(), lines, loc="outside upper center", ncols=7, frameon=False)
 
-    return _svg(draw, (9, 3.4)) if counts else ""
+    return _svg(draw, (9, 3.4)) if rates else ""
 
 
 def cost(report: Report) -> str:
@@ -107,6 +107,16 @@ def cost(report: Report) -> str:
         axes.legend(frameon=False)
 
     return _svg(draw, (9, 3.0)) if report.pass_ms else ""
+
+
+def _rates(entries: Iterable[Entry]) -> dict[str, dict[str, list[tuple[int, float]]]]:
+    """(place, share kept) by drafter and family, where enough was judged."""
+    rates: dict[str, dict[str, list[tuple[int, float]]]] = {}
+    for drafter, families in _by_drafter(entries).items():
+        for family, seen in families.items():
+            if points := [(i + 1, kept / judged) for i, (judged, kept) in enumerate(seen) if judged >= FEWEST_JUDGED]:
+                rates.setdefault(drafter, {})[family] = points
+    return rates
 
 
 def _by_drafter(entries: Iterable[Entry]) -> dict[str, dict[str, list[tuple[int, int]]]]:

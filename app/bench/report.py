@@ -20,7 +20,7 @@ class Entry:
 
     speedup: tokens per second divided by those of plain decoding on the same task.
     best_share: least possible time divided by the time taken, both by the cost model; for single requests only.
-    differing: tasks whose tokens were not those of plain decoding; not counted where lossy.
+    differing: answers whose tokens were not those of plain decoding; not counted where lossy.
     lossy: whether drafts may have changed the answers; `mode` then says so, too.
     """
 
@@ -108,7 +108,7 @@ def entries(results: Sequence[Sequence[Run]], best_shares: Mapping[tuple[int, st
                 acceptance=Spread.of(f.acceptance for f in figures),
                 outside=Spread.of(f.outside for f in figures),
                 best_share=Spread.of(best_shares.get((i, mode)) for i in numbers),
-                differing=sum(mode in wrong[i] for i in numbers),
+                differing=sum(wrong[i][mode] for i in numbers),
                 by_depth=accepted_by_depth(g.trace for run in runs for g in run.generations),
                 lossy=runs[0].lossy,
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +28,7 @@ def show(report: Report, console: Console) -> None:
         console.print(line, style="dim", highlight=False, markup=False)
     console.print(HOW.format(seed=report.seed), style="dim", highlight=False)
     for family in report.families:
-        console.print(_table(family, [entry for entry in report.entries if entry.family == family]))
+        console.print(_table([entry for entry in report.entries if entry.family == family]))
     if costs := _costs(report):
         console.print(costs, style="dim", highlight=False)
     for note in report.notes:
@@ -89,9 +89,14 @@ COLUMNS: tuple[Column, ...] = (
 )
 
 
-def _table(family: str, entries: list[Entry]) -> Table:
+def caption(entries: Sequence[Entry]) -> str:
+    """The family of these, and its number of prompts."""
     count = entries[0].num_prompts
-    title = Text(f"\n{family}, {count} prompt{'s' * (count != 1)}", "table.title")
+    return f"{entries[0].family}, {count} prompt{'s' * (count != 1)}"
+
+
+def _table(entries: list[Entry]) -> Table:
+    title = Text(f"\n{caption(entries)}", "table.title")
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     table.add_column("mode", no_wrap=True)
     for name, _ in COLUMNS:

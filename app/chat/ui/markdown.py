@@ -52,6 +52,18 @@ class _Renderer(RendererHTML):
         said = "".join(token.content for token in tokens[opening:index])
         return "</a>" + ("" if said == address else _address_html(address))
 
+    def table_open(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        return f'<div class="wide" dir="auto">{self.renderToken(tokens, index, options, env)}'
+
+    def table_close(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        return f"{self.renderToken(tokens, index, options, env)}</div>"
+
+    def bullet_list_open(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
+        tokens[index].attrSet("dir", "auto")  # its marks are on the side at which its text begins
+        return self.renderToken(tokens, index, options, env)
+
+    ordered_list_open = blockquote_open = bullet_list_open
+
     def image(self, tokens: Sequence[Token], index: int, options: OptionsDict, env: EnvType) -> str:
         """Its description and its address: loading it would tell its server that it was seen."""
         return verbatim(tokens[index].content) + _address_html(str(tokens[index].attrs["src"]))
@@ -88,7 +100,7 @@ def code_html(code: str, language: str = "") -> str:
 
 @lru_cache(maxsize=256)  # of a growing answer, only the last block changes
 def _highlighted(code: str, language: str) -> str:
-    lexer = get_lexer_by_name(language, stripnl=False, ensurenl=False)
+    lexer = get_lexer_by_name(language, stripnl=False)  # adds a line end, without which some see no comment
     return _on_one_line(str(highlight(code, lexer, _FORMATTER)).rstrip("\n"))
 
 

@@ -46,12 +46,16 @@ const name = () => {
     if (panel.id) set(panel, "aria-labelledby", `${panel.id}-button`);
     set(panel, "tabindex", panel.id === "insight-tab" ? 0 : -1);
   }
-  for (const block of all("#chat pre, #lanes pre")) set(block, "tabindex", block.scrollWidth > block.clientWidth ? 0 : -1);
+  for (const block of all("#chat pre, #lanes pre, #chat .wide")) set(block, "tabindex", block.scrollWidth > block.clientWidth ? 0 : -1);
   for (const header of all(".toast-header")) {  // a button that holds another
     header.removeAttribute("role");
     header.removeAttribute("tabindex");
   }
   for (const button of all(".toast-close")) set(button, "aria-label", said.close);
+  // Gradio's own labels, which are in the language of the browser even where the page is not.
+  const [retry, undo] = all("#chat .icon-button-wrapper:not(.top-panel) button");
+  const down = document.querySelector("#chat .scroll-down-button-container button");
+  for (const [icon, label] of [[retry, said.retry], [undo, said.undo], [down, said.down]]) set(icon, "aria-label", label);
   for (const icon of all("#chat .message-buttons button, #chat .icon-button")) set(icon, "title", icon.ariaLabel ?? undefined);
 };
 

@@ -73,7 +73,7 @@ class Race:
                         start = gr.Button(translate("race_again" if state.disturbed else "race_start"), visible=HIDDEN)
                         yield lanes_html(state, mode, words), start, gr.skip()
             except Exception:  # after an error, what waits for the end of this event may not run
-                yield gr.skip(), *toggled(True, False)
+                yield "", *toggled(True, False)
                 raise
 
 

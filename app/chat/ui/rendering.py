@@ -250,7 +250,7 @@ def meter_html(used: int | None, context: int, words: Words = IN_ENGLISH) -> str
 
 def words_html(words: Words) -> str:
     """For page.js: the language, and labels for screen readers."""
-    names = {name: name for name in ("chats", "settings", "examples", "copied", "close")}
+    names = {name: name for name in ("chats", "settings", "examples", "copied", "close", "retry", "undo", "down")}
     names |= {"log": "tab_chat", "user": "prompt", "bot": "answer"}
     said = "".join(f' data-{name}="{escape(words(key))}"' for name, key in names.items())
     return f'<p hidden data-lang="{words.language}"{said}></p>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -52,7 +53,16 @@ def test_the_order_is_shuffled_for_each_task_and_the_seed_repeats_it() -> None:
 def test_a_mode_with_other_tokens_than_plain_is_named() -> None:
     task = Task("a", ("x",))
     runs = [run(task, "lookup", [1, 2, 3]), run(task, "off", [1, 2, 3]), run(task, "auto", [1, 2, 4])]
-    assert differing(runs) == ["auto"]
+    assert differing(runs) == {"lookup": 0, "off": 0, "auto": 1}
+
+
+def test_of_a_batch_the_answers_that_differ_are_counted() -> None:
+    task = Task("a", ("x", "y", "z"))
+    off, auto = (
+        replace(run(task, mode, ids[0]), generations=tuple(run(task, mode, each).generations[0] for each in ids))
+        for mode, ids in (("off", [[1, 2], [3, 4], [5, 6]]), ("auto", [[1, 2], [3, 9], [5, 6]]))
+    )
+    assert differing([off, auto]) == {"off": 0, "auto": 1}
 
 
 def test_acceptance_is_that_of_all_modes_that_draft() -> None:
@@ -61,4 +71,4 @@ def test_acceptance_is_that_of_all_modes_that_draft() -> None:
     asked = {options["mode"]: options.get("acceptance") for _, options in pipeline.calls[1::2]}
     assert asked == {"off": None, "lookup": "typical", "auto": "typical"}
     assert [run.lossy for run in runs] == [False, True, True]
-    assert differing(runs) == []
+    assert not any(differing(runs).values())

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from outrider.app.bench.html_report import page
 from outrider.app.bench.labels import LABELS
-from outrider.app.bench.plots import COLOURS
+from outrider.app.bench.plots import COLOURS, FEWEST_JUDGED, depth
 from outrider.app.bench.report import Report, entries, samples
 from outrider.app.bench.spread import Spread
 from outrider.app.bench.table import show
@@ -49,6 +49,11 @@ def report(wrong: bool = False) -> Report:
     )
 
 
+def judged(**by_depth: list[tuple[int, int]]) -> Report:
+    """The report with one entry, of whose drafts so much was judged and kept."""
+    return replace(report(), entries=(replace(report().entries[1], by_depth=by_depth),))
+
+
 def test_ratios_are_of_the_same_prompt() -> None:
     off, auto, *_ = report().entries
     assert (off.family, off.mode, auto.mode, auto.num_prompts) == ("edit", "off", "auto", 2)
@@ -66,6 +71,8 @@ def test_a_difference_is_counted_and_shown() -> None:
     assert [entry.differing for entry in wrong.entries] == [0, 2, 0, 1]
     assert "DIFFERENT TEXT: edit, mode auto: 2 of 2 prompts" in shown(wrong)
     assert "Different text: edit, mode auto, 2 of 2 prompts" in page(wrong)
+    lossless = replace(wrong, exact=False)
+    assert all("--exact asks for it" in told(lossless) and "--exact" not in told(wrong) for told in (shown, page))
     assert "DIFFERENT" not in shown(report())
     assert "Different" not in page(report())
 
@@ -98,7 +105,7 @@ def test_the_report_is_json() -> None:
 
 
 def test_the_page_needs_no_other_file_and_shows_every_plot_and_table() -> None:
-    text = page(report())
+    text = page(replace(report(), entries=report().entries + judged(suffix=[(9, 8), (8, 2)]).entries))
     assert not re.search(r"""(?:src|href)=["'](?!#)(?!data:)""", text)
     assert "@import" not in text
     assert text.count("<svg") == 3
@@ -115,9 +122,29 @@ def test_the_same_report_gives_the_same_page() -> None:
 
 def test_a_report_without_measured_cost_has_no_cost_curve() -> None:
     bare = Report(ABOUT, 1, True, report().entries, notes=("Not known.",))
-    assert page(bare).count("<svg") == 2
+    assert page(bare).count("<svg") == 1
+    assert page(replace(bare, pass_ms=report().pass_ms)).count("<svg") == 2
     assert "Not known." in page(bare)
     assert "Not known." in shown(bare)
+
+
+def test_a_drafter_of_which_too_little_was_judged_has_no_panel() -> None:
+    few = [(FEWEST_JUDGED - 1, 1)]
+    drawn = depth(judged(suffix=[(9, 8)], head=few))
+    assert LABELS["suffix"] in drawn
+    assert LABELS["head"] not in drawn
+    assert depth(judged(head=few)) == ""
+
+
+def test_places_in_a_draft_are_whole_numbers() -> None:
+    ticks = re.findall(r">(\d+\.\d+)</text>", depth(judged(suffix=[(9, 8)])))
+    assert {*ticks} <= {"0.0", "0.2", "0.4", "0.6", "0.8", "1.0"}, "those of the shares"
+
+
+def test_one_prompt_is_counted_in_the_singular() -> None:
+    assert "chat, 1 prompt</caption>" in page(report())
+    assert "edit, 2 prompts</caption>" in page(report())
+    assert "chat, 1 prompt\n" in re.sub(" +\n", "\n", shown(report()))
 
 
 def test_a_spread_is_of_what_is_there() -> None:

@@ -138,6 +138,14 @@ def test_after_a_race_that_failed_another_can_begin(page, pipeline) -> None:
     expect(page.locator("#lanes .verdict")).to_contain_text("Identical 2 tokens")
 
 
+def test_of_a_race_that_failed_nothing_seems_to_wait(page, pipeline) -> None:
+    pipeline.refusal = PromptTooLong("The prompt is too long: shorten it.")
+    page.get_by_role("tab", name="Race").click()
+    page.locator("#start").click()
+    expect(page.get_by_text("The prompt is too long")).to_be_visible()
+    expect(page.locator("#lanes")).to_have_text("")
+
+
 @pytest.mark.slow
 def test_where_every_answer_is_drafted_there_is_nothing_to_compare_with(serve, pipeline, open_context) -> None:
     pipeline.device, pipeline.modes, pipeline.exact = "GPU", ("lookup", "auto"), False

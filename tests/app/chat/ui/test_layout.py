@@ -153,6 +153,34 @@ def test_an_underscore_is_not_hidden_by_the_line_of_its_colour(open_with) -> Non
 
 
 @pytest.mark.slow
+def test_tables_lists_and_quotes_of_an_answer_can_be_read(serve, pipeline, open_context, history_path) -> None:
+    table = f"|{'column|' * 20}\n|{'-|' * 20}\n|{'value|' * 20}"
+    arabic = "- بند\n\n  ```\n  x\n  ```\n\n> اقتباس\n\n|أ|ب|\n|-|-|\n|١|٢|\n"
+    answer = f"{table}\n\n- one\n  - two\n\n> quote\n\nAnd:\n\n{arabic}"
+    history = History(history_path)
+    chat = history.add_chat("All kinds")
+    history.add_turn(chat, None, Turn("Go on.", spans=(Span(answer, "target"),), finish_reason="stop", token_ids=(1,)))
+    history.close()
+    pipeline.warm.set()
+    page = opened(serve(pipeline), open_context(), SIZES["desktop"])
+    page.locator("#coloured input").click()
+    page.locator("#listing label").click()
+    wide = page.locator("#chat .wide").first
+    assert wide.evaluate("each => each.scrollWidth > each.clientWidth"), "it scrolls by itself"
+    log = page.locator("#chat [role=log]")
+    assert log.evaluate("each => each.scrollWidth <= each.clientWidth"), "and the conversation stays where it is"
+    assert wide.locator("td").first.evaluate("each => each.getBoundingClientRect().height") < 60, "a word is not broken"
+    expect(wide).to_have_attribute("tabindex", "0")
+    sizes = page.locator("#chat li").evaluate_all("all => all.map(each => getComputedStyle(each).fontSize)")
+    assert len(set(sizes)) == 1, "what is nested is no smaller"
+    directions = "all => all.map(each => getComputedStyle(each).direction)"
+    assert page.locator("#chat .answer-text > ul").evaluate_all(directions) == ["ltr", "rtl"]
+    assert page.locator("#chat blockquote").evaluate_all(directions) == ["ltr", "rtl"]
+    assert page.locator("#chat table").evaluate_all(directions) == ["ltr", "rtl"]
+    assert page.locator("#chat pre").evaluate_all(directions) == ["ltr"], "code runs from left to right"
+
+
+@pytest.mark.slow
 def test_who_scrolls_up_while_an_answer_grows_stays_there(open_with, pipeline, monkeypatch) -> None:
     from .. import scripted
 

@@ -55,6 +55,13 @@ def test_other_languages_are_not_highlighted(lexed: list[int], language: str) ->
     assert lexed == []
 
 
+@pytest.mark.parametrize(("language", "last"), [("bash", "# why"), ("diff", "+new"), ("rust", "// why")])
+def test_the_last_line_of_code_is_highlighted_as_those_before_it(language: str, last: str) -> None:
+    first, second = markdown.code_html(f"{last}\n{last}", language).split("&#10;")
+    assert first.endswith(f"{last}</span>")
+    assert second.endswith(f"{last}</span></code></pre>")
+
+
 def test_a_growing_answer_has_each_block_highlighted_once(lexed: list[int]) -> None:
     answer = fenced("java", f"int a{next(fresh)};" * 20)
     markdown_html(answer)

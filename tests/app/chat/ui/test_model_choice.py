@@ -131,6 +131,16 @@ def test_the_page_speaks_the_language_of_the_browser(serve, pipeline, open_conte
     )
 
 
+@pytest.mark.slow
+def test_no_button_speaks_a_language_that_the_page_does_not(serve, pipeline, open_context) -> None:
+    pipeline.warm.set()
+    pipeline.gate.set()
+    page = opened(serve(pipeline), open_context(locale="de-DE"), WIDE)
+    answered(page, "Write area.")
+    for name in ("Retry", "Undo"):
+        expect(page.locator("#chat .icon-button-wrapper").get_by_role("button", name=name)).to_be_visible()
+
+
 def test_words_are_found_for_the_kind_of_a_reason_and_its_own_message_stands_behind_them() -> None:
     damaged = UserMessage("The history file was damaged.", "HistoryDamaged")
     assert Words("zh").error(damaged).endswith("（The history file was damaged.）")

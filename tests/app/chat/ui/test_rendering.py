@@ -123,7 +123,7 @@ def test_no_tag_but_those_of_markdown_comes_out_of_an_answer(text: str) -> None:
     allowed = "div p br hr em strong s code pre a span ul ol li blockquote h1 h2 h3 h4 h5 h6 table thead tbody tr th td"
     assert set(re.findall(r"</?([a-z0-9]+)", rendered)) <= set(allowed.split())
     classes = set(re.findall(r'class="([^"]*)"', rendered))
-    assert all(re.fullmatch(r"answer-text|block|address|language-python|hl-[a-z0-9]+", name) for name in classes)
+    assert all(re.fullmatch(r"answer-text|block|address|wide|language-python|hl-[a-z0-9]+", name) for name in classes)
 
 
 @pytest.mark.parametrize(
