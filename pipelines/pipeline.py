@@ -64,9 +64,9 @@ class LLMPipeline:
     all of them: "lookup" (prompt lookup), "draft" (the draft model, on `draft_device`, for greedy answers), "off", or
     "auto", the faster of "lookup" and "off", which is tried when the pair is first loaded. `modes` are what was chosen
     and "auto", `exact` is False, and the same seed may give another text (see `GenaiEngine`). `logprobs`, `logit_bias`,
-    `presence_penalty`, `frequency_penalty` and `structured_output_config` are refused. With `exact=False` GenAI keeps
-    computed prompts, so that the next turn of a chat begins sooner, but its text depends on earlier requests. Without
-    `cache_tokens` the cache grows as needed.
+    `presence_penalty`, `frequency_penalty` and `structured_output_config` are refused, as is `min_new_tokens` except
+    with "off". With `exact=False` GenAI keeps computed prompts, so that the next turn of a chat begins sooner, but its
+    text depends on earlier requests. Without `cache_tokens` the cache grows as needed.
 
     With engine="outrider" our own engine decodes on a GPU, too, with the modes of an NPU and all options, and plans
     drafts by what passes cost there (see `GpuPagedModel`). `exact` has the same meaning as on the CPU, except that an

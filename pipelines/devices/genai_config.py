@@ -6,18 +6,21 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import openvino_genai
 
 from ..config import AUTO, GenerationConfig
-from ..errors import InvalidOption, UnsupportedModel
+from ..errors import InvalidOption, UnsupportedModel, reason_of
 from .devices import CPU, OUTRIDER
 
 SEEDS = 2**32  # its random generator ignores higher bits
 ASSISTANT_TOKENS = 5  # to draft for each pass, as GenAI does unless told otherwise
 NEXT_ANSWER = 0x9E3779B9  # odd, so that no two answers to a prompt share a seed
 OWN = f"engine={OUTRIDER!r}, or with device={CPU!r}"  # how to load a pair for Outrider's engine
-SPECULATIONS = ("off", "lookup", "draft", AUTO)
+DRAFTING = ("lookup", "draft")
+SPECULATIONS = ("off", *DRAFTING, AUTO)
+OWN_CONFIG = "generation_config.json"
 REFUSED = {
     "logprobs": "returns tokens only",
     "logit_bias": "has no such option",
@@ -26,19 +29,34 @@ REFUSED = {
     "frequency_penalty": "adds it to the scores of tokens that are below 0",
 }
 OF_MODELS = ("presence_penalty", "frequency_penalty")  # those that a model's own configuration can have
+UNDRAFTED = "ends answers earlier when it drafts"  # what it does about min_new_tokens
+UNDRAFTED_OWN = f"speculation='off', {OWN}"  # how to load a pair for that option
 
 
-def check_own(folder: Path, device: str) -> None:
-    """Raises UnsupportedModel if a model's own configuration, which has been read before, has what only Outrider's
-    engine can do: every request would be refused for an option that nobody gave."""
-    path = folder / "generation_config.json"
-    own = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for name in OF_MODELS:
+def check_own(folder: Path, device: str, speculation: str) -> None:
+    """Raises UnsupportedModel if a model's own configuration has what only Outrider's engine can do, or only plain
+    decoding: every request would be refused for an option that nobody gave."""
+    own = _own(folder)
+    remedies = {name: (REFUSED[name], OWN) for name in OF_MODELS}
+    if speculation in DRAFTING:
+        remedies["min_new_tokens"] = (UNDRAFTED, UNDRAFTED_OWN)
+    for name, (reason, remedy) in remedies.items():
         if value := own.get(name):
             raise UnsupportedModel(
-                f"{path} has {name}={value!r}, which is not possible on {device}, where OpenVINO GenAI "
-                f"{REFUSED[name]}: load the pair with {OWN}."
+                f"{folder / OWN_CONFIG} has {name}={value!r}, which is not possible on {device}, where OpenVINO GenAI "
+                f"{reason}: load the pair with {remedy}."
             )
+
+
+def lets_draft(folder: Path) -> bool:
+    """Whether a model's own configuration is kept where GenAI drafts."""
+    return not _own(folder).get("min_new_tokens")
+
+
+def _own(folder: Path) -> dict[str, Any]:
+    """A model's own configuration, which has been read before."""
+    path = folder / OWN_CONFIG
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def check_with_genai(config: GenerationConfig, device: str, modes: Sequence[str]) -> None:
@@ -96,6 +114,11 @@ def to_genai(
         )
     _check_amounts(config, speculation)
     ends = {token for token in config.stop_ids if token < vocabulary_size}
+    if config.min_new_tokens and ends and speculation in DRAFTING:
+        raise InvalidOption(
+            f"min_new_tokens={config.min_new_tokens} is not possible here, where OpenVINO GenAI {UNDRAFTED}: leave it "
+            f"out, or load the pair with {UNDRAFTED_OWN}."
+        )
     options = {
         "max_new_tokens": max_new_tokens,
         "min_new_tokens": min(config.min_new_tokens, max_new_tokens),
@@ -116,7 +139,14 @@ def to_genai(
     if not ends:  # else GenAI would suppress the model's own end token
         options["min_new_tokens"] = 0
     genai = openvino_genai.GenerationConfig()
-    genai.update_generation_config(**options)
+    try:
+        genai.update_generation_config(**options)
+        genai.validate()
+    except RuntimeError as error:  # for numbers that are not possible once it has rounded them to 32 bits
+        raise InvalidOption(
+            f"OpenVINO GenAI refuses the request's options ({reason_of(error)}): give less extreme values, or load the "
+            f"pair with {OWN}."
+        ) from error
     if ends:  # else GenAI would also stop at the model's own end token
         genai.set_eos_token_id(min(ends))
     return genai

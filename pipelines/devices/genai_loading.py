@@ -24,7 +24,7 @@ from ..text.prompt import encode_prompt
 from ..text.tokenizer import Tokenizer
 from . import devices
 from .devices import CPU, NPU
-from .genai_config import SPECULATIONS, check_own, to_genai
+from .genai_config import SPECULATIONS, check_own, lets_draft, to_genai
 
 BLOCK_SIZES = {"GPU": 16}  # tokens in a block of GenAI's cache
 BLOCK_SIZE = 32  # the same on other devices
@@ -105,9 +105,11 @@ class GenaiLoading:
     def load(self) -> tuple[openvino_genai.LLMPipeline, str]:
         """The pipeline, and how it drafts: one of SPECULATIONS but "auto". Raises UnsupportedDevice and
         UnsupportedModel."""
-        check_own(self.pair.target, self.device)
+        check_own(self.pair.target, self.device, self.speculation)
         if self.speculation != AUTO:
             return self._loaded(self.speculation), self.speculation
+        if not lets_draft(self.pair.target):
+            return self._loaded("off"), "off"
         known = kept(self._choice_path, Choice)
         if known is not None and known.speculation in SPECULATIONS[:2]:
             return self._loaded(known.speculation), known.speculation

@@ -52,12 +52,18 @@ class NpuModel:
 
     Raises BrokenPair if the IR cannot be read, UnsupportedModel for weights other than symmetric int4,
     UnsupportedDevice if it cannot be compiled, and InvalidOption for a length or a number of rows that is not a whole
-    number from 1 up, and for a property that would have no effect or that this class sets.
+    number from 1 up, for lengths that leave no room for a pass after a prompt, and for a property that would have no
+    effect or that this class sets.
     """
 
     def __init__(self, folder: Path, properties: Mapping[str, Any]) -> None:
         lengths = {name: whole_number(properties, name, default) for name, default in DEFAULTS.items()}
         num_rows = _rounded(whole_number(properties, DECODING_ROWS, NUM_DECODING_ROWS))
+        if (room := sum(lengths.values())) < num_rows + 2:
+            raise InvalidOption(
+                f"{MAX_PROMPT_LEN} and {MIN_RESPONSE_LEN} are {room} tokens together, and a pass has {num_rows} rows: "
+                f"give at least {num_rows + 2}."
+            )
         _check(properties)
         model = read_model(ov.Core(), folder)
         require_symmetric_int4(model, folder)
@@ -77,7 +83,7 @@ class NpuModel:
         self._num_cached = 0
         self._num_marked = 0  # tokens that OpenVINO's copy of the mask may mark as cached
         self._num_prompt = 0  # tokens of a prompt that no pass has followed yet
-        self.num_tokens = sum(lengths.values())
+        self.num_tokens = room
         self.num_prompt_tokens = lengths[MAX_PROMPT_LEN]
         self.rows = Rows(most=num_rows, whole_prompt=self.num_prompt_tokens)
         self.vocabulary_size: int = model.output("logits").partial_shape[-1].get_length()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, chain
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import openvino as ov
+import psutil
 
-from ..errors import UnsupportedModel
+from ..errors import InvalidOption, UnsupportedModel
 from .target import Window
 
 BLOCK_SIZE = 32  # token slots of a key-value block in OpenVINO's CPU plugin
@@ -21,7 +23,8 @@ class PagedRequest:
     """A request of `compiled`, the model in `folder`, with a cache of `num_blocks` blocks. Not safe for concurrent
     calls.
 
-    Raises UnsupportedModel for a model with blocks of another size than BLOCK_SIZE.
+    Raises UnsupportedModel for a model with blocks of another size than BLOCK_SIZE, and InvalidOption for a cache that
+    is larger than the memory of the machine.
     """
 
     def __init__(self, compiled: ov.CompiledModel, num_blocks: int, folder: Path) -> None:
@@ -43,8 +46,11 @@ class PagedRequest:
         """Replace the cache by an empty one of `num_blocks` blocks."""
         self.num_blocks = num_blocks
         self._caches.clear()
-        for port in self._cache_ports:
-            shape = [num_blocks + 1, *(dim.get_length() for dim in list(port.partial_shape)[1:])]  # one is spare
+        shapes = [  # one block is spare
+            [num_blocks + 1, *(dim.get_length() for dim in list(port.partial_shape)[1:])] for port in self._cache_ports
+        ]
+        _check_size(num_blocks, sum(map(_num_bytes, self._cache_ports, shapes)))
+        for port, shape in zip(self._cache_ports, shapes, strict=True):
             cache = ov.Tensor(port.element_type, ov.Shape(shape))
             self._request.set_tensor(port.get_any_name(), cache)
             self._caches.append(cache)
@@ -113,3 +119,16 @@ def pass_inputs(
 def ranges(begins: Iterable[int], lengths: Iterable[int]) -> list[int]:
     """For each of `begins`, the numbers from it on, as many as its length in `lengths`."""
     return [i for begin, length in zip(begins, lengths, strict=False) for i in range(begin, begin + length)]
+
+
+def _num_bytes(port: ov.Output, shape: Sequence[int]) -> int:
+    return math.prod(shape) * port.element_type.bitwidth // 8
+
+
+def _check_size(num_blocks: int, num_bytes: int) -> None:
+    memory = psutil.virtual_memory().total
+    if num_bytes > memory:
+        raise InvalidOption(
+            f"A key-value cache of {num_blocks * BLOCK_SIZE:,} tokens takes {num_bytes / 1e9:,.0f} GB, and this "
+            f"machine has {memory / 1e9:.0f} GB of memory: give a smaller cache_tokens."
+        )

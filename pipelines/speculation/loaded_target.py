@@ -49,9 +49,10 @@ class LoadedTarget:
         with one_at_a_time(path, Compilation):
             if device == NPU:
                 return cls._on_npu(pair, cache_tokens, exact, properties, path)
-            pool = BlockPool(-(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE), BLOCK_SIZE)
+            num_blocks = -(-(cache_tokens or CACHE_TOKENS) // BLOCK_SIZE)
             load = cls._on_cpu if device == CPU else cls._on_gpu
-            target, compilation = load(device, pair, pool.num_blocks, exact, properties, path)
+            target, compilation = load(device, pair, num_blocks, exact, properties, path)
+        pool = BlockPool(num_blocks, BLOCK_SIZE)
         return cls(target, compilation, pool, Room.of(pool), path)
 
     @staticmethod

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ..errors import InvalidOption
 
+DEAD_END = "NoExtensionBias"  # llguidance's reason where nothing can follow
 REMEMBERED = 64  # positions whose masks are cached: verification asks again what drafting asked
 
 Allowed = NDArray[np.bool_]  # [tokens of the vocabulary]
@@ -66,10 +67,7 @@ class Constraint:
         if bits[self._end]:
             allowed[sorted(self._ends)] = True
         if not allowed.any():
-            raise InvalidOption(
-                "No token of this model's vocabulary can continue the answer under structured_output_config: change "
-                "the schema, regex or grammar."
-            )
+            raise _stuck()
         return allowed
 
     def allows(self, answer: Sequence[int], token: int) -> bool:
@@ -103,6 +101,8 @@ class Constraint:
             self._begin(self._make())
             if strayed:
                 return self._mask_behind(answer)
+            if str(error) == DEAD_END:
+                raise _stuck() from error
             raise InvalidOption(
                 f"structured_output_config cannot be followed any further ({error}): make it simpler."
             ) from error
@@ -148,3 +148,10 @@ class Constraint:
     def _check(self) -> None:
         if self._matcher.is_error():
             raise _GivenUp(self._matcher.get_error().splitlines()[0])
+
+
+def _stuck() -> InvalidOption:
+    return InvalidOption(
+        "No token of this model's vocabulary can continue the answer under structured_output_config: change "
+        "the schema, regex or grammar."
+    )

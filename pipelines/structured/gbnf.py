@@ -1,8 +1,9 @@
 """GBNF: the notation of llama.cpp's grammars (https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md).
 
 llguidance converts it to Lark's, but mistakes some of what it may contain: escapes such as `\\u00e9`, characters in
-classes that mean something else in its regular expressions, rules whose names differ in case only, and lines that begin
-with `|`. So a grammar is first rewritten in the part of GBNF that it converts correctly.
+classes that mean something else in its regular expressions, rules whose names differ in case only, lines that begin
+with `|`, and repetitions of repetitions. So a grammar is first rewritten in the part of GBNF that it converts
+correctly.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ TOKEN = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 CONTROLS = {"n": "\n", "r": "\r", "t": "\t"}
+REPEATING = frozenset("*+?")
 
 
 def to_lark(text: str) -> str:
@@ -46,7 +48,7 @@ def _plain(text: str) -> str:
     for token in tokens:
         if token.lastgroup == "defined" and token.group() not in names:
             names[token.group()] = f"{re.sub('[^a-z0-9]', '_', token.group().lower())}_{len(names)}"
-    written = []
+    written, is_repeated = [], False  # the part before
     for token in tokens:
         kind, part = token.lastgroup, token.group()
         if kind == "literal":
@@ -57,7 +59,11 @@ def _plain(text: str) -> str:
             part = names.get(part, part)
         elif kind == "bar":
             part = " |"
+        elif part == ")" and is_repeated:
+            part = ' "")'  # a group of one part would lose its parentheses
         written.append(part)
+        if kind != "space":
+            is_repeated = kind == "times" or part in REPEATING
     return "".join(written)
 
 

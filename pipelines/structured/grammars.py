@@ -41,6 +41,10 @@ ONE_OF_TOLD = (
     "oneOf is supported only where types, constants, or constants of a required property tell the alternatives apart: "
     "give anyOf"
 )
+# llguidance reads a line break in a regular expression as the character, also where `x` makes it insignificant, and
+# the temperature of a rule has no effect without its own sampler.
+VERBOSE = re.compile(r"\(\?[a-zA-Z]*x")
+TEMPERED = re.compile(r"^\s*[?!]?\w+\s*\[[^]\n]*\btemperature\s*=", re.MULTILINE)
 ANCHOR = "\x02"  # not a part of any longer token
 # The white space of pretty-printed JSON. Without a bound, an uncertain model can write blank lines without end.
 WHITE_SPACE = r" |\n[ \t]{0,40}"
@@ -94,9 +98,13 @@ def _written(name: str, text: str) -> str:
             json_schema.supported(text), defaults={"whitespace_pattern": WHITE_SPACE}
         )
     if name == "regex":
+        if "\n" in text and VERBOSE.search(text):
+            raise ValueError("with the flag x it must be written on one line")
         return grammar_from("regex", text)
     if len(text) > LONGEST_GRAMMAR:
         raise ValueError(f"it has {len(text):,} characters, and at most {LONGEST_GRAMMAR:,} are allowed")
+    if TEMPERED.search(text):
+        raise ValueError("a rule has no temperature of its own: give it as an option of the request")
     return grammar_from("lark", json_schema.supported_in_lark(gbnf.to_lark(text)))
 
 

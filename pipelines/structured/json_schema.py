@@ -31,6 +31,8 @@ def supported(text: str) -> str:
     """The same schema without unknown formats, and with `anyOf` for `oneOf` where these are sure to mean the same."""
     try:
         schema = json.loads(text)
+        if schema is True:
+            schema = {}  # the same, which llguidance takes on the outside, too
         return json.dumps(_rewritten(schema, schema), allow_nan=False)
     except (ValueError, RecursionError):
         return text  # llguidance tells what is wrong with it

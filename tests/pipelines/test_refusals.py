@@ -232,6 +232,13 @@ def test_one_answer_only_can_be_followed(pipeline: LLMPipeline):
         pipeline.generate([RENAME, RENAME], streamer=print)
 
 
+@pytest.mark.parametrize("cache_tokens", [10**9, 2**40, 10**23])
+def test_a_cache_that_is_larger_than_the_memory_is_refused_with_both_sizes(embedded_pair, cache_tokens):
+    told = rf"cache of {-(-cache_tokens // 32) * 32:,} tokens takes [\d,]+ GB, .* has \d+ GB .*smaller cache_tokens"
+    with pytest.raises(InvalidOption, match=told):
+        LLMPipeline(embedded_pair, cache_tokens=cache_tokens)
+
+
 def test_a_small_cache_refuses_what_it_cannot_hold_and_serves_the_rest(embedded_pair, pipeline: LLMPipeline, caplog):
     small = LLMPipeline(embedded_pair, cache_tokens=128, exact=True)
     with caplog.at_level(logging.WARNING):

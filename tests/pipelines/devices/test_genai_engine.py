@@ -163,6 +163,9 @@ def test_every_option_is_dealt_with():
         ({"rng_seed": 2**32}, "rng_seed=4294967296 .*below 4294967296"),
         ({"presence_penalty": 0.5}, "presence_penalty=0.5 .*adds it to the scores .*engine='outrider'"),
         ({"frequency_penalty": -1}, "frequency_penalty=-1 .*adds it to the scores .*engine='outrider'"),
+        ({"do_sample": True, "temperature": 1e-300}, "temperature must be .*less extreme values, .*engine='outrider'"),
+        ({"do_sample": True, "top_p": 1e-50}, "top_p must be .*less extreme values"),
+        ({"do_sample": True, "top_k": 2**63}, "cast Python instance .*less extreme values"),
     ],
 )
 def test_what_genai_cannot_do_is_refused(pipeline: LLMPipeline, options, message):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
+import openvino
 import openvino_genai
 import pytest
 
 from outrider.app.load_options import LoadOptions
-from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline, UnsupportedDevice
+from outrider.pipelines import GenerationConfig, InvalidOption, LLMPipeline, UnsupportedDevice, UnsupportedModel
 from outrider.pipelines.devices import genai_loading
 from outrider.pipelines.devices.genai_config import to_genai
 from outrider.pipelines.devices.genai_loading import TRIED
@@ -119,6 +121,30 @@ def test_sampling_is_left_to_prompt_lookup_since_genai_samples_wrongly_with_a_dr
     first, second = (drafting.generate(RENAME, max_new_tokens=30, **SAMPLED) for _ in range(2))
     assert first == second
     assert first != drafting.generate(RENAME, max_new_tokens=30, **{**SAMPLED, "rng_seed": 6})
+
+
+def test_a_least_length_is_refused_where_genai_drafts_and_would_end_the_answer_before_it(drafting):
+    how, least = drafting.modes[0], {"max_new_tokens": 48, "min_new_tokens": 40}
+    with pytest.raises(InvalidOption, match=r"min_new_tokens=40 .*ends answers earlier.*speculation='off', engine='ou"):
+        drafting.generate(CODE * 2, **least)
+    assert len(drafting.generate(CODE * 2, ignore_eos=True, **least).generations[0].token_ids) == 48, "nothing ends it"
+    theirs = to_genai(GenerationConfig(eos_token_ids={0}), 48, speculation=how)
+    theirs.min_new_tokens = 40
+    prompt = openvino.Tensor(np.array([drafting.tokenizer.encode(CODE * 2, False)], np.int64))
+    assert len(drafting.backend._pipeline.generate(prompt, theirs).tokens[0]) < 40, "GenAI has mended it"
+
+
+@pytest.mark.parametrize("speculation", ["auto", "off", "lookup", "draft"])
+def test_a_models_own_least_length_is_kept_or_the_model_refused(
+    embedded_pair, tmp_path, cache, nothing_loaded, speculation
+):
+    pair = shutil.copytree(embedded_pair, tmp_path / "pair")
+    (pair / "target" / "generation_config.json").write_text('{"min_new_tokens": 40}', encoding="utf-8")
+    if speculation in ("auto", "off"):
+        assert Elsewhere(pair, "GPU").open(speculation=speculation).modes == ("off",)
+    else:
+        with pytest.raises(UnsupportedModel, match=r"generation_config.json has min_new_tokens=40.*speculation='off'"):
+            Elsewhere(pair, "GPU").open(speculation=speculation)
 
 
 def test_amounts_of_a_request_reach_genai():

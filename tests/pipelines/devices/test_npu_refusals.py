@@ -46,6 +46,14 @@ def test_lengths_that_are_none_are_refused(npu_pair, name, value):
         LLMPipeline(npu_pair, "NPU", **STAND_IN, **{name: value})
 
 
+@pytest.mark.parametrize(("prompt", "response", "rows"), [(4, 5, 8), (1, 1, 1), (8, 9, 9)])
+def test_lengths_without_room_for_a_pass_after_a_prompt_are_refused(npu_pair, prompt, response, rows):
+    lengths = {"MAX_PROMPT_LEN": prompt, "MIN_RESPONSE_LEN": response, "NPUW_LLM_MAX_GENERATION_TOKEN_LEN": rows}
+    filled = 1 if rows == 1 else -(-rows // 8) * 8
+    with pytest.raises(InvalidOption, match=f"{prompt + response} tokens .* {filled} rows: give at least {filled + 2}"):
+        LLMPipeline(npu_pair, "NPU", **STAND_IN, **lengths)
+
+
 @pytest.mark.slow
 def test_an_npu_that_is_not_there_is_refused_unless_another_device_computes(npu_pair, monkeypatch):
     monkeypatch.setattr(devices, "device_names", lambda: ("CPU",))

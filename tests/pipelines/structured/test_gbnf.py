@@ -96,6 +96,21 @@ def test_names_lines_and_comments_are_those_of_llama_cpp(models: Models, grammar
         assert not allows(models, asked, text), text
 
 
+@pytest.mark.parametrize(
+    ("grammar", "allowed", "others"),
+    [
+        ('root ::= ("a"{2}){3}', ["aaaaaa"], ["aaaaa"]),
+        ("root ::= ([a-z]{0,2}\n  ){0,2}", ["", "abcd"], ["abcde"]),
+        ('root ::= (("a")+)* "*)"', ["aa*)", "*)"], ["aa"]),
+        ('root ::= ("+" | "b"?)+ (("*"))?', ["+b*"], ["**"]),
+    ],
+)
+def test_what_is_repeated_can_be_repeated(models: Models, grammar, allowed, others):
+    asked = constraint(models, grammar)
+    assert all(allows(models, asked, text) for text in allowed)
+    assert not any(allows(models, asked, text) for text in others)
+
+
 @pytest.mark.parametrize("repeated", ["[", "{", '["', "(", "\\"])
 def test_a_long_grammar_that_ends_nowhere_is_refused_at_once(models: Models, repeated: str):
     with pytest.raises(InvalidOption, match="is not possible: give a context-free grammar"):

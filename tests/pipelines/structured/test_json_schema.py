@@ -178,6 +178,15 @@ def test_a_reason_is_told_in_words_that_help(pipeline: LLMPipeline, given: Any, 
     assert "\n" not in refused.value.reason
 
 
+def test_the_schema_of_any_value_is_taken_as_true(pipeline: LLMPipeline) -> None:
+    asked = {"max_new_tokens": 8, "do_sample": True, "rng_seed": 3}
+    answers = [
+        pipeline.generate("x", structured_output_config=StructuredOutputConfig(json_schema=schema), **asked)
+        for schema in ("true", "{}")
+    ]
+    assert answers[0] == answers[1]
+
+
 def test_a_format_that_llguidance_does_not_know_is_no_reason_to_refuse(pipeline: LLMPipeline) -> None:
     schema = {"type": "object", "properties": {"p": {"type": "string", "format": "path"}}}
     for given in ({"json_schema": json.dumps(schema)}, {"grammar": f"start: %json {json.dumps(schema)}"}):

@@ -209,6 +209,8 @@ def test_a_configuration_of_openvino_genai_means_the_same(pipeline: LLMPipeline)
         ({"regex": "(a|"}, "unclosed group"),
         ({"regex": "a(?=b)"}, "look-ahead"),
         ({"regex": ""}, "empty answer"),
+        ({"regex": "(?x)a  # one\nb"}, "with the flag x it must be written on one line"),
+        ({"grammar": "start: a\na[max_tokens=3, temperature=0.5]: /b+/"}, "a rule has no temperature of its own"),
         ({"json_schema": "{"}, "EOF while parsing"),
         ({"json_schema": "[]"}, "array|object"),
         ({"json_schema": '{"type": "objec"}'}, "objec"),
@@ -228,6 +230,21 @@ def test_what_is_no_form_is_refused_before_anything_runs(pipeline: LLMPipeline, 
         with pytest.raises(InvalidOption, match=message):
             ask("x", structured_output_config=config)
     assert not pipeline.speculation.engine._waiting
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"json_schema": '{"$ref": "#"}'},
+        {"regex": r"a[^\s\S]"},
+        {"grammar": "root ::= root"},
+        {"grammar": 'start: "a" x\nx: x'},
+    ],
+    ids=str,
+)
+def test_a_form_that_no_answer_has_is_refused_as_such(pipeline: LLMPipeline, form):
+    with pytest.raises(InvalidOption, match="No token of this model's vocabulary can continue the answer"):
+        pipeline.generate("x", structured_output_config=StructuredOutputConfig(**form))
 
 
 def nested(levels: int, keyword: str) -> str:
