@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ..config import AUTO
 from ..devices.devices import CPU, NPU, npu_properties
+from ..devices.npu_model import DECODING_ROWS
 from ..engine.block_pool import BlockPool
 from ..engine.engine import Engine
 from ..errors import InvalidOption
@@ -121,6 +122,8 @@ class Runtime:
         on_npu = npu_properties(properties) if NPU in (device, draft_device) else {}
         given = properties
         if device != NPU:
+            if DECODING_ROWS in on_npu:
+                raise InvalidOption(f"{DECODING_ROWS} is for targets on an NPU; this one is on {device}: leave it out.")
             given = {name: value for name, value in properties.items() if name not in on_npu}
         if device == CPU:
             given = {**pair.properties, **given}

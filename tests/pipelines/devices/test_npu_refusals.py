@@ -94,3 +94,8 @@ def test_a_property_that_would_be_dropped_or_contradict_ours_is_refused(npu_pair
 def test_properties_that_have_an_effect_are_not_refused(place):
     """That of a processor has one on the draft model."""
     npu_model._check({**place, "CACHE_DIR": "x", "INFERENCE_NUM_THREADS": 2, "NPUW_LLM_PREFILL_HINT": "STATIC"})
+
+
+def test_rows_of_a_pass_on_an_npu_are_refused_where_only_the_draft_model_is_there(embedded_pair):
+    with pytest.raises(InvalidOption, match=r"for targets on an NPU; this one is on CPU: leave it out"):
+        LLMPipeline(embedded_pair, draft_device="NPU", NPUW_LLM_MAX_GENERATION_TOKEN_LEN=8, **STAND_IN)
