@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import numpy as np
-import openvino
 import openvino_genai
 import pytest
 
@@ -124,14 +122,10 @@ def test_sampling_is_left_to_prompt_lookup_since_genai_samples_wrongly_with_a_dr
 
 
 def test_a_least_length_is_refused_where_genai_drafts_and_would_end_the_answer_before_it(drafting):
-    how, least = drafting.modes[0], {"max_new_tokens": 48, "min_new_tokens": 40}
+    least = {"max_new_tokens": 48, "min_new_tokens": 40}
     with pytest.raises(InvalidOption, match=r"min_new_tokens=40 .*ends answers earlier.*speculation='off', engine='ou"):
         drafting.generate(CODE * 2, **least)
     assert len(drafting.generate(CODE * 2, ignore_eos=True, **least).generations[0].token_ids) == 48, "nothing ends it"
-    theirs = to_genai(GenerationConfig(eos_token_ids={0}), 48, speculation=how)
-    theirs.min_new_tokens = 40
-    prompt = openvino.Tensor(np.array([drafting.tokenizer.encode(CODE * 2, False)], np.int64))
-    assert len(drafting.backend._pipeline.generate(prompt, theirs).tokens[0]) < 40, "GenAI has mended it"
 
 
 @pytest.mark.parametrize("speculation", ["auto", "off", "lookup", "draft"])
