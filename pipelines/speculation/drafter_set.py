@@ -116,10 +116,7 @@ class DrafterSet:
     def index(self, request: Request, pays: Callable[[float], bool]) -> bool:
         """Index what the text drafters do not know of a request, if it `pays` the milliseconds that this usually takes.
         Whether they know it, but for the few tokens that `propose` indexes."""
-        number = 0
-        for drafter in self._indexing[request.config.mode]:
-            if self._is_sound(drafter, request):
-                number += drafter.num_unindexed(request)
+        number = self._num_unindexed(request)
         if number < MANY:
             return True
         if not pays(number * self._indexing_ms.value):
@@ -127,8 +124,20 @@ class DrafterSet:
         began = self._clock()
         for drafter in self._indexing[request.config.mode]:
             self._hand_on(drafter, request, drafter.index, request)
-        self._indexing_ms.add(1e3 * (self._clock() - began) / number)
+        if all(self._is_sound(drafter, request) for drafter in self._indexing[request.config.mode]):
+            self._indexing_ms.add(1e3 * (self._clock() - began) / number)
         return True
+
+    def _num_unindexed(self, request: Request) -> int:
+        """Tokens that the text drafters do not know of a request, once for each drafter."""
+        number = 0
+        for drafter in self._indexing[request.config.mode]:
+            if self._is_sound(drafter, request):
+                try:
+                    number += drafter.num_unindexed(request)
+                except Exception as error:
+                    self._leave_out(drafter, request, error)
+        return number
 
     def leave_out(self, drafter: Drafter, request: Request) -> None:
         """Do not ask a drafter for a request."""

@@ -44,6 +44,11 @@ class Indexed(OddsDrafter):
         yield from super().propose(request, ahead)
 
 
+class Uncounted(Indexed):
+    def num_unindexed(self, request) -> int:
+        raise RuntimeError("no number")
+
+
 class Broken(Indexed):
     def index(self, request) -> None:
         raise RuntimeError("no index")
@@ -112,15 +117,21 @@ def test_a_prompt_is_indexed_when_its_answer_may_lose_as_much(num_tokens, first)
     assert all(lengths[found:])
 
 
-def test_a_drafter_that_fails_to_index_is_left_out_and_the_answer_goes_on():
-    clock, draft = Clock(), draft_behind(100)
-    text = Broken(clock, 1e-3)
-    text.odds[draft.request] = [0.95] * 8
+@pytest.mark.parametrize("kind", [Uncounted, Broken])
+def test_a_drafter_that_fails_to_index_is_left_out_and_the_answer_goes_on(kind):
+    """And what others take is not learnt from it."""
+    clock = Clock()
+    text = kind(clock, 1e-3)
     planner = planner_of(cost_of([10, 10.2, 10.4, 10.8, 11.4, 14]), text, clock=clock)
     for _ in range(3):
-        planner.draft([draft])
-        assert not draft.proposals
-        planner.observe([draft], [[3]], None)
+        draft = draft_behind(100)
+        text.odds[draft.request] = [0.95] * 8
+        for _ in range(2):
+            planner.draft([draft])
+            assert not draft.proposals
+            planner.observe([draft], [[3]], None)
+        planner.release(draft.request)
+    assert planner._drafters._indexing_ms.value == FIRST_INDEXING_MS
 
 
 @pytest.mark.parametrize("drafter_of", [lambda: Suffix(AcceptanceModel(suffix.PRIORS)), PromptLookup])
