@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,11 +18,10 @@ from outrider.pipelines import CacheTooSmall, LLMPipeline, PromptTooLong
 
 from .chat.scripted import BEGINNING, END, Refused, ScriptedPipeline
 
-tk = pytest.importorskip("tkinter", reason="this Python has no tkinter (Debian: apt install python3-tk)")
+pytest.importorskip("tkinter", reason="this Python has no tkinter (Debian: apt install python3-tk)")
 
-from outrider.app import desktop  # noqa: E402  it leaves where there is no tkinter
+from .driver import PATIENCE_S, Driver  # noqa: E402
 
-PATIENCE_S = 120
 PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
 
 
@@ -38,73 +36,6 @@ class Scripted(ScriptedPipeline):
 
     def stream(self, prompt: Any, **options: Any) -> Any:
         return super().stream(prompt, mode="auto", **options)
-
-
-class Driver:
-    """Runs the window's loop until something is seen."""
-
-    def __init__(self, load: Callable[[], Any]) -> None:
-        self.root = tk.Tk()
-        self.model = desktop.Model(load)
-        self.window = desktop.Window(self.root, self.model, "test")
-        self.closed = False
-        self.root.bind("<Destroy>", lambda event: setattr(self, "closed", True))
-        self.model.start()
-
-    def until(self, seen: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not seen():
-            assert time.monotonic() < deadline, self.status
-            self.root.update()
-            time.sleep(0.005)
-
-    @property
-    def status(self) -> str:
-        return str(self.window.status.get())
-
-    @property
-    def text(self) -> str:
-        return str(self.window.text.get("1.0", "end-1c"))
-
-    def can(self, button: Any) -> bool:
-        return bool(button.instate(["!disabled"]))
-
-    def ready(self) -> None:
-        self.until(lambda: self.can(self.window.send))
-
-    def type(self, text: str) -> None:
-        """Press the keys."""
-        self.window.prompt.focus_force()
-        self.root.update()
-        names = {" ": "space", "\n": "Return", "(": "parenleft", ")": "parenright", ":": "colon", "*": "asterisk",
-                 ",": "comma"}  # fmt: skip
-        for character in text:
-            self.window.prompt.event_generate(f"<KeyPress-{names.get(character, character)}>")
-
-    def press(self, keys: str) -> None:
-        self.window.prompt.focus_force()
-        self.root.update()
-        self.window.prompt.event_generate(keys)
-
-    def click(self, button: Any) -> None:
-        self.root.update()
-        for event in ("<Enter>", "<ButtonPress-1>", "<ButtonRelease-1>"):
-            button.event_generate(event, x=5, y=5)
-        self.root.update()
-
-    def leave(self) -> None:
-        """Close the window as its frame does."""
-        self.root.tk.call(*self.root.tk.splitlist(self.root.protocol("WM_DELETE_WINDOW")))
-
-    def end(self) -> None:
-        if not self.closed:
-            self.leave()
-            deadline = time.monotonic() + PATIENCE_S
-            while not self.closed and time.monotonic() < deadline:
-                self.root.update()
-                time.sleep(0.005)
-        self.model.join(PATIENCE_S)
-        assert not self.model.is_alive()
 
 
 @pytest.fixture(scope="module")

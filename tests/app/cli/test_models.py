@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from subprocess import CompletedProcess
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -19,12 +15,11 @@ from typer.testing import CliRunner
 from outrider.app.cli import models as commands
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.model.tuning import CANDIDATES
-from tests.hub import SHA, Hub, serving, taken_over
+from tests.hub import SHA, Hub, serving
 from tests.on_gpu import gpu_present
 
-from ..commands import OUTRIDER, run
+from .machine import DRAFT, NAME, TARGET, Machine
 
-NAME, TARGET, DRAFT = "qwen3-8b", "OpenVINO/Qwen3-8B-int4-ov", "OpenVINO/Qwen3-0.6B-int8-ov"
 WEIGHTS = (TARGET, "openvino_model.bin")
 MOVED = "76543210" * 5  # a commit
 PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
@@ -35,40 +30,6 @@ PATIENCE_S = 300
 
 def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-@dataclass
-class Machine:
-    """A user's folders, and the hub that they can reach."""
-
-    hub: Hub
-    folder: Path
-    settings: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return {**self.hub.settings(self.folder / "hub"), "XDG_DATA_HOME": str(self.folder / "data"), **self.settings}
-
-    @property
-    def pairs(self) -> Path:
-        return self.folder / "data" / "outrider" / "pairs"
-
-    def run(self, *arguments: str, typed: str = "") -> CompletedProcess[str]:
-        """Run a command in this process."""
-        with taken_over(self.environment):
-            return run(*arguments, typed=typed)
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start a command in a process of its own."""
-        return subprocess.Popen(
-            [*OUTRIDER, *arguments], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-
-    def listed(self, name: str = NAME) -> dict[str, Any]:
-        """What the list says of a pair."""
-        done = self.run("models", "list", "--json")
-        assert done.returncode == 0, done.stderr
-        return next(pair for pair in json.loads(done.stdout)["pairs"] if pair["name"] == name)
 
 
 @pytest.fixture(scope="module")
