@@ -20,7 +20,7 @@ from .chat.scripted import BEGINNING, END, Refused, ScriptedPipeline
 
 pytest.importorskip("tkinter", reason="this Python has no tkinter (Debian: apt install python3-tk)")
 
-from .driver import PATIENCE_S, Driver  # noqa: E402
+from .driver import PATIENCE_S, Driver
 
 PROMPT = "Repeat this function:\ndef area(width, height):\n    return width * height"
 
