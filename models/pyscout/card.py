@@ -121,7 +121,7 @@ def _before(state: dict[str, Any]) -> str:
     said = ""
     for name, of_whom in (("first", "of this target"), ("before", "of an earlier target")):
         if parts := state.get(name):
-            learnt = (f"{_thousands(part['answers'])} answers, seen {part['epochs']:g} times" for part in parts)
+            learnt = (f"{_thousands(part['answers'])} answers, {_seen(part)}" for part in parts)
             said += f" Before that it had learnt from answers {of_whom}: {', then '.join(learnt)}."
     return said
 
