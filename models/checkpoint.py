@@ -12,7 +12,7 @@ from platformdirs import user_cache_path
 from .errors import HubUnreachable
 from .hub import TEXT_FILES, Repository, cached, cached_snapshot, fetch, list_repository
 from .room import blaming_full_disk, in_words, require_room
-from .staging import Claim
+from .staging import Claim, blaming_unwritable
 
 # Some repositories hold the same weights a second time under other names: the first of these are taken.
 WEIGHTS = ("model*.safetensors", "*_lm_head.safetensors", "pytorch_model*.bin", "medusa_lm_head.pt")
@@ -36,7 +36,7 @@ def download(name: str, remote_code: bool, announce: Callable[[str], None], cach
     announce: called with the size before the download, and with its progress; or with why an earlier one is used.
     cache: the folder for checkpoints, by default one in the user's cache.
 
-    Raises NoSuchModel, HubUnreachable, OtherRevision, BadDownload, NoRoom, InProgress.
+    Raises NoSuchModel, HubUnreachable, OtherRevision, BadDownload, NoRoom, NotWritable, InProgress.
     """
     folder = (cache or user_cache_path("outrider", appauthor=False) / "checkpoints") / name.replace("/", "--")
     try:
@@ -51,7 +51,7 @@ def download(name: str, remote_code: bool, announce: Callable[[str], None], cach
     missing = repository.missing_bytes(folder, same_commit=_complete_commit(folder) == repository.revision)
     require_room(folder, missing, f"Downloading {name}")
     announce(f"Downloading {name} from the Hugging Face hub ({in_words(missing)})" if missing else f"Checking {name}")
-    with Claim(folder), blaming_full_disk(folder):
+    with Claim(folder), blaming_unwritable(folder), blaming_full_disk(folder):
         try:
             fetch(repository, folder, _progress(name, repository, announce))
         except HubUnreachable as error:
@@ -86,7 +86,9 @@ def _downloaded_before(name: str, folder: Path) -> Download | None:
         return Download(folder, commit)
     repository, _, revision = name.partition("@")
     snapshot = cached_snapshot(repository, revision or None)
-    return None if snapshot is None else Download(snapshot, snapshot.name)
+    if snapshot is None or all(_kind_of(file.name) is None for file in snapshot.iterdir()):
+        return None  # other programs may have fetched a tokenizer alone
+    return Download(snapshot, snapshot.name)
 
 
 def _progress(name: str, repository: Repository, announce: Callable[[str], None]) -> Callable[[int], None]:

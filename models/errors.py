@@ -15,6 +15,10 @@ class HubUnreachable(OutriderError):
     """A model on the hub, which cannot be reached, and is not on this machine."""
 
 
+class NoSuchRevision(NoSuchModel):
+    """A revision that a repository on the hub does not have."""
+
+
 class IncompleteModel(OutriderError):
     """A repository on the hub that lacks a file which the engine needs."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from urllib.request import getproxies
 
 from .catalogue import is_commit
 from .digest import sha256
-from .errors import BadDownload, HubUnreachable, NoSuchModel, OtherRevision
+from .errors import BadDownload, HubUnreachable, NoSuchModel, NoSuchRevision, OtherRevision
 
 TEXT_FILES = ("*.json", "*.txt", "*.jinja", "*.model")  # configuration and tokenizers
 IR_FILES = (*TEXT_FILES, "openvino_*.xml", "openvino_*.bin", "LICENSE*", "README.md")
@@ -82,7 +83,8 @@ def list_repository(
     revision: None is the default branch.
     nor: how an error message continues after "ORG/NAME is".
 
-    Raises NoSuchModel, HubUnreachable, BadDownload, and OtherRevision if the hub answers with another commit.
+    Raises NoSuchModel, NoSuchRevision, HubUnreachable, BadDownload, and OtherRevision if the hub answers with another
+    commit.
     """
     from huggingface_hub import HfApi
 
@@ -245,7 +247,7 @@ def _refusing(name: str, nor: str = "not") -> Iterator[None]:
     except (RepositoryNotFoundError, DisabledRepoError) as error:
         raise NoSuchModel(f"{name} is {nor} a model of the Hugging Face hub that you can read.") from error
     except RevisionNotFoundError as error:
-        raise NoSuchModel(f"{repository} has no revision {revision} on the Hugging Face hub.") from error
+        raise NoSuchRevision(f"{repository} has no revision {revision} on the Hugging Face hub.") from error
     except JSONDecodeError as error:
         raise HubUnreachable(
             f"{name} cannot be downloaded: {constants.ENDPOINT} does not answer as the hub does. Log in to your "
@@ -258,24 +260,51 @@ def _refusing(name: str, nor: str = "not") -> Iterator[None]:
                 "`hf auth login`, or unset HF_TOKEN if it is set."
             ) from error
         if isinstance(error, OfflineModeIsEnabled):
+            variable = "HF_HUB_OFFLINE" if os.environ.get("HF_HUB_OFFLINE") else "TRANSFORMERS_OFFLINE"
             raise HubUnreachable(
-                f"{name} cannot be downloaded: HF_HUB_OFFLINE is set. Unset it and try again; a program of your own "
+                f"{name} cannot be downloaded: {variable} is set. Unset it and try again; a program of your own "
                 "calls keep_private(network=True)."
             ) from error
         raise HubUnreachable(
             f"{name} cannot be downloaded: the hub cannot be reached ({_in_one_line(error)}). Connect and try again."
         ) from error
-    except (ImportError, ValueError) as error:
-        if (setting := _unusable_proxy()) is None:
+    except (ImportError, ValueError, OSError) as error:
+        if (setting := _unusable_setting(error)) is None:
             raise
-        raise HubUnreachable(
-            f"{name} cannot be downloaded: {setting}, which cannot be used here. Give a proxy that begins with http:// "
-            "or https://, or unset it."
-        ) from error
+        raise HubUnreachable(f"{name} cannot be downloaded: {setting}") from error
 
 
 def _in_one_line(error: Exception) -> str:
     return " ".join(str(error).split())
+
+
+def _unusable_setting(error: Exception) -> str | None:
+    """Which setting of this machine the hub's library cannot use, and what to do; None if that is not the reason."""
+    from huggingface_hub import constants
+
+    if isinstance(error, UnicodeEncodeError) and error.object.startswith("Bearer "):
+        return (
+            "your token has characters that no token has. Copy it anew to HF_TOKEN, or unset that and log in with "
+            "`hf auth login`."
+        )
+    if isinstance(error, OSError):
+        if error.filename in (constants.HF_TOKEN_PATH, constants.HF_STORED_TOKENS_PATH):
+            return f"{error.filename} cannot be read ({error.strerror}). Make it readable, or correct HF_HOME if set."
+        if not _can_read_certificates():
+            return f"SSL_CERT_FILE is {os.environ['SSL_CERT_FILE']}, which has no certificates. Correct or unset it."
+        return None
+    if setting := _unusable_proxy():
+        return f"{setting}, which cannot be used here. Give a proxy that begins with http:// or https://, or unset it."
+    return None
+
+
+def _can_read_certificates() -> bool:
+    """Whether those of SSL_CERT_FILE can be read, if it is set, as httpx does."""
+    try:
+        ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE"))
+    except OSError:
+        return False
+    return True
 
 
 def _unusable_proxy() -> str | None:

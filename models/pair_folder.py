@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -38,8 +40,13 @@ def write(folder: Path, metadata: Mapping[str, Any]) -> None:
 
 
 def size(folder: Path) -> int:
-    """Bytes of all files in a folder, including subfolders."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """Bytes of all files in a folder, including subfolders, as far as they can be read and none removes them."""
+    total = 0
+    for parent, _, names in os.walk(folder):  # unlike Path.rglob it goes on where a folder has vanished
+        for name in names:
+            with suppress(OSError):
+                total += Path(parent, name).stat().st_size
+    return total
 
 
 def _version(package: str) -> str | None:

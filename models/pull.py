@@ -20,10 +20,10 @@ from outrider.pipelines.text.tokenizer import Tokenizer
 
 from . import pair_folder
 from .catalogue import Commit, Entry, Model
-from .errors import HubUnreachable, IncompleteModel, OtherRevision, OutputExists
+from .errors import HubUnreachable, IncompleteModel, NoSuchRevision, OtherRevision, OutputExists
 from .hub import Repository, fetch, list_repository
 from .room import blaming_full_disk, in_words, require_room
-from .staging import Staging
+from .staging import Staging, blaming_unwritable
 
 OPTIONS = {"target": "--revision", "draft": "--draft-revision"}  # of commits, by role
 BEGUN = "begun.json"  # holds the commits of an unfinished pull
@@ -62,13 +62,13 @@ def pull(
     models: dict[str, Model] = {"target": entry.target}
     if draft and entry.draft is not None:
         models["draft"] = entry.draft
-    with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
+    with Staging(out, resume=True) as staging, blaming_unwritable(staging.path), blaming_full_disk(staging.path):
         wanted = {role: revisions.get(role, model.revision) for role, model in models.items()}
         begun = _begun(staging.path)
         for role, revision in begun.items():
             _check_begun(entry.name, role, revision, wanted.get(role))
         repositories = {
-            role: list_repository(model.repository, begun.get(role, wanted[role])) for role, model in models.items()
+            role: _list(entry.name, model.repository, begun.get(role), wanted[role]) for role, model in models.items()
         }
         for role, repository in repositories.items():
             _require_runnable(repository, entry.name, role)
@@ -117,6 +117,19 @@ def _check_begun(name: str, role: str, begun: str, wanted: str | None) -> None:
             f"An interrupted pull of {name} has begun with its {role} at {begun}, not at {wanted}: remove it with "
             f"`outrider models remove {name}`, or resume it with {OPTIONS[role]} {begun}."
         )
+
+
+def _list(name: str, repository: str, begun: str | None, wanted: str | None) -> Repository:
+    """What the hub has of a repository at the commit of an interrupted pull, or else at the one that is wanted."""
+    try:
+        return list_repository(repository, begun or wanted)
+    except NoSuchRevision as error:
+        if begun is None:
+            raise
+        raise NoSuchRevision(
+            f"{error} An interrupted pull of {name} has begun with it: remove that with "
+            f"`outrider models remove {name}`, and pull again."
+        ) from error
 
 
 def _require_runnable(repository: Repository, name: str, role: str) -> None:

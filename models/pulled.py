@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from outrider.pipelines.model.pair import Pair
 from . import pair_folder
 from .catalogue import Catalogue
 from .errors import NotWritable, UnknownName
-from .staging import Claim, staging_path
+from .staging import NEW, Claim, staging_path
 
 REMOVED = ".outrider-removed"  # suffix of a pair's folder during deletion
 
@@ -52,13 +51,14 @@ def unfinished(folder: Path, name: str) -> int:
     return pair_folder.size(path) if path.is_dir() else 0
 
 
+def all_unfinished(folder: Path) -> dict[str, int]:
+    """Bytes of interrupted pulls, by name."""
+    return _hidden(folder, NEW)
+
+
 def half_removed(folder: Path) -> dict[str, int]:
     """Bytes that interrupted removals have left, by name. Removing the name again deletes them."""
-    left = {}
-    for path in sorted(folder.glob(f".*{REMOVED}")):
-        with suppress(FileNotFoundError):  # it is being removed right now
-            left[path.name[1 : -len(REMOVED)]] = pair_folder.size(path)
-    return left
+    return _hidden(folder, REMOVED)
 
 
 def find_pair(text: str, folder: Path | None = None) -> Path:
@@ -66,12 +66,14 @@ def find_pair(text: str, folder: Path | None = None) -> Path:
 
     A path that does not exist is returned as it is. Raises UnknownName for a name that is not that of a pulled pair.
     """
-    path = Path(text).expanduser()
     try:
+        path = Path(text).expanduser()
         if path.exists() or not _is_name(text):
             return path
     except OSError as error:
         raise UnknownName(f"No pair can be called {text}: {error.strerror}.") from error
+    except RuntimeError as error:  # of expanduser
+        raise UnknownName(f"There is no folder {text}: no user of that name has a home folder here.") from error
     named = (folder or pairs_folder()) / text
     if named.is_dir():
         return named
@@ -107,13 +109,25 @@ def remove(name: str, folder: Path) -> None:
 def check_removable(name: str, folder: Path) -> None:
     """Raises UnknownName unless `name` is a pair or an unfinished or half-removed one directly in `folder`."""
     path = folder / name
-    if not _is_name(name) or path.is_symlink() or not _is_anything(path):
+    if not _is_name(name) or not _is_anything(path):
         known = ", ".join(pair.name for pair in pulled_pairs(folder)) or "none"
         raise UnknownName(f"{name!r} is not a pulled pair, so nothing is removed. Pulled pairs: {known}.")
+    if path.is_symlink():
+        raise UnknownName(f"{path} is a link to {path.readlink()}, so nothing is removed: remove the link itself.")
 
 
 def _is_anything(path: Path) -> bool:
-    return any(each.is_dir() for each in (path, staging_path(path), _doomed(path.parent, path.name)))
+    places = (path, staging_path(path), _doomed(path.parent, path.name))
+    try:
+        return any(each.is_dir() for each in places)
+    except OSError:  # the name is too long
+        return False
+
+
+def _hidden(folder: Path, suffix: str) -> dict[str, int]:
+    """Bytes in the hidden folders with this suffix, by the name of their pairs; none of empty ones."""
+    sizes = {path.name[1 : -len(suffix)]: pair_folder.size(path) for path in sorted(folder.glob(f".*{suffix}"))}
+    return {name: size for name, size in sizes.items() if size}
 
 
 def _doomed(folder: Path, name: str) -> Path:
@@ -128,7 +142,7 @@ def _pulled(path: Path) -> Pulled:
     size = pair_folder.size(path)
     try:
         return Pulled(path.name, path, size, Pair.open(path).metadata.get("models", {}))
-    except BrokenPair as error:
+    except (BrokenPair, OSError) as error:  # or it is another user's
         return Pulled(path.name, path, size, problem=str(error))
 
 

@@ -44,8 +44,8 @@ def _existing(folder: Path) -> Path:
 
 def in_words(size: float) -> str:
     """`size` bytes in readable form: 1536000 becomes '1.54 MB'."""
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if size < 999.5:  # from where three digits would be rounded to 1e+03
             return f"{size:.3g} {unit}"
         size /= 1000
-    return f"{size:.3g} GB"
+    return f"{size:.3g} TB"

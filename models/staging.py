@@ -6,7 +6,8 @@ import hashlib
 import os
 import shutil
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -15,11 +16,25 @@ from filelock import FileLock, Timeout
 from .errors import InProgress, NotWritable, OutputExists
 
 MARK = "pair.json"  # only a folder with this file is ever replaced
+NEW = ".outrider-new"  # suffix of a folder that is built by what can be resumed
 
 
 def staging_path(out: Path) -> Path:
     """The folder in which the content of `out` is built by what can be resumed."""
-    return out.with_name(f".{out.name}.outrider-new")
+    return out.with_name(f".{out.name}{NEW}")
+
+
+@contextmanager
+def blaming_unwritable(folder: Path) -> Iterator[None]:
+    """Convert errors about files into NotWritable while `folder` is written to."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:  # it is about something else, such as a pipe that was closed
+            raise
+        raise NotWritable(
+            f"Nothing can be written to {folder} ({error}): correct its permissions or remove it, and try again."
+        ) from error
 
 
 class Claim:

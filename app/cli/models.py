@@ -41,7 +41,7 @@ def list_command(
     from rich.console import Console
 
     from outrider.models.catalogue import Catalogue
-    from outrider.models.pulled import half_removed, pairs_folder, pulled_pairs
+    from outrider.models.pulled import all_unfinished, half_removed, pairs_folder, pulled_pairs
     from outrider.models.room import in_words
 
     catalogue, folder = Catalogue.shipped(), pairs_folder()
@@ -53,7 +53,17 @@ def list_command(
     console.print(_table(catalogue, folder, pulled))
     for pair in pulled.values():
         if pair.problem:
-            console.print(f"{pair.name} cannot be used: {pair.problem}", markup=False, highlight=False)
+            again = f" Remove it with `outrider models remove {pair.name}` to pull it again."
+            problem = pair.problem + again * (pair.name in catalogue.names)
+            console.print(f"{pair.name} cannot be used: {problem}", markup=False, highlight=False)
+    for name, left in all_unfinished(folder).items():
+        if name not in catalogue.names:
+            console.print(
+                f"{name} is unfinished, {in_words(left)}, and not in the catalogue, so no pull goes on with it: "
+                f"`outrider models remove {name}` frees the space.",
+                markup=False,
+                highlight=False,
+            )
     for name, left in half_removed(folder).items():
         console.print(
             f"{name} was not removed to the end, {in_words(left)} are left: run `outrider models remove {name}` again.",
@@ -104,7 +114,8 @@ def pull(
         raise InvalidOption(f"--draft-revision requires a draft, but none is downloaded for {name}: leave it out.")
     if draft_device != "CPU" and (without_draft or entry.draft is None):
         raise InvalidOption(f"--draft-device requires a draft, but none is downloaded for {name}: leave it out.")
-    licences = ", ".join(f"{model.repository}: {model.licence}" for model in entry.models)
+    wanted = (entry.target,) if without_draft else entry.models
+    licences = ", ".join(f"{model.repository}: {model.licence}" for model in wanted)
     _say(f"{entry.about}. Licences: {licences}")
     try:
         with _progress() as begin:
@@ -165,7 +176,9 @@ def _commits(*given: tuple[str, str, str | None]) -> dict[str, str]:
 
 
 def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> dict[str, Any]:
-    from outrider.models.pulled import half_removed, unfinished
+    from outrider.models.pulled import all_unfinished, half_removed
+
+    unfinished = all_unfinished(folder)
 
     def state(name: str) -> dict[str, Any]:
         pair = pulled.get(name)
@@ -175,10 +188,10 @@ def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> di
             else {
                 "path": str(pair.path), "bytes": pair.bytes, "models": dict(pair.models), "problem": pair.problem,
             },
-            "unfinished_bytes": unfinished(folder, name),
+            "unfinished_bytes": unfinished.get(name, 0),
         }  # fmt: skip
 
-    others = [name for name in pulled if name not in catalogue.names]
+    others = [name for name in dict.fromkeys((*pulled, *unfinished)) if name not in catalogue.names]
     return {
         "folder": str(folder),
         "note": catalogue.note,
@@ -207,7 +220,7 @@ def _table(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> Tab
         return f"begun, {in_words(partly)}" if partly else ""
 
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), leading=1)
-    table.add_column("pair", overflow="fold", min_width=max(map(len, (*catalogue.names, *pulled))))
+    table.add_column("pair", overflow="fold", min_width=max(map(len, catalogue.names)))
     for column in ("download", "memory"):
         table.add_column(column, justify="right", no_wrap=True)
     for column in ("devices", "here"):
@@ -234,7 +247,8 @@ def _progress() -> Iterator[Callable[[int], Callable[[int], None]]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
         def begin(total: int) -> Callable[[int], None]:
             task = bar.add_task("", total=total)

@@ -22,6 +22,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from outrider.pipelines.errors import InvalidOption
+
 from .licences import mentions_copyleft, permissive_licence
 
 PACKAGES = Path(__file__).with_name("packages.txt")
@@ -57,13 +59,22 @@ class Package:
 
 
 def download(folder: Path) -> None:
-    """Fetch the pinned wheels into `folder`; wheels only, so that nothing of theirs runs."""
+    """Fetch the pinned wheels into `folder`; wheels only, so that nothing of theirs runs. Raises InvalidOption."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--dest", str(folder)]
-    subprocess.run([*command, "-r", str(PACKAGES)], check=True)
+    try:
+        subprocess.run([*command, "-r", str(PACKAGES)], check=True)
+    except subprocess.CalledProcessError as error:
+        raise InvalidOption(
+            f"pip could not download the packages in {PACKAGES}: see above why, or name a folder of their wheels with "
+            "--wheels."
+        ) from error
 
 
 def build(wheels: Path, out: Path) -> None:
-    """Write `train.jsonl`, `held_out.jsonl` (one function a line) and `packages.json` to the folder `out`."""
+    """Write `train.jsonl`, `held_out.jsonl` (one function a line) and `packages.json` to the folder `out`.
+
+    Raises InvalidOption if the wheels leave nothing to evaluate on.
+    """
     sources: list[tuple[str, str, str | None, Iterator[str]]] = [
         ("python", f"{sys.version_info[0]}.{sys.version_info[1]}", "PSF-2.0", _standard_library())
     ]
@@ -93,6 +104,10 @@ def build(wheels: Path, out: Path) -> None:
         functions[held_out] += found
         packages.append(Package(name, version, licence, held_out, len(found)))
 
+    if not functions[True]:
+        raise InvalidOption(
+            f"{wheels} has no wheel with functions to evaluate on: name a folder of the wheels of {PACKAGES}."
+        )
     out.mkdir(parents=True, exist_ok=True)
     for held_out, file_name in ((False, "train.jsonl"), (True, "held_out.jsonl")):
         random.Random(0).shuffle(functions[held_out])

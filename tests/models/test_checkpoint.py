@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from huggingface_hub import close_session
+from huggingface_hub import close_session, constants
 
 from outrider.models.checkpoint import download
 from outrider.pipelines.errors import OutriderError
@@ -160,7 +160,7 @@ def test_a_checkpoint_in_the_cache_of_the_hub_is_used_and_not_downloaded_again(c
     [
         ("org/other", "NoSuchModel", "neither a folder nor a model of the Hugging Face hub"),
         ("org/gated", "NoSuchModel", "accept its licence"),
-        ("org/model@v2", "NoSuchModel", "no revision v2"),
+        ("org/model@v2", "NoSuchRevision", "no revision v2"),
     ],
 )
 def test_what_the_hub_does_not_have_is_refused(client: Client, name: str, error: str, words: str) -> None:
@@ -171,7 +171,12 @@ def test_what_the_hub_does_not_have_is_refused(client: Client, name: str, error:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"), ({}, "the hub cannot be reached")]
+    ("settings", "words"),
+    [
+        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
+        ({"HF_HUB_OFFLINE": "", "TRANSFORMERS_OFFLINE": "1"}, "TRANSFORMERS_OFFLINE is set"),
+        ({}, "the hub cannot be reached"),
+    ],
 )
 def test_without_a_hub_the_reason_is_given(client: Client, settings: dict[str, str], words: str) -> None:
     client.hub.endpoint, client.settings = "http://127.0.0.1:9", settings
@@ -225,6 +230,51 @@ def test_a_proxy_that_cannot_be_used_is_named_by_its_variable(client: Client, va
     assert refusal["error"] == "HubUnreachable"
     assert f"{variable} asks for a {proxy.partition(':')[0]}:// proxy" in refusal["message"]
     assert "secret" not in refusal["message"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"HF_TOKEN": "hf_secret…"}, "your token has characters that no token has"),
+        ({"SSL_CERT_FILE": "/no/such/file"}, "SSL_CERT_FILE is /no/such/file"),
+        ({"SSL_CERT_FILE": __file__}, "which has no certificates"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_told(client: Client, settings: dict[str, str], words: str) -> None:
+    client.settings = settings
+    close_session()  # the hub's library reads certificates when it opens one
+    refusal = client.download("org/model")
+    assert refusal["error"] == "HubUnreachable"
+    assert words in refusal["message"]
+    assert "secret" not in refusal["message"]
+
+
+def test_a_token_that_cannot_be_read_is_told_by_its_file(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.home.mkdir()
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(client.home))
+    refusal = client.download("org/model")
+    assert refusal["error"] == "HubUnreachable"
+    assert f"{client.home} cannot be read (Is a directory)" in refusal["message"]
+
+
+def test_a_cache_that_cannot_be_written_to_is_told(client: Client) -> None:
+    client.home.mkdir()
+    (client.home / "checkpoints").write_text("no folder")
+    refusal = client.download("org/model")
+    assert refusal["error"] == "NotWritable"
+    assert f"{client.home / 'checkpoints' / 'org--model'}" in refusal["message"]
+
+
+def test_a_tokenizer_alone_in_the_cache_of_the_hub_is_no_earlier_download(client: Client) -> None:
+    cache = client.home / "hub" / "models--org--model"
+    (snapshot := cache / "snapshots" / SHA).mkdir(parents=True)
+    (cache / "refs").mkdir()
+    (cache / "refs" / "main").write_text(SHA)
+    (snapshot / "tokenizer.json").write_bytes(FILES["tokenizer.json"])
+    client.settings = {"HF_HUB_OFFLINE": "1"}
+    assert client.download("org/model")["error"] == "HubUnreachable"
+    (snapshot / "model.safetensors").write_bytes(FILES["model.safetensors"])
+    assert client.download("org/model")["revision"] == SHA
 
 
 def test_a_disk_that_is_full_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

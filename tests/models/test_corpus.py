@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from outrider.models.pyscout import corpus
+from outrider.pipelines.errors import InvalidOption
 
 MODULE = '''
 import os
@@ -103,3 +105,19 @@ def test_the_pinned_list_names_a_version_for_every_package() -> None:
     assert len(lines) > 100
     assert all(line.count("==") == 1 for line in lines)
     assert len({line.partition("==")[0] for line in lines}) == len(lines)
+
+
+def test_wheels_without_a_package_to_evaluate_on_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "_standard_library", lambda: iter([MODULE.format(number=1)]))
+    with pytest.raises(InvalidOption, match="none has no wheel with functions to evaluate on: name a folder"):
+        corpus.build(tmp_path / "none", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_download_that_fails_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(command: list[str], check: bool) -> None:
+        raise subprocess.CalledProcessError(1, command)
+
+    monkeypatch.setattr(subprocess, "run", fail)
+    with pytest.raises(InvalidOption, match=r"pip could not download the packages in .*packages\.txt: .*--wheels"):
+        corpus.download(tmp_path / "wheels")

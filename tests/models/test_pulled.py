@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from outrider.models import pulled
+from outrider.models import pair_folder, pulled
 from outrider.models.catalogue import Catalogue
-from outrider.models.errors import HubUnreachable, InProgress, NoRoom, NotWritable, UnknownName
+from outrider.models.errors import HubUnreachable, InProgress, NoRoom, NoSuchRevision, NotWritable, UnknownName
 from outrider.models.hub import RemoteFile, Repository
 from outrider.models.pull import pull
 from outrider.models.staging import Claim, Staging
-from outrider.pipelines.model.pair import MODEL_FILES
+from outrider.pipelines.model.pair import MODEL_FILES, Pair
 
 
 def put(folder: Path, name: str) -> Path:
@@ -48,6 +49,16 @@ def test_what_is_hidden_or_a_file_is_no_pair(tmp_path: Path) -> None:
     assert pulled.pulled_pairs(tmp_path / "nowhere") == []
 
 
+def test_a_pair_of_another_user_is_listed_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(path: Path) -> Pair:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path / "pair.json"))
+
+    mine = put(tmp_path, "mine")
+    monkeypatch.setattr(Pair, "open", unreadable)
+    (listed,) = pulled.pulled_pairs(tmp_path)
+    assert listed.problem == f"[Errno {errno.EACCES}] Permission denied: '{mine / 'pair.json'}'"
+
+
 def test_a_removal_that_was_interrupted_is_finished_by_the_next(tmp_path: Path) -> None:
     put(tmp_path, f".mine{pulled.REMOVED}")
     put(tmp_path, "mine")
@@ -62,6 +73,52 @@ def test_a_removal_that_was_interrupted_can_be_repeated_and_its_size_is_told(tmp
     assert pulled.half_removed(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
     assert pulled.half_removed(tmp_path / "nowhere") == {}
+
+
+def test_a_pull_that_was_interrupted_is_told_with_its_size_unless_nothing_came(tmp_path: Path) -> None:
+    put(tmp_path, ".mine.outrider-new")
+    (tmp_path / ".empty.outrider-new").mkdir()
+    assert pulled.all_unfinished(tmp_path) == {"mine": len("{}")}
+    assert pulled.all_unfinished(tmp_path / "nowhere") == {}
+
+
+def test_a_link_to_a_pair_is_not_removed_and_called_what_it_is(tmp_path: Path) -> None:
+    elsewhere = put(tmp_path / "elsewhere", "mine")
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    (folder / "mine").symlink_to(elsewhere)
+    with pytest.raises(UnknownName, match=r"mine is a link to .*elsewhere/mine, so nothing is removed"):
+        pulled.remove("mine", folder)
+    assert (folder / "mine" / "pair.json").is_file()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other limits")
+@pytest.mark.parametrize("length", [250, 300])
+def test_a_name_that_is_too_long_is_that_of_no_pair(tmp_path: Path, length: int) -> None:
+    with pytest.raises(UnknownName, match="not a pulled pair"):
+        pulled.remove("a" * length, tmp_path)
+
+
+def test_a_home_folder_of_nobody_is_no_pair(tmp_path: Path) -> None:
+    with pytest.raises(UnknownName, match="no folder ~nobody-at-all/pair"):
+        pulled.find_pair("~nobody-at-all/pair", tmp_path)
+
+
+def test_a_folder_has_a_size_while_another_process_removes_parts_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = put(tmp_path, "mine")
+    scandir = os.scandir
+
+    def removed_first(path: os.PathLike[str]) -> object:
+        if Path(path) == mine:
+            monkeypatch.undo()
+            shutil.rmtree(mine)
+        return scandir(path)
+
+    (tmp_path / "file").write_text("12345")
+    monkeypatch.setattr(os, "scandir", removed_first)
+    assert pair_folder.size(tmp_path) == 5
 
 
 def test_nothing_is_removed_while_it_is_being_written(tmp_path: Path) -> None:
@@ -118,6 +175,41 @@ def test_what_ends_a_pull_in_the_middle_is_said_and_nothing_is_listed(
         pull(Catalogue.shipped().entry("qwen3-8b"), tmp_path)
     assert pulled.pulled_pairs(tmp_path) == []
     assert pulled.unfinished(tmp_path, "qwen3-8b") >= len("half"), "which commit it was is noted next to it"
+
+
+def begin(folder: Path) -> Path:
+    """Leave a pull of qwen3-8b behind that was interrupted. Returns its hidden folder."""
+    begun = folder / ".qwen3-8b.outrider-new"
+    begun.mkdir()
+    (begun / "begun.json").write_text(json.dumps({"target": "f" * 40}))
+    return begun
+
+
+def test_a_pull_whose_commit_is_gone_says_how_to_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def list_repository(name: str, revision: str | None = None) -> Repository:
+        raise NoSuchRevision(f"{name} has no revision {revision} on the Hugging Face hub.")
+
+    monkeypatch.setattr("outrider.models.pull.list_repository", list_repository)
+    entry = Catalogue.shipped().entry("qwen3-8b")
+    with pytest.raises(NoSuchRevision) as refusal:
+        pull(entry, tmp_path, revisions={"target": "f" * 40})
+    assert "interrupted" not in str(refusal.value)
+    shutil.rmtree(tmp_path / ".qwen3-8b.outrider-new")
+    begin(tmp_path)
+    with pytest.raises(NoSuchRevision, match=r"interrupted pull of qwen3-8b .* `outrider models remove qwen3-8b`"):
+        pull(entry, tmp_path)
+
+
+def test_files_of_an_interrupted_pull_that_cannot_be_written_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (begin(tmp_path) / "target").write_text("no folder")
+    files = tuple(RemoteFile(name, 5, "0" * 64, None) for name in MODEL_FILES)
+    monkeypatch.setattr(
+        "outrider.models.pull.list_repository", lambda name, revision=None: Repository(name, "f" * 40, files)
+    )
+    with pytest.raises(NotWritable, match=r"outrider-new/target"):
+        pull(Catalogue.shipped().entry("qwen3-8b"), tmp_path)
 
 
 def test_two_pulls_of_one_pair_do_not_meet(tmp_path: Path) -> None:

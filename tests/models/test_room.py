@@ -47,3 +47,8 @@ def test_other_errors_stay_what_they_are(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("size", "words"), [(999, "999 bytes"), (1_536_000, "1.54 MB"), (15e9, "15 GB")])
 def test_sizes_are_written_for_people(size: float, words: str) -> None:
     assert in_words(size) == words
+
+
+@pytest.mark.parametrize(("size", "words"), [(999_499, "999 kB"), (999_500, "1 MB"), (1.5e12, "1.5 TB")])
+def test_no_size_has_an_exponent(size: float, words: str) -> None:
+    assert in_words(size) == words

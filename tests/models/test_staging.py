@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from outrider.models.errors import InProgress, NotWritable, OutputExists
-from outrider.models.staging import Staging
+from outrider.models.staging import Staging, blaming_unwritable
 
 
 def put_pair(folder: Path, content: str) -> None:
@@ -154,6 +155,14 @@ def test_a_place_that_cannot_be_written_to_is_refused_by_its_name(tmp_path: Path
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(NotWritable, match=r"file/out .*choose another place"), Staging(tmp_path / "file" / "out"):
         pass
+
+
+def test_a_file_that_cannot_be_written_is_named_and_other_errors_stay_what_they_are(tmp_path: Path) -> None:
+    with pytest.raises(NotWritable, match="correct its permissions") as refusal, blaming_unwritable(tmp_path):
+        (tmp_path / "nowhere" / "file").write_text("")
+    assert "nowhere/file" in str(refusal.value)
+    with pytest.raises(BrokenPipeError), blaming_unwritable(tmp_path):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
 
 def test_no_lock_is_left_in_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

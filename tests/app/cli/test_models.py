@@ -164,14 +164,15 @@ def test_a_pair_is_removed_only_after_a_yes(machine: Machine) -> None:
     assert list(machine.pairs.iterdir()) == []
 
 
-def test_a_removal_that_was_interrupted_is_listed_until_it_is_repeated(machine: Machine) -> None:
-    left = machine.pairs / ".mine.outrider-removed"
-    left.mkdir(parents=True)
-    (left / "weights").write_bytes(bytes(5_000_000))
-    assert "mine was not removed to the end, 5 MB are left" in " ".join(machine.run("models", "list").stdout.split())
-    assert json.loads(machine.run("models", "list", "--json").stdout)["half_removed_bytes"] == {"mine": 5_000_000}
-    assert "Removed mine (5 MB)" in machine.run("models", "remove", "mine", "--yes").stdout
-    assert list(machine.pairs.iterdir()) == []
+@pytest.mark.usefixtures("unmeasured")
+def test_a_pull_of_the_target_alone_tells_its_licence_alone_and_into_a_file_writes_no_empty_lines(
+    machine: Machine,
+) -> None:
+    done = machine.run("models", "pull", NAME, "--without-draft")
+    assert done.returncode == 0, done.stderr
+    assert f"{TARGET}: apache-2.0" in done.stderr
+    assert DRAFT not in done.stderr
+    assert "" not in done.stderr.splitlines()
 
 
 @pytest.mark.parametrize("name", ["../pairs/mine", "..", ".", "/", "nothing", ".hidden", "link"])
