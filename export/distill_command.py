@@ -140,11 +140,17 @@ def distill_command(
         unrolling = Unrolling(FOUR_STEPS.steps if unrolled_steps is None else unrolled_steps, places=places)
     except ValueError as error:
         raise InvalidOption(f"{error}.") from error
+    if prompts.parts[:1] == ("~",):  # shells leave that to us after --prompts=
+        prompts = prompts.expanduser()
     plan = Plan(
         target, kind, prompts, how, draft, layers, draft_vocabulary, feed_forward, heads, exit_layer, unrolling,
         trust_remote_code,
     )  # fmt: skip
-    folder = run(plan, output_folder(out), clocked())
+    try:
+        folder = run(plan, output_folder(out), clocked())
+    except KeyboardInterrupt:
+        typer.echo("\nInterrupted. The same command continues with what was saved.", err=True)
+        raise typer.Exit(130) from None
     sources = f"--target {as_argument(target)} --draft {as_argument(folder)}"
     typer.echo(f"Made {folder}. Make a pair of it: outrider export {sources} --out PAIR")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tqdm import tqdm
 from transformers import PreTrainedModel
 
+from .progress import progress_bar
 from .samples import Sample, write_samples
 from .settings import Distillation
 
@@ -33,7 +33,7 @@ def write_answers(
     folder = path.with_suffix("")
     folder.mkdir(exist_ok=True)
     parts = []
-    with tqdm(desc="target writes", total=count, unit="answer") as bar:
+    with progress_bar("target writes", count, "answer") as bar:
         for number, prompts in enumerate(stretches):
             parts.append(folder / f"{number}.jsonl")
             if not parts[-1].exists():

@@ -17,7 +17,7 @@ from optimum.exporters.openvino.model_patcher import LlamaEagle3ForCausalLM
 from transformers import DynamicCache, LlamaConfig, PreTrainedModel
 
 from .samples import Sample
-from .taps import check_taps, default_taps, layers_of, norm_of
+from .taps import check_taps, default_taps, layers_of, norm_weight
 from .trainable import shape_of
 from .unrolled import unroll
 
@@ -99,7 +99,7 @@ def new_head(
         model.embed_tokens.weight.copy_(target.get_input_embeddings().weight)
         if from_target:
             model.lm_head.weight.copy_(target.get_output_embeddings().weight[ids.to(target.device)])
-            model.norm.weight.copy_(norm_of(target).weight)
+            model.norm.weight.copy_(norm_weight(target))
     model.embed_tokens.weight.requires_grad_(False)
     return head
 

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaMLP, LlamaRMSNorm
 
-from .taps import layers_of, norm_of
+from .taps import layers_of, norm_weight
 from .trainable import SharingHead, shape_of
 
 
@@ -45,7 +45,7 @@ class Exit(SharingHead):
         self.norm = LlamaRMSNorm(self.width, config.rms_norm_eps)
         with torch.no_grad():
             self.adapter.down_proj.weight.zero_()
-            self.norm.weight.copy_(norm_of(target).weight)
+            self.norm.weight.copy_(norm_weight(target))
         self.to(target.device)
 
     def drafts(

@@ -15,7 +15,7 @@ from torch import nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRMSNorm, LlamaRotaryEmbedding
 
-from .taps import norm_of
+from .taps import norm_weight
 from .trainable import SharingHead, shape_of
 from .unrolled import unroll
 
@@ -40,7 +40,7 @@ class Mtp(SharingHead):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
         with torch.no_grad():
-            self.norm.weight.copy_(norm_of(target).weight)
+            self.norm.weight.copy_(norm_weight(target))
         self.to(target.device)
 
     def drafts(

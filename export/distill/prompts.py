@@ -43,7 +43,10 @@ def _encode(line: str, tokenizer: Any, where: str) -> list[int]:
     form = 'a line is {"prompt": "..."} or {"messages": [{"role": "user", "content": "..."}]}'
     try:
         entry = json.loads(line)
-    except ValueError as error:
+        json.dumps(entry, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOption(f"{where} has half a surrogate pair, which is no character: leave it out.") from error
+    except (ValueError, RecursionError) as error:
         raise InvalidOption(f"{where} is not valid JSON ({error}): {form}.") from error
     if not isinstance(entry, dict) or ("prompt" in entry) == ("messages" in entry):
         raise InvalidOption(f"{where} needs either a prompt or messages: {form}.")
@@ -53,8 +56,15 @@ def _encode(line: str, tokenizer: Any, where: str) -> list[int]:
         return list(tokenizer.encode(entry["prompt"]))
     if not tokenizer.chat_template:
         raise InvalidOption(f"{where} has messages, and the target has no chat template: give a prompt instead.")
+    if not isinstance(entry["messages"], list) or not all(map(_is_message, entry["messages"])):
+        raise InvalidOption(f"{where}: the messages are not a list of objects with a role and a content: {form}.")
     try:
         text = tokenizer.apply_chat_template(entry["messages"], tokenize=False, add_generation_prompt=True)
     except Exception as error:
         raise InvalidOption(f"{where}: the chat template refuses the messages ({error}): {form}.") from error
     return list(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _is_message(entry: Any) -> bool:
+    """Templates put nothing in the place of what is missing. An answer that calls tools may have no content."""
+    return isinstance(entry, dict) and isinstance(entry.get("role"), str) and bool({"content", "tool_calls"} & {*entry})

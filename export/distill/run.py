@@ -22,6 +22,7 @@ from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
 from ..checkpoint import Checkpoint, find_checkpoint, require_weights
 from ..convert import save_defaults
+from ..errors import NotADecoder
 from ..quiet import quiet
 from ..renamed import known_form
 from ..vocabulary import load_tokenizer, vocabulary
@@ -38,7 +39,7 @@ from .trainable import TrainableHead
 Kind = Literal["draft", "eagle3", "medusa", "hydra", "mtp", "exit"]
 UNROLLED = ("eagle3", "mtp")  # kinds that learn as many steps as are wanted
 WORK = "work"  # in the folder that is being made
-DIGEST = "_digest"  # suffix of the settings that tell models by their files
+DIGESTS = {"target_digest": "target", "draft_digest": "draft", "prompts_sha256": "prompts"}  # settings that tell files
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     If it is interrupted, the same call continues where it was. announce: called with each step before it begins.
 
     Raises InvalidOption for a plan that cannot be carried out, OutputExists, the errors of `find_checkpoint`,
-    `load_tokenizer` and `read_prompts`, UnsupportedModel and VocabularyMismatch.
+    `load_tokenizer` and `read_prompts`, NotADecoder, UnsupportedModel and VocabularyMismatch.
     """
     if os.path.lexists(out):
         raise OutputExists(f"{out} exists: choose another output folder, or move it away.")
@@ -82,13 +83,17 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     announce("Reading the checkpoints")
     checkpoint = find_checkpoint(plan.target, plan.remote_code, announce)
     start = None if plan.draft is None else find_checkpoint(plan.draft, plan.remote_code, announce)
+    for each, role in ((checkpoint, "target"), (start, "draft")):
+        if each is not None and each.is_head:
+            raise NotADecoder(f"{each.source} is a head, which does not write text: give a model as --{role}.")
     tokenizer = load_tokenizer(checkpoint)
     if start is not None:
         words = [vocabulary(tokenizer), vocabulary(load_tokenizer(start))]
         check_same_vocabulary(words[0], words[1], f"{plan.target} and {plan.draft}")
-    settings, record = _settings(plan, checkpoint, start), _sources(checkpoint, start)
+    settings, record = _settings(plan, checkpoint, start), _sources(plan, checkpoint, start)
     target = _load(checkpoint)
-    prompts = read_prompts(plan.prompts, tokenizer, _room(plan, target))
+    with quiet():
+        prompts = read_prompts(plan.prompts, tokenizer, _room(plan, target))
     draft = None if start is None else _draft(plan, target, start)
     head = None if start is not None else _head(plan, target)
     with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
@@ -104,8 +109,9 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
         announce(f"Training on {tokens:,} tokens, {plan.how.epochs} times")
         if draft is not None:
             outcome = distil(target, draft, samples, plan.how, state=work / "state.pt")
-            _save(draft.half(), staging.path)
-            tokenizer.save_pretrained(staging.path)
+            with quiet():
+                _save(draft.half(), staging.path)
+                tokenizer.save_pretrained(staging.path)
         else:
             assert head is not None
             head = _cut(plan, target, head, samples)
@@ -113,7 +119,8 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
             if plan.kind not in UNROLLED:
                 unrolling = replace(unrolling, steps=head.most_steps or 1)
             outcome = distil_head(target, head, samples, plan.how, unrolling, state=work / "state.pt")
-            head.save(staging.path)
+            with quiet():
+                head.save(staging.path)
         record |= settings
         record |= {"answers": len(samples), "tokens": tokens, "seconds": outcome.seconds, "losses": outcome.losses}
         (staging.path / "distillation.json").write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -203,7 +210,7 @@ def _save(draft: PreTrainedModel, folder: Path) -> None:
 
 def _claim(work: Path, mine: dict[str, Any], sources: dict[str, Any]) -> None:
     """Mark the work folder with these settings, so that no outcome of others is taken for one of them. `sources` say
-    where the models were read, for the message if they are others."""
+    where models and prompts were read, for the message if they are others."""
     work.mkdir(exist_ok=True)
     mark = work / "plan.json"
     if not mark.exists():
@@ -214,9 +221,9 @@ def _claim(work: Path, mine: dict[str, Any], sources: dict[str, Any]) -> None:
     theirs = json.loads(mark.read_text(encoding="utf-8"))
     changed = [name for name in mine if mine[name] != theirs.get(name)]
     if changed:
-        told = [(name, theirs.get(name), mine[name]) for name in changed if not name.endswith(DIGEST)]
-        models = [name.removesuffix(DIGEST) for name in changed if name.endswith(DIGEST)]
-        told += [(f"the {name}, with other files,", theirs.get(name), sources[name]) for name in models]
+        told = [(name, theirs.get(name), mine[name]) for name in changed if name not in DIGESTS]
+        files = [DIGESTS[name] for name in changed if name in DIGESTS]
+        told += [(f"the {name}, with other content,", theirs.get(name), sources[name]) for name in files]
         shown = ", ".join(f"{name} was {before} and is {now}" for name, before, now in told)
         raise InvalidOption(
             f"{work.parent} holds an unfinished distillation with other settings ({shown}): repeat these to continue, "
@@ -243,9 +250,10 @@ def _settings(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[
     return dict(json.loads(json.dumps(settings)))  # with lists in place of tuples, as it is read again
 
 
-def _sources(target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:
-    """Where the models were read."""
+def _sources(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:
+    """Where the models and the prompts were read."""
     return {
+        "prompts": str(plan.prompts),
         "target": target.source,
         "target_revision": target.revision,
         "draft": start and start.source,

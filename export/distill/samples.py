@@ -10,7 +10,18 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from ..quiet import quiet
 from .settings import STANDARD, Distillation
+
+# Options whose values in the generation configuration of a target would fail here, cut answers off, or slow them down.
+PLAIN = {
+    "return_dict_in_generate": False,
+    "stop_strings": None,  # which only a tokenizer could find
+    "prompt_lookup_num_tokens": None,
+    "penalty_alpha": None,
+    "max_time": None,
+    "use_cache": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +70,16 @@ def _generate(
     longest = max(map(len, prompts))
     ids = torch.tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
     mask = torch.tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-    sampling: dict[str, Any] = {"do_sample": temperature > 0}
+    options: dict[str, Any] = {"do_sample": temperature > 0}
     if temperature > 0:
-        sampling |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
-    with torch.no_grad():
+        options |= {"temperature": temperature, "top_k": 0, "top_p": 1.0}
+    options |= PLAIN
+    with torch.no_grad(), quiet():
         output = target.eval().generate(
             input_ids=ids.to(target.device),
             attention_mask=mask.to(target.device),
             max_new_tokens=max_new_tokens,
-            **sampling,
+            **options,
         )
     ends = target.generation_config.eos_token_id
     ends = set(ends if isinstance(ends, list) else [ends])

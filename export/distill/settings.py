@@ -38,10 +38,12 @@ class Distillation:
         for name in ("epochs", "batch_size", "max_new_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate must be above 0, not {self.learning_rate}")
-        if self.matrix_rate is not None and not self.matrix_rate > 0:
-            raise ValueError(f"matrix_rate must be above 0, not {self.matrix_rate}")
+        for name in ("learning_rate", "matrix_rate"):
+            rate = getattr(self, name)
+            if rate is not None and not 0 < rate < math.inf:
+                raise ValueError(f"{name} must be above 0 and finite, not {rate}")
+        if not -(2**63) <= self.seed < 2**63:
+            raise ValueError(f"seed must be a number of 64 bits, not {self.seed}")
         if self.group_size is not None and self.group_size < 1 and self.group_size != -1:
             raise ValueError(f"group_size must be positive, or -1 for one scale per row, not {self.group_size}")
 

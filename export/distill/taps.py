@@ -65,6 +65,14 @@ def layers_of(target: PreTrainedModel) -> nn.ModuleList:
     return layers
 
 
+def norm_weight(target: PreTrainedModel) -> torch.Tensor:
+    """What the norm after the last layer multiplies with: its weight, and one more in Gemma's."""
+    norm = norm_of(target)
+    with torch.no_grad():
+        more = (norm(torch.ones_like(norm.weight)) - norm.weight).mean().round()
+    return norm.weight + more
+
+
 def norm_of(target: PreTrainedModel) -> nn.Module:
     """The norm after the last layer. Raises ValueError for a model that does not keep it as Llama does."""
     norm = getattr(target.get_decoder(), "norm", None)

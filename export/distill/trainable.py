@@ -135,9 +135,9 @@ def shape_of(target: PreTrainedModel) -> Any:
     from transformers import LlamaConfig
 
     of = target.config.get_text_config()
-    needed = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps", "rope_parameters")
-    rope = getattr(of, "rope_parameters", None)
-    if not all(hasattr(of, name) for name in needed) or not isinstance(rope, dict) or "rope_theta" not in rope:
+    needed = ("intermediate_size", "num_key_value_heads", "max_position_embeddings", "rms_norm_eps")
+    rope = _rope_of(of)
+    if not all(hasattr(of, name) for name in needed) or rope is None:
         raise ValueError(f"{type(target).__name__} does not have decoder layers like Llama's")
     return LlamaConfig(
         vocab_size=of.vocab_size,
@@ -149,7 +149,7 @@ def shape_of(target: PreTrainedModel) -> Any:
         head_dim=getattr(of, "head_dim", None),
         max_position_embeddings=of.max_position_embeddings,
         rms_norm_eps=of.rms_norm_eps,
-        rope_parameters=of.rope_parameters,
+        rope_parameters=rope,
         initializer_range=of.initializer_range,
         bos_token_id=of.bos_token_id,
         eos_token_id=of.eos_token_id,
@@ -157,3 +157,15 @@ def shape_of(target: PreTrainedModel) -> Any:
         tie_word_embeddings=False,
         attn_implementation="sdpa",
     )
+
+
+def _rope_of(config: Any) -> dict[str, Any] | None:
+    """The rotary parameters of a target, those of its layers that see everything if others have their own. A Llama
+    turns all units, so scales that are made for a part of them are left out. None for a target without any."""
+    rope = getattr(config, "rope_parameters", None)
+    rope = rope.get("full_attention", rope) if isinstance(rope, dict) else {}
+    if rope.get("rope_theta") is None:
+        return None
+    if rope.get("partial_rotary_factor", 1) != 1:
+        return {"rope_type": "default", "rope_theta": rope["rope_theta"]}
+    return dict(rope)

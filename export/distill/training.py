@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -11,9 +12,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
+
+from outrider.pipelines.errors import InvalidOption
 
 from .optimizers import Optimizers
+from .progress import progress_bar
 from .rounding import PROJECTION, rounding
 from .samples import Sample, shuffled_batches
 from .settings import Distillation
@@ -44,7 +47,9 @@ def train(
 
     loss_of: the loss of a batch, a scalar; what it draws comes from the generator, which is new in each step.
     state: a file that is written every few minutes and at the end. If it exists already, the same call continues from
-        it, and ends with the weights that an uninterrupted one ends with. Raises ValueError if there is no sample.
+        it, and ends with the weights that an uninterrupted one ends with.
+
+    Raises ValueError if there is no sample, and InvalidOption if the training diverges.
     """
     if not samples:
         raise ValueError("there are no samples to train on")
@@ -74,7 +79,7 @@ def _train(
     done, start = len(losses), time.monotonic()
     last_save = start
     rng = random.Random(how.seed)
-    with tqdm(total=steps, initial=done, desc="distilling", unit="step") as bar:
+    with progress_bar("distilling", steps, "step", done) as bar:
         for epoch in range(how.epochs):
             for number, batch in enumerate(shuffled_batches(samples, how.batch_size, rng)):
                 if epoch * steps // how.epochs + number < done:
@@ -84,7 +89,12 @@ def _train(
                 nn.utils.clip_grad_norm_(trained.values(), 1.0)
                 optimizers.step(schedule(len(losses) / steps, 1 / steps, how.warm_up))
                 losses.append(loss.item())
-                bar.set_postfix(loss=f"{losses[-1]:.3f}")
+                if not math.isfinite(losses[-1]):
+                    raise InvalidOption(
+                        f"The training diverged: the loss of step {len(losses):,} is {losses[-1]}. Choose a lower "
+                        "--learning-rate, and begin anew."
+                    )
+                bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
                 bar.update()
                 if on_step:
                     on_step(len(losses), losses[-1])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import math
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from outrider.export.distill import (
     write_samples,
 )
 from outrider.export.distill import samples as sample_module
+from outrider.pipelines.errors import InvalidOption
 
 END = 0
 
@@ -160,6 +164,50 @@ def test_an_interrupted_distillation_goes_on_where_it_was(
     assert again.losses == outcome.losses  # nothing was left to do
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"return_dict_in_generate": True},
+        {"stop_strings": ["x"]},
+        {"max_time": 1e-9},
+        {"prompt_lookup_num_tokens": 2},
+        {"penalty_alpha": 0.5},
+        {"use_cache": False},
+    ],
+)
+def test_the_target_writes_the_same_whatever_it_was_saved_to_generate_with(options: dict[str, object]) -> None:
+    target, how = _model(32, 0), Distillation(batch_size=7, max_new_tokens=12)
+    usual = list(write_samples(target, PROMPTS[:8], how))
+    target.generation_config.update(**options)
+    assert list(write_samples(target, PROMPTS[:8], how)) == usual
+
+
+def test_answers_are_written_in_silence(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    target = _model(32, 0)
+    target.generation_config.update(pad_token_id=None, max_length=20)
+    assert list(write_samples(target, PROMPTS[:2], Distillation(max_new_tokens=2)))
+    assert not caplog.records
+
+
+def test_a_training_that_diverges_ends() -> None:
+    target, draft = _model(32, 0), _model(16, 1)
+    how = Distillation(batch_size=8, max_new_tokens=8, learning_rate=1e30)
+    samples = list(write_samples(target, PROMPTS, how))
+    with pytest.raises(InvalidOption, match=r"diverged: the loss of step [0-9]+ is (nan|inf)\. Choose a lower"):
+        distil(target, draft, samples, how)
+
+
+def test_a_progress_bar_in_a_file_is_written_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    samples = [Sample([2, 3, 4], 1)] * 80
+    steps = len(distil(_model(32, 0), _model(16, 1), samples, Distillation(batch_size=4)).losses)
+    assert steps == 40
+    assert file.getvalue().count("distilling") < 4
+    assert "40/40" in file.getvalue()
+
+
 def test_vocabularies_of_different_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="vocabular"):
         distil(_model(32, 0), _model(16, 1, vocabulary=50), [Sample([2, 3], 1)])
@@ -179,6 +227,9 @@ def test_nothing_to_learn_from_is_refused() -> None:
         {"epochs": 0},
         {"batch_size": 0},
         {"matrix_rate": 0.0},
+        {"learning_rate": math.inf},
+        {"seed": 2**64},
+        {"seed": -(2**64)},
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, object]) -> None:

@@ -11,16 +11,17 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from outrider.export.checkpoint import Checkpoint, find_checkpoint
 from outrider.export.command import main as export
 from outrider.export.distill import Distillation, Sample, training
 from outrider.export.distill import run as distillation
 from outrider.export.distill.eagle3 import draft_ids, load_head
-from outrider.export.distill.run import Kind, Plan
+from outrider.export.distill.run import Plan
 from outrider.export.distill.run import run as run_plan
 from outrider.export.distill_command import main
+from outrider.export.errors import NotADecoder
 from outrider.models.errors import NoRoom, NoSuchModel, OutputExists
 from outrider.models.staging import staging_path
 from outrider.pipelines import LLMPipeline
@@ -186,8 +187,12 @@ def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
         run_plan(other, tmp_path / "head")
     template = shutil.copytree(deep, tmp_path / "template")
     (template / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
-    with pytest.raises(InvalidOption, match=rf"the target, with other files, was {deep} and is {template}\): repeat"):
+    with pytest.raises(InvalidOption, match=rf"the target, with other content, was {deep} and is {template}\): repeat"):
         run_plan(Plan(str(template), "eagle3", prompts, HOW), tmp_path / "head")
+    lines = prompts.with_name("others.jsonl")
+    lines.write_text('{"prompt": "a"}', encoding="utf-8")
+    with pytest.raises(InvalidOption, match=rf"the prompts, with other content, was {prompts} and is {lines}\):"):
+        run_plan(Plan(str(deep), "eagle3", lines, HOW), tmp_path / "head")
     shutil.rmtree(staging_path(tmp_path / "head"))
     with pytest.raises(KeyboardInterrupt):
         run_plan(other, tmp_path / "head")
@@ -283,33 +288,25 @@ def test_a_target_with_too_few_layers_for_a_head_is_refused(target: Path, prompt
         run_plan(Plan(str(target), "eagle3", prompts, HOW), tmp_path / "head")
 
 
-TINY = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "vocab_size": 300}
-OTHERS = {
-    "granite": {"num_key_value_heads": 1, "logits_scaling": 8.0},
-    "gemma2": {"num_key_value_heads": 1, "head_dim": 16, "final_logit_softcapping": 3.0, "initializer_range": 1.0},
-    "starcoder2": {"num_key_value_heads": 1},
-    "gpt_neox": {},
-}
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_head_that_is_given_as_a_model_is_refused(deep: Path, prompts: Path, tmp_path: Path, role: str) -> None:
+    head = run_plan(Plan(str(deep), "medusa", prompts, HOW), tmp_path / "head")
+    given = {"target": str(deep), "draft": str(deep), role: str(head)}
+    with pytest.raises(NotADecoder, match=rf"head is a head, which does not write text: give a model as --{role}"):
+        run_plan(Plan(given["target"], "draft", prompts, HOW, draft=given["draft"]), tmp_path / "draft")
 
 
-@pytest.mark.parametrize(
-    ("model_type", "kind", "said"),
-    [
-        ("granite", "medusa", "GraniteForCausalLM scales or caps its logits"),
-        ("gemma2", "exit", "Gemma2ForCausalLM scales or caps its logits"),
-        ("starcoder2", "eagle3", "Starcoder2ForCausalLM does not have decoder layers like Llama's"),
-        ("gpt_neox", "medusa", "GPTNeoXForCausalLM does not keep its last norm as Llama does"),
-    ],
-)
-def test_a_target_that_no_such_head_fits_is_refused_before_it_answers(
-    model_type: str, kind: Kind, said: str, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interruption_says_how_to_continue(
+    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    torch.manual_seed(0)
-    config = AutoConfig.for_model(model_type, **TINY, **OTHERS[model_type])
-    target = save(tmp_path / "target", AutoModelForCausalLM.from_config(config), make_tokenizer())
-    monkeypatch.setattr(distillation, "write_answers", lambda *_: pytest.fail("the target was asked"))
-    with pytest.raises(InvalidOption, match=said):
-        run_plan(Plan(str(target), kind, prompts, HOW), tmp_path / "head")
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distillation, "run", interrupt)
+    with pytest.raises(SystemExit) as ended:
+        main(["--target", str(deep), "--kind", "medusa", "--prompts", str(prompts), "--out", str(tmp_path / "head")])
+    assert ended.value.code == 130
+    assert capsys.readouterr().err.endswith("Interrupted. The same command continues with what was saved.\n")
 
 
 def test_a_target_that_cannot_be_loaded_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
@@ -356,11 +353,11 @@ def test_a_folder_that_exists_is_refused(deep: Path, prompts: Path, tmp_path: Pa
         run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path)
 
 
-def test_a_tilde_in_out_is_the_home_folder(deep: Path, prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_in_out_or_prompts_is_the_home_folder(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Path] = []
-    monkeypatch.setattr(distillation, "run", lambda plan, out, announce: found.append(out))
-    distill("--target", deep, "--kind", "medusa", "--prompts", prompts, "--out", "~/heads/my")
-    assert found == [Path.home() / "heads" / "my"]
+    monkeypatch.setattr(distillation, "run", lambda plan, out, announce: found.extend([out, plan.prompts]))
+    distill("--target", deep, "--kind", "medusa", "--prompts=~/my.jsonl", "--out", "~/heads/my")
+    assert found == [Path.home() / "heads" / "my", Path.home() / "my.jsonl"]
 
 
 def test_a_target_or_prompts_that_are_not_there_are_refused(prompts: Path, tmp_path: Path) -> None:
