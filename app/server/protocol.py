@@ -17,6 +17,7 @@ from .limits import Limits
 
 KEEP_ALIVE_S = 30
 MOST_TOLD = 128  # connections beyond the limit that get an error; further ones are closed at once
+MOST_AHEAD = 64 << 10  # bytes of further requests that are read before the answer to the first has ended
 
 
 class Protocol(H11Protocol):
@@ -47,10 +48,19 @@ class Protocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         is_answered = self.cycle is not None and self.cycle.response_complete
+        if self.conn.their_state is h11.DONE and len(self.conn.trailing_data[0]) <= MOST_AHEAD:
+            self.flow.resume_reading()  # uvicorn pauses it, and would not notice when the client goes away
         if self.conn.their_state is not h11.IDLE and not is_answered:
             self._stop_waiting()  # the application has its own timeout for the body
         elif self._arriving is None and not self.transport.is_closing():
             self._arriving = self._later(self._limits.head_s, self._end_late)
+
+    def send_400_response(self, msg: str) -> None:
+        """Where an answer has begun, as to a request whose body is not read, there can be no other one."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def shutdown(self) -> None:
         """Also wakes an application that waits for the rest of a body, which then gets an empty part of it."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -45,9 +47,9 @@ def serve(
         server = Server.of(pipeline, name, limits)
         encryption = {} if certificate is None else {"ssl_certfile": certificate.chain, "ssl_keyfile": certificate.key}
         api = create_api(server, access)
-        web = _Web(config_of(api, limits, timeout_graceful_shutdown=GRACE_S, **encryption), server.worker)
+        web = _Web(config_of(api, limits, timeout_graceful_shutdown=3 * GRACE_S, **encryption), server.worker)
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them later, and raises them again
-            signal.signal(number, web.end)
+            signal.signal(number, web.handle_exit)
         url = url_of(access.host, port, access.scheme)
         _say(f"Serving OpenAI's API at {url}/v1 ({_who(access)})")
         _say("Warming up: the first answers take longer" if load.device == "CPU" else "Warming up")
@@ -55,8 +57,8 @@ def serve(
         def on_warm() -> None:
             if server.worker.failure is not None:
                 web.should_exit = True
-                return
-            _say(f"Ready after {time.perf_counter() - began:.1f} s. {_promise(pipeline)} Ctrl-C ends it.")
+            elif not web.should_exit:
+                _say(f"Ready after {time.perf_counter() - began:.1f} s. {_promise(pipeline)} Ctrl-C ends it.")
 
         server.worker.on_warm = on_warm
         web.run([bound])
@@ -74,13 +76,20 @@ class _Web(uvicorn.Server):
         super().__init__(config)
         self._worker = worker
 
-    def end(self, sig: int, frame: FrameType | None) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A second signal changes nothing: uvicorn would not wait for the running pass."""
         self._worker.end_answers()
         self.should_exit = True
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._worker.end_answers()
-        super().handle_exit(sig, frame)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._worker.tell_end()
+        asyncio.get_running_loop().call_later(GRACE_S, self._abort_all)
+        await super().shutdown(sockets)
+
+    def _abort_all(self) -> None:
+        """Uvicorn would cancel the tasks of clients that do not read, and log each as an error."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def _say(line: str) -> None:

@@ -66,20 +66,20 @@ class Answers:
 
     def close(self) -> None:
         """Drop what has not been generated yet: its cache blocks are free before the next pass."""
-        if not self.dropped:
-            self.dropped = True
-            self._worker.num_open -= self.num_answers
+        self.dropped = True
+        self._worker.opened.discard(self)
 
 
 class Worker:
     """Steps the pipeline's backend in a thread, and passes the generated pieces to an asyncio loop.
 
-    All requests share that thread and those of the preprocessor. `num_open` answers are queued or being generated.
+    All requests share that thread and those of the preprocessor. The answers to the requests in `opened`, `num_open` in
+    all, are queued or being generated.
     """
 
     def __init__(self, pipeline: LLMPipeline, limits: Limits, metrics: Metrics) -> None:
         self.limits = limits
-        self.num_open = 0
+        self.opened: set[Answers] = set()  # of the event loop
         self.ready = False
         self.failure: Exception | None = None  # of the warm-up
         self.on_warm: Callable[[], None] = lambda: None  # called when it has succeeded or failed
@@ -95,6 +95,10 @@ class Worker:
         self._preprocessor = Preprocessor(limits)
         self._thread = Thread(target=self._run, name="worker", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def num_open(self) -> int:
+        return sum(answers.num_answers for answers in self.opened)
 
     @property
     def exact(self) -> bool:
@@ -114,6 +118,12 @@ class Worker:
     def end_answers(self) -> None:
         """End all open answers with an error, and refuse new ones. Safe in a signal handler."""
         self._ending = True
+
+    def tell_end(self) -> None:
+        """Tell all who wait, which the engine can only do after the running pass or the warm-up, and these may be long.
+        Call it in the event loop."""
+        for answers in list(self.opened):
+            answers.deliver(_shutting_down())
 
     def check_running(self) -> None:
         """Raises ApiError once the worker ends."""
@@ -142,7 +152,7 @@ class Worker:
                 headers={"Retry-After": str(self.limits.retry_after_s)},
             )
         answers = Answers(self, num_answers, prompt_field)
-        self.num_open += num_answers
+        self.opened.add(answers)
         try:
             begin, is_structured = partial(self._begin, answers, inputs, options), "structured_output_config" in options
             await self._preprocessor.run(begin, is_structured, num_bytes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import struct
 import time
@@ -15,7 +16,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from outrider.app.server import api
+from outrider.app.server import api, serve
 from outrider.app.server.limits import Limits
 from outrider.pipelines import LLMPipeline
 
@@ -147,6 +148,17 @@ def test_a_body_that_nobody_waits_for_keeps_no_connection(place: Place) -> None:
         assert dripped(connection, b"x").startswith((b"HTTP/1.1 404 ", b"HTTP/1.1 405 "))
 
 
+def test_a_malformed_body_that_nobody_waits_for_ends_the_connection_and_no_error_is_logged(
+    hasty: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    with connected(hasty) as connection:
+        connection.sendall(f"POST /nowhere HTTP/1.1\r\nHost: {LOCAL}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+        connection.sendall(b"no size\r\n")
+        assert connection.recv(65536) == b""
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+
+
 def test_a_head_in_several_parts_is_answered(place: Place) -> None:
     with connected(place) as connection:
         for _ in range(3):
@@ -181,6 +193,26 @@ def test_who_stops_reading_a_stream_is_dropped_and_the_answer_ends(
         wait_until(lambda: hasty.metric('outrider_requests_total{outcome="cancelled"}') == 1)
     monkeypatch.undo()
     assert answers(hasty)
+
+
+def test_who_does_not_read_ends_the_server_late_and_nothing_is_logged(
+    tool_pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def chunks(*_: object) -> AsyncIterator[BaseModel]:
+        while True:
+            yield Chunk(text=" " * (1 << 20))
+
+    monkeypatch.setattr(api, "_chunks", chunks)
+    monkeypatch.setattr(serve, "GRACE_S", 0.1)
+    body = json.dumps({**ASKED, "stream": True})
+    with ExitStack() as kept, running(tool_pipeline) as served:
+        logger = logging.getLogger("uvicorn.error")
+        logger.addHandler(caplog.handler)
+        kept.callback(logger.removeHandler, caplog.handler)
+        connection = kept.enter_context(connected(served))
+        connection.sendall(f"{POST}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+        connection.recv(1)
+    assert caplog.messages == []
 
 
 def test_nothing_is_written_to_a_connection_that_was_reset(

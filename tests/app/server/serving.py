@@ -13,14 +13,13 @@ from typing import Any
 import httpx
 import openai
 import pytest
-import uvicorn
 
 from outrider.app.server.address import bound_socket
 from outrider.app.server.admission import Access
 from outrider.app.server.api import Server, create_api
 from outrider.app.server.limits import Limits
 from outrider.app.server.protocol import config_of
-from outrider.app.server.serve import GRACE_S
+from outrider.app.server.serve import GRACE_S, _Web
 from outrider.pipelines import LLMPipeline
 
 MODEL = "pyscout"
@@ -76,7 +75,7 @@ def running(
     limits = limits or Limits()
     server = Server.of(pipeline, name, limits)
     api = create_api(server, access or Access(LOCAL))
-    web = uvicorn.Server(config_of(api, limits, timeout_graceful_shutdown=GRACE_S))  # as `serve` has it
+    web = _Web(config_of(api, limits, timeout_graceful_shutdown=3 * GRACE_S), server.worker)  # as `serve` has it
     with bound_socket(LOCAL, 0) as bound:
         thread = threading.Thread(target=web.run, args=([bound],))
         thread.start()

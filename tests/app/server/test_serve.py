@@ -11,10 +11,14 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import openai
 import pytest
+import uvicorn
+
+from outrider.app.server.serve import _Web
 
 from ..commands import OUTRIDER, run
 from .serving import AREA, LOCAL, MODEL, PATIENCE_S, REPEAT, user
@@ -66,6 +70,15 @@ def test_it_says_where_it_is_and_ends_cleanly_when_told_to(number: signal.Signal
     assert process.returncode == 0
 
 
+def test_a_second_signal_does_not_make_it_end_in_the_middle_of_a_pass() -> None:
+    worker = Mock()
+    web = _Web(uvicorn.Config(Mock()), worker)
+    for _ in range(2):
+        web.handle_exit(signal.SIGINT, None)
+        assert (web.should_exit, web.force_exit) == (True, False)
+    worker.end_answers.assert_called()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGINT for a single process")
 def test_it_can_be_ended_while_it_warms_up() -> None:
@@ -80,6 +93,7 @@ def test_it_can_be_ended_while_it_warms_up() -> None:
         finally:
             process.kill()
     assert output.endswith("Ended.\n")
+    assert "Ready" not in output
     assert (errors, process.returncode) == ("", 0)
 
 

@@ -72,15 +72,21 @@ def test_a_stream_that_is_closed_frees_its_blocks_within_one_step(served: Served
     wait_until(lambda: served.metric('outrider_requests_total{outcome="cancelled"}') == cancelled + 1)
 
 
-def test_a_client_that_goes_away_while_it_waits_frees_its_blocks(served: Served, passes: Passes) -> None:
+@pytest.mark.parametrize("ahead", ["", "\r\n", f"GET /health HTTP/1.1\r\nHost: {LOCAL}\r\n\r\n"])
+def test_a_client_that_goes_away_while_it_waits_frees_its_blocks(served: Served, passes: Passes, ahead: str) -> None:
+    """Whatever it has sent behind its request."""
+    cancelled = served.metric('outrider_requests_total{outcome="cancelled"}')
     body = json.dumps({**ENDLESS_BODY, "n": 1}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {LOCAL}\r\nContent-Type: application/json\r\n"
     with socket.create_connection((LOCAL, int(served.url.rpartition(":")[2]))) as connection:
         connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         wait_until(lambda: served.pool.num_free < served.pool.num_blocks)
+        connection.sendall(ahead.encode())
     wait_until(lambda: served.pool.num_free == served.pool.num_blocks)
     assert passes.dropped == 1
     assert len(passes.after) <= 1
+    served.post("/v1/completions", {"model": MODEL, "prompt": "x", "max_tokens": 1})  # counted after the other
+    assert served.metric('outrider_requests_total{outcome="cancelled"}') == cancelled + 1
 
 
 def test_an_asynchronous_task_can_be_cancelled(served: Served, passes: Passes) -> None:
@@ -188,6 +194,20 @@ def test_streams_are_ended_with_a_reason_when_the_server_ends(pipeline: LLMPipel
             list(stream)
         with pytest.raises(openai.InternalServerError, match="shutting down"):
             client.completions.create(model=MODEL, prompt="x")
+    assert served.pool.num_free == served.pool.num_blocks
+
+
+def test_who_waits_is_told_of_the_end_before_a_long_pass_is_over(
+    pipeline: LLMPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, step = threading.Event(), pipeline.backend.step
+    with ThreadPoolExecutor(1) as pool:
+        with running(pipeline) as served:
+            monkeypatch.setattr(pipeline.backend, "step", lambda: (goes_on.wait(PATIENCE_S), step()))
+            answer = pool.submit(served.post, "/v1/completions", {"model": MODEL, "prompt": "x"})
+            answer.add_done_callback(lambda _: goes_on.set())
+            wait_until(lambda: served.server.worker._pass_began is not None)
+        assert answer.result().json()["error"]["code"] == "shutting_down"
     assert served.pool.num_free == served.pool.num_blocks
 
 
