@@ -229,7 +229,7 @@ class Window:
         return "break"  # or the key would move the cursor
 
     def _send(self, event: object = None) -> str:
-        prompt = self.prompt.get("1.0", "end").strip()
+        prompt = self.prompt.get("1.0", "end").rstrip()  # its first line may be indented code
         if prompt and self.send.instate(["!disabled"]):
             self.prompt.delete("1.0", "end")
             self._write(f"{prompt}\n\n", "prompt")

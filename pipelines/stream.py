@@ -102,8 +102,9 @@ class Stream(Iterator[Piece]):
         self._engine.cancel(self._request)
 
     def close(self) -> None:
-        self._engine.cancel(self._request)
-        self._ended = True
+        with self._engine.lock:  # or a thread that waits for the next piece would get a last one
+            self._engine.cancel(self._request)
+            self._ended = True
 
     def finish(self) -> Generation:
         """Run to the end and return the whole answer, or the beginning of one that was closed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import openvino_genai
@@ -40,7 +41,7 @@ def prompts_of(inputs: Inputs) -> list[Prompt]:
     if all(isinstance(prompt, str) for prompt in prompts):
         return prompts
     if all(map(_is_id, prompts)):
-        return [TokenPrompt(tuple(prompts))]
+        return [_token_prompt(prompts)]
     if all(isinstance(prompt, (list, tuple)) for prompt in prompts):
         return [_token_prompt(prompt) for prompt in prompts]
     for message in prompts:
@@ -135,13 +136,13 @@ def _says_something(message: Message) -> bool:
 
 
 def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)  # numpy's too
 
 
 def _token_prompt(ids: Sequence[Any]) -> TokenPrompt:
     if wrong := [value for value in ids if not _is_id(value)]:
         raise InvalidOption(f"{wrong[0]!r} in a prompt of token ids is not one: give whole numbers.")
-    return TokenPrompt(tuple(ids))
+    return TokenPrompt(tuple(map(int, ids)))
 
 
 def _checked(prompt: TokenPrompt, vocabulary_size: int) -> list[int]:

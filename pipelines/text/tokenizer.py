@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import openvino_genai
 import regex
 
-from ..errors import BrokenPair, InvalidOption
+from ..errors import BrokenPair, InvalidOption, reason_of
 
 INCOMPLETE = "\ufffd"  # detokenizers write it for a character of which bytes are missing
 GRAPHEME = regex.compile(r"\X")
@@ -120,7 +120,13 @@ class Tokenizer:
         try:
             return self._tokenizer.apply_chat_template([dict(m) for m in messages], add_generation_prompt, **given)
         except RuntimeError as error:
-            raise InvalidOption(f"The chat template of this model refuses these messages: {error}") from error
+            reason = str(error).partition("Minja's error: ")[2].partition(" at row ")[0] or reason_of(error)
+            raise InvalidOption(f"The chat template of this model refuses these messages: {reason}") from error
+        except (TypeError, ValueError) as error:
+            raise InvalidOption(
+                f"These messages cannot be written as JSON, which chat templates read ({error}): give text, numbers, "
+                "lists and dictionaries."
+            ) from error
 
 
 def _check_encodable(text: str) -> None:

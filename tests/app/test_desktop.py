@@ -243,6 +243,17 @@ def test_a_first_prompt_that_is_too_long_is_not_blamed_on_the_conversation(drive
     assert "full" not in driver.text
 
 
+def test_a_prompt_keeps_the_indentation_of_its_first_line(drive, scripted) -> None:
+    scripted.warm.set()
+    scripted.gate.set()
+    driver = drive(lambda: scripted)
+    driver.ready()
+    driver.window.prompt.insert("1.0", "    def area(self):\n        return 1\n")
+    driver.press("<Control-Return>")
+    driver.ready()
+    assert scripted.requests[0][0] == "    def area(self):\n        return 1"
+
+
 def test_a_refused_prompt_comes_back_before_what_was_typed_since(drive, scripted) -> None:
     scripted.warm.set()
     scripted.refusal = Refused("The prompt has too many words.")

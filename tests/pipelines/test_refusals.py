@@ -50,6 +50,7 @@ RENAME = f"Rename `width` to `breadth`.\n\n{CODE}"
         ([[7], [-1]], UnknownToken, "token id -1 at place 0"),
         ([{"role": "user"}], InvalidOption, "'role' and 'content'"),
         ([{"role": "user", "content": 7}], InvalidOption, "strings 'role' and 'content'"),
+        ([{"role": "user", "content": "x", "at": {7}}], InvalidOption, "as JSON, .* set is not JSON .*give text"),
     ],
     ids=lambda given: "history" if isinstance(given, openvino_genai.ChatHistory) else str(given),
 )

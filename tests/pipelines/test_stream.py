@@ -6,6 +6,7 @@ import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 
@@ -108,6 +109,24 @@ def test_a_closed_stream_frees_its_blocks_and_ends(served):
     stream.close()
     assert pool.num_free == pool.num_blocks
     assert list(stream) == []
+
+
+def test_a_stream_that_another_thread_closes_gives_no_last_piece(served, monkeypatch):
+    """Here the reader asks for the next piece in the moment in which the answer is cancelled."""
+    engine, told, taken = served[0], [], []
+    stream = stream_of(engine, [4], on_end=told.append)
+    reader, cancel = Thread(target=lambda: taken.extend(stream)), engine.cancel
+
+    def cancel_while_one_reads(request):
+        cancel(request)
+        reader.start()
+        reader.join(0.1)
+
+    next(stream)
+    monkeypatch.setattr(engine, "cancel", cancel_while_one_reads)
+    stream.close()
+    reader.join(60)
+    assert (taken, told) == ([], [])
 
 
 @pytest.mark.parametrize("num_passes", range(9))

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.errors import InvalidOption
 from outrider.pipelines.text.tokenizer import TextStream, Tokenizer
 
 from .. import reference
@@ -221,6 +222,13 @@ def test_the_detokenizer_of_the_embedded_pair_is_not_run_between_passes(embedded
     prompt = tokenizer.encode("def f(x):\n    return x\n")
     monkeypatch.setattr(tokenizer, "_tokenizer", None)
     assert tokenizer.decode(prompt) == "def f(x):\n    return x\n"
+
+
+def test_a_template_that_refuses_messages_is_quoted_with_its_reason_alone(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer._tokenizer, "chat_template", "{{ raise_exception('Roles must alternate.') }}")
+    with pytest.raises(InvalidOption) as refused:
+        tokenizer.apply_chat_template([{"role": "user", "content": "x"}])
+    assert str(refused.value) == "The chat template of this model refuses these messages: Roles must alternate."
 
 
 def test_a_stop_string_of_a_million_characters_holds_nobody_up():
