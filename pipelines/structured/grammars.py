@@ -6,7 +6,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from math import lcm
 from threading import Lock
 from typing import TypeVar
@@ -53,7 +53,7 @@ LONGEST_FORCED = 256  # characters: llguidance tokenizes forced text again after
 AT_A_CUT = 4  # tokens at the end of a cut text that its continuation could change
 
 T = TypeVar("T")
-_sizing_stack = Lock()  # since its size is set for all threads that begin
+_sizing_stack = Lock()  # held while the stack size is changed, which is that of all threads that begin
 
 
 class Grammars:
@@ -109,16 +109,24 @@ def _written(name: str, text: str) -> str:
 
 
 def _with_deep_stack(compute: Callable[[], T]) -> T:
-    """What `compute` returns, from a thread that has a stack of STACK bytes."""
+    """What `compute` returns or raises, from a thread that has a stack of STACK bytes."""
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(compute())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    # An executor would refuse the work of a thread that goes on after the main thread has ended.
+    thread = threading.Thread(target=run)
     with _sizing_stack:
         usual = threading.stack_size(STACK)
         try:
-            executor = ThreadPoolExecutor(1)
-            future = executor.submit(compute)
+            thread.start()
         finally:
             threading.stack_size(usual)
-    with executor:
-        return future.result()
+    return outcome.result()
 
 
 def _check_divisors(text: str) -> None:

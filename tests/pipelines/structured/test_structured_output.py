@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import random
 import re
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -371,3 +373,25 @@ def test_the_form_and_logprobs_hold_under_lossy_acceptance(models: Models, rule)
         assert [entry.token for entry in request.logprobs] == request.new_tokens
         accepted.update(request.statistics.accepted_by)
     assert accepted["draft_model"] > 0
+
+
+AFTER_MAIN = """
+import threading
+from outrider.models import embedded_pair
+from outrider.pipelines import LLMPipeline, StructuredOutputConfig
+
+pipeline = LLMPipeline(embedded_pair())
+form = StructuredOutputConfig(json_schema='{"enum": ["yes", "no"]}')
+
+def answer():
+    threading.main_thread().join()
+    print(pipeline.generate("Yes or no?", structured_output_config=form))
+
+threading.Thread(target=answer).start()
+"""
+
+
+@pytest.mark.slow
+def test_a_thread_that_outlives_the_main_thread_can_ask_for_a_form():
+    done = subprocess.run([sys.executable, "-c", AFTER_MAIN], capture_output=True, text=True, timeout=300)
+    assert json.loads(done.stdout) in ("yes", "no"), done.stderr
