@@ -13,7 +13,7 @@ from ..errors import DeviceFailed, InvalidOption, UnsupportedDevice, reason_of
 
 CPU, NPU = "CPU", "NPU"
 OUTRIDER, GENAI = "outrider", "genai"  # engines
-SEVERAL = ("AUTO", "MULTI", "HETERO", "BATCH")  # how names begin that stand for no device of their own
+SEVERAL = ("AUTO", "MULTI", "HETERO", "BATCH")  # OpenVINO's virtual devices, which stand for others
 # What `openvino_genai.LLMPipeline` takes for its engine, with what to do for Outrider's.
 GENAI_PROPERTIES = {
     "prompt_lookup": "leave it out, and ask for mode='lookup' in a request",
@@ -112,7 +112,7 @@ def failing(device: str) -> Iterator[None]:
 def failing_to_load(device: str, remedy: str = "exact=False, so that less is tried") -> Iterator[None]:
     """Raises UnsupportedDevice for a device that fails while a model is tried there.
 
-    remedy: with what the pair can be loaded nevertheless.
+    remedy: what to load the pair with in order to avoid this, for the message.
     """
     try:
         yield

@@ -49,12 +49,12 @@ def check_own(folder: Path, device: str, speculation: str) -> None:
 
 
 def lets_draft(folder: Path) -> bool:
-    """Whether a model's own configuration is kept where GenAI drafts."""
+    """Whether GenAI can draft without disregarding a model's own configuration."""
     return not _own(folder).get("min_new_tokens")
 
 
 def _own(folder: Path) -> dict[str, Any]:
-    """A model's own configuration, which has been read before."""
+    """A model's own configuration. The file was read and checked when the pipeline was opened."""
     path = folder / OWN_CONFIG
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 

@@ -1,4 +1,4 @@
-"""GenaiEngine: the devices on which OpenVINO GenAI's pipeline decodes."""
+"""GenaiEngine: serves requests with OpenVINO GenAI's pipeline, as on GPUs."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class GenaiEngine(QueueingBackend):
     `Statistics.cached_tokens` is 0 even where `exact=False` lets it keep prompts. Nor does it report the time of the
     models apart from its own, so `target_s` is the whole time.
 
-    GenAI generates in a thread of its own, without Python's global lock. The `step` of its pipeline for many requests
-    holds that lock.
+    GenAI generates in a thread of its own, without Python's global lock. Its pipeline for many requests would hold that
+    lock in each `step`, and is not used.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class _Answer:
         self.thread.start()
 
     def advance(self) -> None:
-        """Give the request what was written next, and wait for that. Raises DeviceFailed."""
+        """Wait for the next tokens, and give them to the request. Raises DeviceFailed."""
         written_at, tokens = self._written.get()
         if isinstance(tokens, Exception):
             raise DeviceFailed(

@@ -35,7 +35,7 @@ TRIED = (  # one to copy from, and one not
     "Explain in a few sentences why the sky is blue during the day and red in the evening.",
 )
 TRIED_TOKENS = 48  # of an answer to each
-SAMPLE_BYTES = 1 << 16  # of the weights, which tell models of one size apart
+SAMPLE_BYTES = 1 << 16  # of the weights, to tell models of one size apart
 TRIED_S = 1.0  # answers are repeated for this long, as a busy machine may delay them
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class GenaiLoading:
     exact: False keeps computed prompts for later ones that begin alike. Measured on the CPU, this made texts depend on
         earlier requests.
     speculation: "off", "lookup" (GenAI's prompt lookup), "draft" (the pair's draft model), or "auto": the faster one of
-        the first two on this device, which is found by trying once and remembered.
+        the first two on this device, which is measured once and remembered.
     draft_device: where the draft model runs.
     properties: those of `openvino_genai.LLMPipeline`.
     """
@@ -199,8 +199,8 @@ class GenaiLoading:
 
 
 def _contents(value: object) -> object:
-    """What tells a property's value from others. The text of GenAI's objects is their address, so they are told by
-    their fields."""
+    """What distinguishes a property's value from others: of GenAI's objects the fields, since their text is only their
+    address."""
     if not type(value).__module__.startswith(openvino_genai.__name__) or hasattr(value, "__members__"):
         return value
     public = {name: getattr(value, name) for name in dir(value) if not name.startswith("_")}

@@ -89,8 +89,8 @@ class GpuPagedModel:
         self.resize(num_blocks)
 
     def keep_to_rows(self, exact: bool) -> None:
-        """Set whether prompts, too, are computed row by row and every pass has the same number of rows, at least
-        EXACT_ROWS, as is needed for the same bits."""
+        """Set whether the model is `exact`: then prompts, too, are computed row by row, and every pass has the same
+        number of rows, at least EXACT_ROWS."""
         self.exact = exact
         self._decoding_rows, self.rows = self._fewest_rows, ANY_ROWS
         if exact:
@@ -155,8 +155,8 @@ class GpuPagedModel:
     def forward(self, windows: Sequence[Window]) -> list[NDArray[np.float32]]:
         """Run all windows in one pass, and return logits float32 [num_rows, vocabulary] for each of them.
 
-        The logits are views of the request's own memory, which the next pass overwrites. Raises ValueError for more
-        than `rows.most` rows, which would not be exact.
+        The logits are views of the request's own memory, which the next pass overwrites. Raises ValueError if the model
+        is exact and the pass has more than `rows.most` rows, and DeviceFailed.
         """
         wanted_rows = [w.num_rows for w in windows]
         num_rows = sum(len(w.tokens) for w in windows)
@@ -175,7 +175,7 @@ class GpuPagedModel:
         return np.split(outputs[0].reshape(-1, self.vocabulary_size), [*accumulate(wanted_rows)])[:-1]
 
     def hidden_states(self) -> list[NDArray[np.float32]]:
-        """None: heads draft for targets on the CPU."""
+        """An empty list: heads draft only for targets on the CPU."""
         return []
 
     def occupy(self, blocks: Sequence[int]) -> None:

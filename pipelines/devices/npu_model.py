@@ -159,7 +159,7 @@ class NpuModel:
         return logits
 
     def hidden_states(self) -> list[NDArray[np.float32]]:
-        """None: OpenVINO's code for NPUs gives logits alone."""
+        """An empty list: OpenVINO's code for NPUs outputs nothing but logits."""
         return []
 
     def is_exact(self) -> bool:
@@ -223,7 +223,7 @@ def _supported(properties: Mapping[str, Any]) -> Iterator[str]:
     """The properties that the devices know on which OpenVINO's code for NPUs computes."""
     core = ov.Core()
     for device in dict.fromkeys((NPU, *str(properties.get("NPUW_DEVICES", NPU)).split(","))):
-        with suppress(RuntimeError):  # a device that is not there, as is said when the model is compiled
+        with suppress(RuntimeError):  # there is no such device, which is reported when the model is compiled
             yield from core.get_property(device, "SUPPORTED_PROPERTIES")
 
 
@@ -247,6 +247,6 @@ def require_symmetric_int4(model: ov.Model, folder: Path) -> None:
 
 
 def _numbers_for_a_token(variable: Any) -> int:
-    """The size of a token's keys or values [batch, heads, tokens, size]."""
+    """How many numbers a token's keys or values have, in a variable [batch, heads, tokens, size]."""
     heads, size = (variable.info.data_shape[i].get_length() for i in (1, 3))
     return int(heads * size)

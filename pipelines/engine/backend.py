@@ -30,8 +30,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """The most tokens of a prompt and its answer together, what the user can change to allow more, and the most tokens
-    of a prompt. In `remedy`, "{tokens}" stands for the number that is needed."""
+    """How many tokens a request can have.
+
+    tokens: the most of its prompt and answer together.
+    remedy: what the user can change to allow more; "{tokens}" stands for the number that is needed.
+    prompt_tokens: the most of its prompt.
+    """
 
     tokens: int
     remedy: str
@@ -43,7 +47,7 @@ class Room:
         return cls(pool.num_tokens, "cache_tokens={tokens} or more")
 
     def require(self, request: Request) -> None:
-        """Raises PromptTooLong and CacheTooSmall."""
+        """Raises PromptTooLong or CacheTooSmall if a request does not fit."""
         prompt, new, tokens = request.num_prompt_tokens, request.max_new_tokens, request.num_slots
         remedy = self.remedy.format(tokens=tokens)
         if prompt > self.prompt_tokens:
@@ -60,12 +64,12 @@ class Room:
 
 
 class Backend(ABC):
-    """`Engine`, or `GenaiEngine` on a GPU; with `Fallback`, one of them and then the CPU's.
+    """What runs requests: `Engine`, `GenaiEngine` on GPUs, or `Fallback`, which can move them from these to the CPU.
 
     Any thread that waits for a request calls `step` until it has finished; calls from several threads take turns, and
     each serves all requests. So the state of a request must be read under the `lock`.
 
-    is_changing: whether another device is taking over, for which the current step takes long.
+    is_changing: whether another device is taking over, which makes the current step a long one.
     """
 
     lock: FairLock
@@ -86,14 +90,14 @@ class Backend(ABC):
     @property
     @abstractmethod
     def load(self) -> Load:
-        """Available without waiting for the current pass."""
+        """How busy it is, without waiting for the current pass."""
 
     @abstractmethod
     def step(self) -> None:
         """Advance the running requests by a pass."""
 
     def settle(self) -> None:  # noqa: B027
-        """Decide on requests that have failed, before their errors are reported: they may yet continue."""
+        """Let requests that have failed continue elsewhere, if they can; called before their errors are reported."""
 
 
 class QueueingBackend(Backend):

@@ -13,7 +13,11 @@ class OutOfBlocks(Exception):
 
 @dataclass(slots=True)
 class BlockTable:
-    """The blocks of one sequence, in order. `tip` and `num_shared` say how far its full blocks are published."""
+    """The blocks of one sequence, in order.
+
+    num_shared: how many of its first blocks are published, or have been published by others with the same content.
+    tip: the serial number of the last of these; 0 if there is none.
+    """
 
     blocks: list[int] = field(default_factory=list)
     tip: int = 0
@@ -32,7 +36,7 @@ class BlockPool:
     def __init__(self, num_blocks: int, block_size: int) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._unused: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # the next to go stands first
+        self._unused: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))  # in the order of their reuse
         self._owners = [0] * num_blocks
         self._published: dict[Hashable, int] = {}
         self._key: list[Hashable | None] = [None] * num_blocks
@@ -50,6 +54,7 @@ class BlockPool:
         return self.num_blocks * self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
+        """The number of blocks that hold `num_tokens` tokens."""
         return -(-num_tokens // self.block_size)
 
     def open(self, tokens: Sequence[int], num_slots: int) -> tuple[BlockTable, int]:
@@ -70,7 +75,7 @@ class BlockPool:
         return table, table.num_shared * self.block_size
 
     def num_known(self, tokens: Sequence[int]) -> int:
-        """For how many of a sequence's first tokens a table opened for it would already hold keys and values."""
+        """How many of a sequence's first tokens would have keys and values in a table that is opened for it now."""
         return self._shared(tokens).num_shared * self.block_size
 
     def grow(self, table: BlockTable, num_slots: int) -> None:
@@ -100,7 +105,7 @@ class BlockPool:
         return num_cached
 
     def publish(self, table: BlockTable, tokens: Sequence[int], num_cached: int) -> None:
-        """Offer the table's full blocks to others: its first `num_cached` tokens are computed and will not change."""
+        """Let others share the full blocks of the table's first `num_cached` tokens, which will not change any more."""
         while (table.num_shared + 1) * self.block_size <= num_cached:
             key = self._key_of(tokens, table)
             block = self._published.get(key)

@@ -24,10 +24,9 @@ from .verify import verify
 
 
 class Engine(QueueingBackend):
-    """Decodes all running requests with one loop. Plain decoding is an empty draft, prefill a window without one.
+    """Serves all running requests with one loop. In plain decoding the drafts are empty; a chunk of a prompt has none.
 
-    Any thread that waits for a request calls `step`; calls from several threads take turns, and each serves all
-    requests. So the state of a request must be read under the `lock`.
+    room: how many tokens a request can have; as many as `pool` holds if it is None.
     """
 
     def __init__(self, target: Target, pool: BlockPool, planner: Planner, room: Room | None = None) -> None:
@@ -38,7 +37,7 @@ class Engine(QueueingBackend):
         self._planner = planner
         self._scheduler = Scheduler(self._waiting, pool, target.rows)
         self._is_stepping = False
-        self._num_taken_over = 0  # rows, as of the last pass
+        self._num_taken_over = 0  # the target's number after the last pass
         self._num_borrowing = 0  # callers of `borrowed` that wait for blocks or hold them
 
     def step(self) -> None:
@@ -90,7 +89,7 @@ class Engine(QueueingBackend):
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:
-        """Requests that end meanwhile, even if another stream's destructor cancels them, are retired afterwards."""
+        """Retire requests that end during a step only after it, even if the destructor of a stream cancels them."""
         self._is_stepping = True
         try:
             yield
@@ -152,7 +151,7 @@ class Engine(QueueingBackend):
         if len(drafts) == len(parts):
             target_ms = 1e3 * record.target_s
             beside_ms = 1e3 * (time.perf_counter() - record.began) - target_ms
-        if self._target.num_taken_over > self._num_taken_over:
+        if self._target.num_taken_over > self._num_taken_over:  # the pass was shorter than its rows suggest
             self._num_taken_over, target_ms = self._target.num_taken_over, None
         self._planner.observe(drafts, kept, target_ms, beside_ms)
 

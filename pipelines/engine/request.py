@@ -1,4 +1,4 @@
-"""Request: one request's tokens, cache and end."""
+"""Request: the tokens and the cache of one answer, and when it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,12 @@ class Request:
     ways for it to end (stop tokens, stop strings, a complete structure, length) are decided here, so that a draft never
     carries an answer past its end.
 
+    text: turns the answer's tokens into text and finds stop strings.
+    answer: which of several answers to the same prompt it is, from 0.
+    constraint: what structured output allows.
     num_earlier_tokens: how many of the first tokens belong to earlier turns of a conversation.
+    num_taken_over: tokens that were in the cache when the request was first admitted; None before that.
+    sources: who proposed each token of the answer; TARGET if nobody did.
     """
 
     def __init__(
@@ -100,7 +105,13 @@ class Request:
         return choose_beside(proposed, drawn_from, logits, tokens, self.num_prompt_tokens, self.config, self.answer)
 
     def extend(self, tokens: list[int], sources: list[str], rows: Iterable[Logits] = ()) -> None:
-        """Take the next tokens of the answer, up to the one that ends it; `rows` are the logits that they come from."""
+        """Append the next tokens of the answer, up to the one that ends it.
+
+        sources: who proposed each of them.
+        rows: the logits that each was chosen from.
+
+        Raises InvalidOption if the constraint cannot tell whether the first one ends the answer, and BrokenLogits.
+        """
         tokens = tokens[: self.max_new_tokens - self.num_new]
         tokens, is_over = self._up_to_end(tokens)
         if self.text is not None:
@@ -115,8 +126,11 @@ class Request:
             self.finish_reason = LENGTH
 
     def _up_to_end(self, tokens: list[int]) -> tuple[list[int], bool]:
-        """The tokens up to the one that ends the answer, and whether one does. If that cannot be told of a token, those
-        before it: plain decoding may have ended with them, and if not, it would also fail in the next pass."""
+        """The tokens up to the one that ends the answer, and whether one does.
+
+        If the constraint fails at a token, the tokens before it are returned. They may end the answer with a stop
+        string; if they do not, the next pass fails at that token, as it does in plain decoding.
+        """
         for i, token in enumerate(tokens):
             try:
                 is_last = self._ends(tokens[:i], token)
@@ -129,7 +143,7 @@ class Request:
         return tokens, False
 
     def _ends(self, before: list[int], token: int) -> bool:
-        """Whether the answer is over with a token."""
+        """Whether a token ends the answer."""
         if token in self.config.stop_ids:
             return True
         return self.constraint is not None and self.constraint.is_complete([*self.new_tokens, *before, token])

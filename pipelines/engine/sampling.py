@@ -13,7 +13,7 @@ groups that could win are computed (the top-down construction of the same paper)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from ..errors import BrokenLogits
 Logits = NDArray[np.float32]  # [vocabulary]
 Scores = NDArray[np.float64]  # [vocabulary] or [candidates]
 S = TypeVar("S", Logits, Scores, Logits | Scores)
-Times = NDArray[np.float64]
+Times = NDArray[np.float64]  # [candidates] or [groups], exponential noise
 Ids = NDArray[np.int64]  # [candidates], ascending
 Hashes = NDArray[np.uint64]  # [candidates]
 
@@ -45,7 +45,8 @@ ACCEPTING, DRAFTING = 1, 2  # streams of noise in addition to the one that choos
 class Distribution:
     """Probabilities by token, 0 for all others.
 
-    ids: int64 [candidates], ascending. probabilities: float64 [candidates], with a sum of 1.
+    ids: int64 [candidates], ascending.
+    probabilities: float64 [candidates], with a sum of 1.
     """
 
     ids: Ids
@@ -139,7 +140,7 @@ def penalized(
         if token < scores.size:
             scores[token] += bias
     if len(answer) < config.min_new_tokens:
-        scores[_within(config.stop_ids, scores.size)] = -np.inf
+        scores[[token for token in config.stop_ids if token < scores.size]] = -np.inf
     return scores
 
 
@@ -319,7 +320,3 @@ def _mix(value: int) -> int:
     value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
     return value ^ (value >> 31)
-
-
-def _within(ids: Iterable[int], size: int) -> list[int]:
-    return [i for i in ids if i < size]

@@ -13,7 +13,7 @@ from ..speculation.draft import Draft
 from .block_pool import BlockPool, BlockTable, OutOfBlocks
 from .request import Request
 
-PREFILL_ROWS_BESIDE_DECODING = 32  # delays running answers; beyond 64 kernels get slower
+PREFILL_ROWS_BESIDE_DECODING = 32  # more would delay running answers; beyond 64 kernels also get slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Scheduler:
     same tokens. Long prompts are read in chunks, so that running answers continue meanwhile. Of several prompts that
     begin alike, one is read and the others take over its blocks.
 
-    A request whose blocks cannot be managed gets the error, and takes part in no further pass. Finished requests keep
-    their blocks until `remove`, since the pass that is under way may still use them.
+    If managing a request's blocks fails, the request gets the error and takes part in no further pass. Finished
+    requests keep their blocks until `remove`, since the pass that is under way may still use them.
     """
 
     def __init__(self, waiting: deque[Request], pool: BlockPool, rows: Rows) -> None:
@@ -63,7 +63,7 @@ class Scheduler:
         """Admit what has room, and divide the next pass. The oldest requests come first where blocks or rows are short.
 
         Rows are given to requests with a token due, then to chunks of prompts; what is left is for drafts. If more
-        tokens are due than that, the requests that have waited longest come first.
+        tokens are due than there are rows for, the requests that have waited longest come first.
 
         cost: what rows of prompts cost, None if not known yet.
         admits_new: whether to admit requests that have not begun.

@@ -17,7 +17,7 @@ class PassRecord:
     """One request's part in one pass of the target, which may serve others too. Times are in seconds.
 
     began, ended: by `time.perf_counter`, drafting included.
-    target_s, draft_s: the time of the target, and of the draft model for all requests of the pass.
+    target_s, draft_s: the time of the target, and of the models that draft, for all requests of the pass.
     num_rows: rows of this request in the target's pass.
     drafted: who proposed each token of the draft.
     sources: who proposed each kept token; TARGET if nobody did.
@@ -41,9 +41,9 @@ class Statistics:
     """The figures of one request, times in seconds.
 
     cached_tokens: tokens of the prompt that were taken over from earlier requests.
-    tokens_per_s: the rate after the first token.
+    ttft_s, tokens_per_s: the time to the first token, and the rate after it; None before there is one.
     drafted_by, accepted_by: tokens by drafter; "earlier_turn" are those copied from earlier turns of a conversation.
-    target_s, draft_s: time in the target's passes and in the draft model; the rest of total_s is everything else.
+    target_s, draft_s: time in the target's passes and in the models that draft; the rest of total_s is everything else.
     acceptance: the rule by which drafted tokens were kept; the answer is lossy unless it is "exact".
     """
 

@@ -1,6 +1,6 @@
 """Verification: which tokens of a draft are accepted.
 
-Only `verify` is used by default, which is exact. With the other rules a drafted token may stand although the target
+Only `verify` is used by default, which is exact. With the other rules a drafted token may be kept although the target
 would have written another. They are opt-in (`GenerationConfig.acceptance`). Each looks at the target's distribution as
 it is sampled from: after structured output, penalties, temperature and truncation, so that what these rule out has
 probability 0 and is never accepted. Noise is hashed, as everywhere (see `sampling.py`).
@@ -30,8 +30,8 @@ def verify(
 
     rows: the target's logits, float32 [draft + 1, vocabulary]; row i follows the first i tokens of the draft.
     target_token: `target_token(row, kept)` is the token that the target chooses from a row after the tokens kept so
-        far; it is not called for rows after the first rejection. If it fails when some tokens are kept already, only
-        these are returned: plain decoding may have ended with them, and if not, it would also fail in the next pass.
+        far; it is not called for rows after the first rejection. If it fails after some tokens were kept, only these
+        are returned: they may end the answer, and if they do not, the next pass fails, as it does in plain decoding.
 
     The draft decides how many tokens are kept, never which: each is what plain decoding would give. A deterministic
     draft is accepted as often as by the rejection sampling of Leviathan et al. (arXiv 2211.17192); see Daliri et al.
@@ -119,8 +119,7 @@ def survives_rejection(target: Distribution, draft: Distribution, token: int, no
 
 
 def residual(target: Distribution, draft: Distribution) -> Distribution:
-    """The distribution of the correction, max(0, p - q) scaled to a sum of 1; p where q nowhere falls short of it,
-    which only rounding can bring about."""
+    """The distribution of the correction, max(0, p - q) scaled to a sum of 1; p if rounding leaves nothing of it."""
     left = np.maximum(target.probabilities - draft.of(target.ids), 0.0)
     total = left.sum()
     return Distribution(target.ids, left / total) if total > 0 else target

@@ -1,4 +1,4 @@
-"""Contest: which form of a model is fastest on this machine."""
+"""Contest: which way to compile and run a model, its form, is fastest on this machine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from .paged_request import BLOCK_SIZE
 from .price import pass_s
 
 ROWS = (1, 2, 4, 8, 16)  # of the passes that are timed
-NUM_BLOCKS = 128 // BLOCK_SIZE  # of the cache meanwhile
-TURN = 3  # passes of one size, of which the first are slower, as another model has used the caches; one if time is up
+NUM_BLOCKS = 128 // BLOCK_SIZE  # of the cache of a model that is timed
+# Passes of one size in a turn; one if time is up. The first are slower, since another model has used the processor's
+# caches.
+TURN = 3
 FEWEST_TURNS, MOST_TURNS, TURNS_S = 2, 13, 0.5  # of each size, and seconds for all
 BESIDE_BYTES = 1 << 30  # weights of a model that may be in memory twice
 
@@ -22,14 +24,17 @@ Form = TypeVar("Form")
 
 class Contest(Generic[Form]):
     """A form of a model that others challenge. Where the model is light enough to be in memory twice, both are timed in
-    turns: a machine that is busy for seconds would decide between them otherwise.
+    turns; otherwise a machine that is busy for a few seconds would decide between them.
 
     form: the fastest one so far.
     longest_inner, num_threads: of the model of the first form.
     """
 
     def __init__(self, load: Callable[[Form, int], PagedModel], form: Form, model: PagedModel | None = None) -> None:
-        """load: gives a form with a cache of so many blocks. model: that of `form`, if it is loaded.
+        """Begin with a form.
+
+        load: loads a form with a cache of so many blocks.
+        model: that of `form`, if it is loaded.
 
         Raises what `load` raises.
         """
@@ -40,7 +45,7 @@ class Contest(Generic[Form]):
         else:
             model.resize(NUM_BLOCKS)
         self._model: PagedModel | None = model
-        self._own_s: Sequence[float] = ()  # its times, where it had to make room
+        self._own_s: Sequence[float] = ()  # times of the fastest form, if its model was unloaded to make room
         self.longest_inner = model.longest_inner
         self.num_threads = model.num_threads
         self._is_light = model.weight_bytes <= BESIDE_BYTES
@@ -53,8 +58,8 @@ class Contest(Generic[Form]):
     ) -> bool:
         """Whether another form takes the place of this one.
 
-        is_faster: decides by its times in times of this one's, for each of ROWS.
-        accepted: gives a faster form with what was found out about it; None refuses it.
+        is_faster: decides by the ratios of the other's times to this one's, one for each of ROWS.
+        accepted: returns a faster form with what was found out about it, or None to refuse it.
         """
         if self._is_light and self._model is not None:
             model = self._load(form, NUM_BLOCKS)
@@ -64,7 +69,7 @@ class Contest(Generic[Form]):
                 self._own_s = shortest_s(self._model)
             self._model = None  # else two are in memory
             model = self._load(form, NUM_BLOCKS)
-            relative = ratios(shortest_s(model), self._own_s)
+            relative = [took / own for took, own in zip(shortest_s(model), self._own_s, strict=True)]
         taken = accepted(form, model) if is_faster(relative) else None
         if taken is not None:
             self.form, self._model = taken, model
@@ -82,13 +87,9 @@ def shortest_s(model: PagedModel) -> list[float]:
     return [min(turn[0] for turn in turns) for turns in _turns(model)]
 
 
-def ratios(took_s: Sequence[float], own_s: Sequence[float]) -> list[float]:
-    return [took / own for took, own in zip(took_s, own_s, strict=True)]
-
-
 def _turns(*models: PagedModel) -> Iterator[list[list[float]]]:
-    """For each of ROWS the shortest times of a pass of each model, in seconds, turn by turn, but for the first passes,
-    which pack weights and compile kernels."""
+    """For each of ROWS, the shortest time of a pass of each model in each turn, in seconds. The first passes, which
+    pack weights and compile kernels, do not count."""
     for rows in ROWS:
         for model in models:
             _turn_s(model, rows, until=0.0)
@@ -100,8 +101,8 @@ def _turns(*models: PagedModel) -> Iterator[list[list[float]]]:
 
 
 def _turn_s(model: PagedModel, rows: int, until: float) -> float:
-    """The shortest time of a pass in a turn, in seconds. Passes of a slow model take so long that the caches do not
-    matter."""
+    """The shortest time of a pass in a turn, in seconds. Of a slow model one pass is enough, since it takes so long
+    that the processor's caches do not matter."""
     blocks = range(min(model.num_blocks, NUM_BLOCKS))
     times = [pass_s(model, blocks, rows)]
     while len(times) < TURN and time.perf_counter() < until:

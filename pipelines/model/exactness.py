@@ -97,7 +97,8 @@ def find_rows(
     `max_context`, since some models have a fixed number of positions.
 
     None if no affordable range reaches READING rows. Sets `model.rows` to the result, or to ANY_ROWS, and resizes the
-    cache. What is not affordable is found out first, since a pass of a large model takes a second.
+    cache. Whether a range is affordable is asked before it is probed further, since a pass of a large model takes a
+    second.
     """
     model.resize(-(-TRIED[-1] // BLOCK_SIZE) + 1)
     model.rows = Rows(fewest_projected=PROBED)  # so that the projection makes no difference
@@ -112,12 +113,14 @@ def find_rows(
 def is_exact(model: ResizableTarget, max_context: int = CHECKED_TOKENS, until: float = math.inf) -> bool:
     """Whether logits are bitwise the same however tokens are split into passes that keep to `model.rows`.
 
-    Does what the engine does, with texts of arbitrary tokens: - short texts alone, in long passes and token by token,
-    then together, in windows of all sizes, in scattered blocks, with rejected drafts that are overwritten, and with a
-    beginning that another text has computed; - a text of `rows.most` tokens in one window, then its beginning and some
-    of the rest in pieces; - a pass of `rows.most` rows, with all short texts and a wide window that ends the longest
-    context; - a few tokens at the end of that context, alone and together with another text, and at the end of those of
-    CONTEXTS.
+    Does what the engine does, with texts of arbitrary tokens. It feeds
+
+    - short texts, alone in long passes and token by token, then together, in windows of all sizes, in scattered blocks,
+      with rejected drafts that are overwritten, and with a beginning that another text has computed;
+    - a text of `rows.most` tokens in one window, then its beginning and some of the rest in pieces;
+    - a pass of `rows.most` rows, with all short texts and a wide window that ends the longest context;
+    - a few tokens at the end of that context, alone and together with another text, and at the end of contexts of
+      CONTEXTS tokens.
 
     With `rows.most` of 512 these are 1,900 rows in a hundred passes, with 80 they are 800: seconds with a model of 1B
     parameters. That is why not every row of the long passes is compared, and why no context is longer than

@@ -1,4 +1,4 @@
-"""FirstLayers: the beginning of a large model, with which it is soon found out how to run the whole."""
+"""FirstLayers: the first layers of a large model, which show quickly how the whole of it is best run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 
 def first_layers(folder: Path, light_bytes: int) -> int | None:
-    """How many first layers stand for the model in `folder`; None if the whole is to be tried, as it has no more than
-    `light_bytes` of weights, or as its layers cannot be told apart.
+    """How many first layers are tried in place of the model in `folder`. None if the whole is to be tried, since it has
+    no more than `light_bytes` of weights or only a few layers, or since its layers cannot be told apart.
 
     Raises BrokenPair if its IR cannot be read or its config.json does not say how many layers it has, and
     UnsupportedModel if it cannot be converted to paged attention.

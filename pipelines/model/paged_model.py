@@ -23,7 +23,7 @@ from .taps import add_taps, keep_states_in_f32
 from .target import ANY_ROWS, Window
 
 ATTENDING_ROWS = 2  # least rows per sequence in exact attention: a single row goes through another kernel
-UNFILLED_ROWS, FILLED_ROWS = 64, 32  # longer passes that need not be exact are padded to a multiple, see `forward`
+UNFILLED_ROWS, FILLED_ROWS = 64, 32  # longer passes that need not be exact are padded to a multiple (see `forward`)
 
 FED_INPUTS = {
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices", "block_indices_begins",
@@ -42,7 +42,7 @@ PROPERTIES: dict[str, Any] = {
 
 
 class Request(Protocol):
-    """Runs passes: `PagedRequest` does, or several of them one after the other."""
+    """Runs passes: a `PagedRequest`, or several of them one after the other (see `SplitModel`)."""
 
     @property
     def spare_block(self) -> int: ...
@@ -126,7 +126,7 @@ class PagedModel:
         The logits are views of the model's own memory, which the next pass overwrites. Short passes are padded to
         `rows.fewest`. Long passes of a model that is not exact, such as a draft model, are padded to a multiple of
         FILLED_ROWS, because OpenVINO compiles kernels for every new number of rows, and with a small model that takes
-        longer than the extra rows. Raises ValueError for more than `rows.most` rows, which would not be exact.
+        longer than the extra rows. Raises ValueError if the model is exact and the pass has more than `rows.most` rows.
         """
         inputs, lengths = self._inputs(windows)
         return self._results(windows, lengths, self._request.infer(inputs))
@@ -224,7 +224,7 @@ def read_paged_model(core: ov.Core, folder: Path) -> ov.Model:
 
 
 def require_keys_by_token(properties: Mapping[str, Any]) -> None:
-    """Raises InvalidOption."""
+    """Raises InvalidOption if keys are to be quantized in another way."""
     mode = properties.get("KEY_CACHE_QUANT_MODE", "BY_TOKEN")
     if mode != "BY_TOKEN":
         raise InvalidOption(

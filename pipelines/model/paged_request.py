@@ -20,8 +20,8 @@ ANYTHING = (58, 63)  # bytes that make numbers of ordinary size in any type, inc
 
 
 class PagedRequest:
-    """A request of `compiled`, the model in `folder`, with a cache of `num_blocks` blocks. Not safe for concurrent
-    calls.
+    """An inference request of `compiled`, the model in `folder`, with a cache of `num_blocks` blocks. Not safe for
+    concurrent calls.
 
     Raises UnsupportedModel for a model with blocks of another size than BLOCK_SIZE, and InvalidOption for a cache that
     is larger than the memory of the machine.

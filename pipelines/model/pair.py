@@ -18,7 +18,6 @@ MODEL_FILES = (
     "openvino_detokenizer.bin", "config.json",
 )  # fmt: skip
 
-
 # What config.json calls these where not by their usual names.
 OTHER_NAMES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
@@ -49,7 +48,11 @@ def name_of(pair: Path) -> str:
 @dataclass(frozen=True, slots=True)
 class Pair:
     """A pair folder contains target/, pair.json and, if there are a draft model, a head and the head of an early exit,
-    draft/, head/ and exit/. A bare IR folder is a pair without any of these."""
+    draft/, head/ and exit/. A bare IR folder is a pair without any of these.
+
+    target, draft, head, exit: the models' folders; None for those that the pair lacks.
+    metadata: the content of pair.json.
+    """
 
     path: Path
     target: Path

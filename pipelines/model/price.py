@@ -21,10 +21,12 @@ CONTEXT = 64  # tokens behind which passes are timed
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """plain_s: the time of a plain pass in seconds, a median.
-    ratio: the time of the other pass over that, the median of ratios of neighbouring turns: the shortest times of each
-        would compare the luckiest moments.
-    error: its standard error, by the quartiles, as of a normal distribution.
+    """How long a pass of one token takes with other numbers of rows than a plain pass has.
+
+    plain_s: the time of a plain pass in seconds, a median.
+    ratio: the time of the other pass over that of the plain one, as the median over pairs of neighbouring turns. The
+        shortest time of each would compare the luckiest moments.
+    error: the standard error of the ratio, estimated from the quartiles as for a normal distribution.
     """
 
     plain_s: float
@@ -33,8 +35,8 @@ class Price:
 
     @classmethod
     def measured(cls, model: PagedModel, plain: Rows, other: Rows, limit: float = math.inf) -> Price:
-        """Of passes of one token that keep to `other` in place of `plain`, which take turns, since the machine's speed
-        changes. It takes PRICED_S, and up to IN_DOUBT times that until it is clear whether the ratio is within
+        """Time passes of one token that keep to `plain` and to `other`, in turns, since the machine's speed changes.
+        This takes PRICED_S seconds, and up to IN_DOUBT times as long until it is clear whether the ratio is within
         `limit`."""
         kept = model.rows
         turns: list[tuple[float, float]] = []
@@ -57,11 +59,11 @@ class Price:
 
     @property
     def least(self) -> float:
-        """What the ratio may be as well, as times scatter."""
+        """The lowest ratio that is plausible, given how the times scatter."""
         return self.ratio - 2 * self.error
 
     def _is_clear(self, limit: float) -> bool:
-        """Whether the ratio is within the limit, or even the least that it may be is not."""
+        """Whether the ratio is safely within the limit, or safely beyond it."""
         return self.ratio + self.error <= limit or limit < self.least
 
 

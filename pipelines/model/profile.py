@@ -1,4 +1,4 @@
-"""What was measured of a pair on this machine, kept in the user's cache folder."""
+"""Profile: what was measured of a pair on this machine, kept in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def kept(path: Path, kind: type[T]) -> T | None:
 
 @contextmanager
 def one_at_a_time(path: Path, kind: type[T]) -> Iterator[None]:
-    """Unless `path` has a value of type `kind`, let one process after the other find it out, so that all go by what the
-    first one found: it has to be looked up in here. Where nothing can be kept, or after WAIT_S seconds, each finds out
-    by itself.
+    """Unless `path` has a value of type `kind`, admit one process after the other, so that the first one finds the
+    value out and the others use it: they must look it up again in this context. Where nothing can be kept, or after
+    WAIT_S seconds, each finds it out by itself.
     """
     with ExitStack() as held:
         if kept(path, kind) is None:
@@ -97,9 +97,9 @@ def _turn(path: Path) -> Iterator[None]:
             path.parent.mkdir(parents=True, exist_ok=True)
             held.enter_context(FileLock(path.with_suffix(".lock"), timeout=WAIT_S))
         except Timeout:
-            log.warning("Another process has been finding out about the pair for %.0f s and is not waited for.", WAIT_S)
+            log.warning("A process that has been measuring the pair for %.0f s is not waited for any longer.", WAIT_S)
         except (OSError, NotImplementedError) as error:  # the latter for file systems without locks
-            log.info("No other process is waited for: %s", error)
+            log.info("Other processes are not waited for, since no file can be locked: %s", error)
         yield
 
 
@@ -108,7 +108,7 @@ def keep(path: Path, value: object) -> None:
     try:
         write_whole(path, TypeAdapter(type(value)).dump_json(value))
     except OSError as error:
-        log.warning("What was found out about the pair cannot be kept and will be tried again next time: %s", error)
+        log.warning("What was measured of the pair cannot be kept and will be measured again next time: %s", error)
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -132,4 +132,4 @@ def discard(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        log.warning("What was found out about the pair earlier cannot be removed: %s", error)
+        log.warning("Earlier measurements of the pair cannot be removed: %s", error)

@@ -73,7 +73,7 @@ class SplitModel(PagedModel):
         """Run rows of drafts in one pass; logits float32 [num_rows, vocabulary] for each window, in memory that the
         next pass overwrites.
 
-        A window begins after its sequence's cached tokens, or after rows of an earlier draft since `forward`.
+        A window begins after its sequence's cached tokens, or after tokens that were drafted since the last `forward`.
         """
         inputs, _ = self._inputs(windows)
         outputs = self._chain.first.infer(inputs)
@@ -94,7 +94,7 @@ class SplitModel(PagedModel):
         return sum(read) / sum(self._chain.bytes)
 
     def num_drafted(self, window: Window) -> int:
-        """How many first tokens of a window are rows of a draft since `forward`."""
+        """How many of a window's first tokens have been drafted since the last `forward`."""
         number = 0
         for i, token in enumerate(window.tokens):
             known = self._drafted.get(_slot(window, i))

@@ -64,6 +64,7 @@ class Timing:
 
     @property
     def doubt(self) -> float:
+        """The additional error of `ms`, as a standard deviation of its logarithm."""
         if not self._times or self._is_wild:
             return UNPREPARED
         return ONCE if len(self._times) == 1 else 0.0

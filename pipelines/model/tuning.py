@@ -31,7 +31,7 @@ CANDIDATES: tuple[Mapping[str, int], ...] = ({}, {GROUP_SIZE: 64}, {GROUP_SIZE: 
 LONGEST = (2048, 4096)  # values of `Compilation.longest` to try, the one that was fastest on every processor first
 FAIR = 1.1  # highest price of exactness that is paid by default, in plain passes of one row
 SEARCH_S = 90.0  # longest search for exactness by default
-THREADS_S = 30.0  # after which no other number of threads is begun with
+THREADS_S = 30.0  # after which no further number of threads is tried
 EARLY = 1.15  # tolerance of the first estimate of that price
 WORTH_IT = 0.95  # an alternative must take at most this share of the default's time
 AS_FAST = 1.1  # the same for passes of one row, if only larger passes are to gain; as exact as such times are
@@ -47,8 +47,8 @@ class Compilation:
     precision: the type that it computes in, such as "f32" or "bf16".
     longest: matrix products with a longer inner dimension are summed in parts; None: never.
     rows: the numbers of rows that passes keep to.
-    price: time of an exact pass of one token over that of a plain one, on a GPU of an answer with its prompt; None if
-        not exact or not measured.
+    price: time of an exact pass of one token over that of a plain one, on a GPU of an answer with its prompt, also
+        where that was too much; None if nothing exact was found, or if nothing was measured.
     undecided: whether finding out about exactness would have taken too long.
     num_threads: how many it runs on; None: as many as OpenVINO chooses.
     """
@@ -167,8 +167,8 @@ def load_target(
         except TimeoutError:
             contest, undecided = None, True
             log.warning(
-                "Whether %s can be exact at a fair price was not found out within %.0f s, so it is not. Ask for "
-                "exactness to have it anyway.",
+                "%s is loaded without exactness: whether it can be exact at a fair price was not found out within "
+                "%.0f s. Ask for exactness to have it anyway.",
                 folder, SEARCH_S,
             )  # fmt: skip
         if contest is None:
@@ -199,7 +199,7 @@ class _Search:
     The processor's native precision is tried first. Where that is not exact, such as bf16 with AMX, f32 is no slower
     with compressed weights, because OpenVINO does not quantize activations in bf16. Next, kernels for long inner
     dimensions are avoided by summing in parts: in the shortest ones that are exact, or in longer ones if these are
-    faster and need no more rows. Other numbers of threads have to be, too. Nothing else is compared by time, since a
+    faster and need no more rows. The same goes for other numbers of threads. Nothing else is compared by time, since a
     large model takes seconds to load.
 
     limit: the longest that an exact pass of one token may take, in plain passes. Candidates that are clearly slower
@@ -302,7 +302,7 @@ class _Search:
         except InvalidOption as error:
             if candidate.precision == _precisions(self._properties)[1]:
                 raise
-            log.info("The properties do not go together with %s: %s", candidate.precision, error)
+            log.info("The properties cannot be combined with %s: %s", candidate.precision, error)
             return None, None
         self._longest_inner = model.longest_inner
         found = self._checked(candidate, model, few)
@@ -317,7 +317,8 @@ class _Search:
             price, least = self._costs(candidate, model, Rows(fewest), limit)
             if least > limit:
                 self.price = price
-                self._longest_inner = 0 if fewest <= FILLED[0] else self._longest_inner  # parts need as many rows
+                if fewest <= FILLED[0]:  # sums in parts would need as many rows, so they are left out
+                    self._longest_inner = 0
             elif fewest > few:
                 self._refused[candidate] = fewest
             else:
@@ -325,17 +326,17 @@ class _Search:
             return False
 
         rows = exact_rows(model, self._max_context, is_affordable, self._until)
-        log.info("%s as %s gives the same bits in passes of %s", self._folder, candidate, rows)
+        log.info("%s as %s gives the same bits in passes of: %s", self._folder, candidate, rows or "no range")
         if rows is None:
             return None
         rows = _quickest(model, rows)
         self.price, least = self._costs(candidate, model, rows, self._limit)
-        return None if least > self._limit else replace(candidate, rows=rows)  # the promise counts more than a doubt
+        return None if least > self._limit else replace(candidate, rows=rows)  # in doubt, exactness is kept
 
     def _costs(self, candidate: Compilation, model: PagedModel, rows: Rows, limit: float) -> tuple[float, float]:
-        """Time of an exact pass of one token over that of a plain one, both measured now, or over the plain pass of
-        another candidate if that was faster: the machine's speed changes from minute to minute. Then the least that it
-        may be, as times scatter; they are taken for as long as it is in doubt whether that is within `limit`."""
+        """The time of an exact pass of one token over that of a plain one, both measured now, since the machine's speed
+        changes from minute to minute, or over the plain pass of another candidate if that was faster. Then the lowest
+        value of this that is plausible; passes are timed until it is clear whether that is within `limit`."""
         price = Price.measured(model, ANY_ROWS, rows, limit)
         own_s = price.plain_s
         detour = own_s / min([own_s, *(s for other, s in self._plain_s.items() if other != candidate)])
@@ -352,7 +353,7 @@ def _fastest(properties: Mapping[str, Any], load: Load) -> Contest[Compilation]:
     except InvalidOption as error:
         if own == full:
             raise
-        log.info("The properties do not go together with %s: %s", own.precision, error)
+        log.info("The properties cannot be combined with %s: %s", own.precision, error)
         contest = Contest(load, full)
     if contest.form != full:
         contest.challenge(full, lambda relative: fmean(relative) < 1)
@@ -366,8 +367,8 @@ def _fastest(properties: Mapping[str, Any], load: Load) -> Contest[Compilation]:
 def _try_threads(
     contest: Contest[Compilation], properties: Mapping[str, Any], is_won: Callable[[Compilation, IsFaster], bool]
 ) -> None:
-    """Let the form that was found run on other numbers of threads, as far as there is time and no other program is
-    busy, unless the properties say where it has to run."""
+    """Try the form that was found on other numbers of threads, as far as there is time and no other program is busy,
+    unless the properties say where it has to run."""
     if any(name in properties for name in PLACE):
         return
     until = time.perf_counter() + THREADS_S

@@ -104,8 +104,8 @@ class AcceptanceModel:
     stops. `priors` gives the initial weights of a kind, bias first. A kind without a prior starts at even odds and
     learns faster. Each `Conditions` has weights of its own, which start as those of the nearest cooler conditions. So
     what a lossy rule accepts does not disturb exact requests, and hot requests, for which hardly anything can be
-    drafted, do not disturb others. Proposals of the kinds `texts` do not depend on the temperature, so their log-odds
-    start lower where it is high; a model draws its proposals as the target does.
+    drafted, do not disturb others. Proposals of the kinds in `texts` do not depend on the temperature, so their
+    log-odds start lower where it is high; a model draws its proposals as the target does.
 
     A probability is conditional on all earlier proposals being accepted, so only outcomes up to the first rejection may
     be observed: nothing after it was tested.

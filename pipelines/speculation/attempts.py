@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-HOPE = 0.01  # share of a plain pass that an attempt is always taken to be worth, or there would never be another
-FIRST_HOPE = 0.5  # the same for the first attempts
+HOPE = 0.01  # least gain to expect of an attempt, as a share of a plain pass: with none, there would never be another
+FIRST_HOPE = 0.5  # the gain to expect of the first attempt
 FORGET = 0.15  # weight of the newest attempt in the expected gain of the next
 LONGEST_PAUSE = 16  # passes
 TRIED_EVERY = 8  # answers, see `Trials`
@@ -42,6 +42,7 @@ class Attempts:
 
     @property
     def is_stopped(self) -> bool:
+        """Whether there will be no more attempts."""
         return self._pause == math.inf
 
     def wait(self) -> None:
@@ -58,7 +59,7 @@ class Attempts:
         self._pause = math.inf
 
     def made(self, gain_ms: float, price_ms: float, plain_ms: float) -> None:
-        """Count an attempt, its expected gain, and its price, where a plain pass takes `plain_ms`."""
+        """Count an attempt: its expected gain and its price, where a plain pass takes `plain_ms`."""
         self.gain += FORGET * (gain_ms / plain_ms - self.gain)
         self._waited = 0
         self._pause = 0 if self._is_worth(price_ms, plain_ms) else min(2 * self._pause + 1, LONGEST_PAUSE)
@@ -69,8 +70,8 @@ class Attempts:
 
 @dataclass(slots=True)
 class Trials:
-    """Where trying has hardly been worth anything for a kind of answer, one answer of that kind in TRIED_EVERY is a
-    trial, which shows whether that is still so. For the others nothing is tried."""
+    """Where attempts have hardly been worth anything for a kind of answer, only one answer in TRIED_EVERY of that kind
+    is a trial, for which they are still made, to see whether that has changed."""
 
     _num_answers: defaultdict[Hashable, int] = field(default_factory=lambda: defaultdict(int))
 

@@ -11,7 +11,7 @@ from .attempts import FIRST_HOPE, Attempts, Trials
 from .draft import Draft, Kind
 
 TOLERANCE = 0.02  # share of the time of plain decoding that an answer may lose to drafting
-ALLOWANCE = 3  # passes with one drafted token that it may lose in addition: luck needs time to even out
+ALLOWANCE = 3  # passes with one drafted token that it may lose in addition, since luck evens out only in the long run
 LEARN_HOPE = 0.25  # weight of what drafting was worth to the latest answer in what is expected of it for the next
 FIRST_PAUSE = 3  # passes before the first attempt for an answer, if attempts are not expected to pay
 
@@ -84,7 +84,7 @@ class Budgets:
         return budget is None or budget.attempts.is_due
 
     def rests(self, request: Request) -> bool:
-        """Whether nothing is tried for an answer."""
+        """Whether nothing more is drafted for an answer."""
         budget = self._begun.get(request)
         return budget is not None and budget.attempts.is_stopped
 
@@ -92,6 +92,6 @@ class Budgets:
         """Forget a finished request, and learn what drafting was worth to it."""
         budget = self._begun.pop(request, None)
         if budget is not None and not budget.attempts.is_stopped:
-            worth = min(budget.attempts.gain, FIRST_HOPE)  # an answer that copied must not make the next lose more
+            worth = min(budget.attempts.gain, FIRST_HOPE)  # a large gain must not make the next answer lose more
             kind = request.config.mode, Conditions.of(request.config)
             self._hopes[kind] += LEARN_HOPE * (worth - self._hopes[kind])

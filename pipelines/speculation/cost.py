@@ -23,9 +23,9 @@ BASE, CONTEXT = (0.15, 0.07), (0.3, 0.1)
 CHANGE = 0.5  # the same for changes of size
 NEAR = 4.0  # correlation length, in doublings of the number of rows
 AT_ONCE = 8  # passes to learn from at a time
-REFINED_AFTER = (
-    64  # passes, then twice as many, and so on; up to here each is learnt from at once if costs were estimated
-)
+# After so many passes `when_refined` is called, then after twice as many, and so on. Up to the first time each pass is
+# learnt from at once if costs were estimated.
+REFINED_AFTER = 64
 
 
 class _Seen(NamedTuple):
@@ -53,6 +53,8 @@ class CostModel:
     change_ms: how much longer a pass takes if the one before it had another number of rows. Methods with an argument
         `last`, the rows of the last pass, give the time of a pass that follows it and is padded to its size where that
         is cheaper; with 0, the time of a pass that follows one of its own size.
+    changing_ms: the current estimate of the same.
+    when_refined: called with the `refined` model from time to time, as long as some costs are guessed.
 
     A `KalmanFilter` over all costs corrects the measurements with every pass: the machine may be busy now, it may have
     been busy while some costs were measured, and other programs slow down passes of few rows, which are bound by
@@ -70,7 +72,7 @@ class CostModel:
     changing_ms: float = field(init=False, compare=False, repr=False)
     when_refined: Callable[[CostModel], None] | None = field(init=False, compare=False, repr=False)
     _filter: KalmanFilter = field(init=False, compare=False, repr=False)  # all, base, beyond, context, change
-    _seen: list[_Seen] = field(init=False, compare=False, repr=False)  # unlearnt
+    _seen: list[_Seen] = field(init=False, compare=False, repr=False)  # passes that were not learnt from yet
     _base: list[float] = field(init=False, compare=False, repr=False)  # current estimates, like those that follow
     _beyond: float = field(init=False, compare=False, repr=False)  # cost of each row beyond the last of `rows`
     _context: list[float] = field(init=False, compare=False, repr=False)

@@ -1,4 +1,4 @@
-"""The file in which a cost model is kept."""
+"""Cost file: where a cost model is kept."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ class Draft:
     limit: the most tokens that it may have.
     conditions, kind: the conditions under which its tokens are accepted, alone and together with the mode.
     is_bounded: whether a budget bounds the delay of its request.
-    offers: drafts that were considered, whether or not they are made, each from its first token on.
+    offers: the drafts that were considered, made or not, each from its first token on. The first of them is what the
+        text drafters offered.
     probabilities: for each proposal, that the target accepts the draft up to and including it.
     prices_ms: for each proposal, the time that its row adds to the pass.
     draft_ms: the draft model's time that was charged to it.
@@ -139,7 +140,7 @@ class Draft:
 
 class _Priced(NamedTuple):
     """The prices of a draft's next rows from its `length` on, in a pass with `others` further rows. They are computed
-    together, since most of them are asked for, one by one."""
+    together, since most of them are needed one after the other."""
 
     draft: Draft
     length: int
@@ -211,7 +212,7 @@ class Batch:
         return False
 
     def charge_doubted(self, price: Usual, number: int, took_ms: float) -> None:
-        """Charge what a number of things actually took, if they had seemed too expensive."""
+        """Charge the time by which `number` operations took longer than at this price, if the price was doubted."""
         if price.is_doubted:
             self.spent_ms += max(0.0, took_ms - number * price.value)
 
@@ -221,8 +222,8 @@ class Batch:
         return not is_full and self.can_afford(price_ms)
 
     def take(self, draft: Draft, proposal: Proposal, probability: float, rate: float) -> bool:
-        """Add a row for a proposal, unless there is no room for it, or neither it nor what may follow it would pay at
-        `rate` tokens per millisecond, since nothing after it is likelier. A proposal that was drawn need not pay."""
+        """Add a row for a proposal if there is room for it and it may pay at `rate` tokens per millisecond, by itself
+        or with what follows it, none of which is likelier. A proposal that was drawn need not pay."""
         price_ms = self.row_ms(draft)
         if probability < rate * price_ms and proposal.drawn_from is None and probability < rate * self.least_row_ms:
             return False

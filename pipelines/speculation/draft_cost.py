@@ -34,7 +34,7 @@ class DraftTime(NamedTuple):
 
 @dataclass(slots=True)
 class DraftCost:
-    """What a draft model or a head takes.
+    """The time that a model takes to draft, such as a draft model or a head, in milliseconds.
 
     token_ms: to generate a token.
     row_ms: to read a token that it has to catch up with.
@@ -92,8 +92,8 @@ class DraftCost:
         self._believe()
 
     def refined(self) -> DraftCost:
-        """With costs corrected downwards only: if it seemed too slow, it would not be asked, and the error would never
-        be found out."""
+        """The same with costs corrected downwards only: a model that seemed too slow would not be asked, and the error
+        would never be found."""
         tokens, reading, beginning = (min(1.0, slowness) for slowness in self._slowness)
         return replace(
             self,

@@ -29,8 +29,8 @@ RESTS = 8  # passes without asking the model are noted this many at a time, as n
 SCORE, GENERATE_BEHIND, GENERATE_INSTEAD = "score", "generate behind", "generate instead"
 
 # Initial weights, bias first, for tokens of text drafters that the draft model has scored. The features are half the
-# log-odds of both: for a token on which they agree ("agreed"); for the text's token where the model prefers another
-# ("doubted"); for the model's own token there, with the odds of the text's ("mended").
+# log-odds by either: of a token on which they agree ("agreed"); of the text drafter's token where the model prefers
+# another ("doubted"); there, of the text drafter's token and of the model's own, which may replace it ("mended").
 PRIORS = {
     "agreed": (1.7, 0.7, 0.85), "doubted": (0.0, 0.6, 0.55), "mended": (0.0, -0.55, 1.05),
     "agreed sampled": (0.85, 0.9, 0.8), "doubted sampled": (-0.6, 0.7, 0.7), "mended sampled": (-0.3, -0.75, 1.1),
@@ -150,7 +150,7 @@ class DraftModelPolicy:
         return self._attempts[draft.kind, draft.is_sure]
 
     def rest(self, cost: CostModel) -> None:
-        """Note that the model was not asked in a pass: what is known of it gets older."""
+        """Note that the model was not asked in a pass, so that less is known about it."""
         self._num_rests += 1
         if self._num_rests < RESTS:
             return

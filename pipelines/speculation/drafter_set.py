@@ -114,8 +114,9 @@ class DrafterSet:
         return self._states_readers[request.config.mode]
 
     def index(self, request: Request, pays: Callable[[float], bool]) -> bool:
-        """Index what the text drafters do not know of a request, if it `pays` the milliseconds that this usually takes.
-        Whether they know it, but for the few tokens that `propose` indexes."""
+        """Have the text drafters index those tokens of a request that they have not indexed yet, if there is time for
+        it: `pays` is asked about the milliseconds that this usually takes. Returns whether they know the request now,
+        except for fewer than MANY tokens, which `propose` indexes."""
         number = self._num_unindexed(request)
         if number < MANY:
             return True
@@ -129,7 +130,7 @@ class DrafterSet:
         return True
 
     def _num_unindexed(self, request: Request) -> int:
-        """Tokens that the text drafters do not know of a request, once for each drafter."""
+        """The tokens of a request that the text drafters have not indexed, added up over the drafters."""
         number = 0
         for drafter in self._indexing[request.config.mode]:
             if self._is_sound(drafter, request):
@@ -255,7 +256,7 @@ class DrafterSet:
             self._leave_out(drafter, request, error)
 
     def _timed(self, offered: Iterator[T], add_s: Callable[[float], None]) -> Iterator[T]:
-        """The same; the time that each takes is handed to `add_s`."""
+        """The same items; the time that each takes is passed to `add_s`."""
         while True:
             began = self._clock()
             try:

@@ -35,7 +35,7 @@ class DraftingFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DraftingModel:
-    """A model that drafts, the drafter that runs it, and who owns which block of its cache."""
+    """A model that drafts, the drafter that runs it, and the blocks of its cache."""
 
     drafter: ModelDrafter
     model: Model

@@ -7,17 +7,17 @@ from typing import NamedTuple
 
 from .draft import Kind
 
-HOPED = 0.8  # of a model that has not been asked yet: only asking finds out whether it pays
+HOPED = 0.8  # what is expected of a model that has not been asked yet: only asking shows whether it pays
 DOUBTED = 4  # proposals that HOPED counts for
-ALIKE = 0.5  # weight of a proposal in the other place of a draft
+ALIKE = 0.5  # weight of a first proposal in what is expected of following ones, and the reverse
 FORGET = 0.05  # least weight of the newest proposal in what is expected of the next one
 RECOVER = 0.0003  # how fast the expectation returns to HOPED while the model is not asked
 
 
 class Expected(NamedTuple):
     """The probability that a proposal of a model is accepted: of the first in a draft, and of each `following` one. A
-    model goes on only where it is sure, so they are right more often; and after a place where it was not, it begins
-    anew with the next token."""
+    model continues a draft only while it is confident, so following proposals are right more often. Where it was not,
+    its next proposal is the first of another draft."""
 
     first: float
     following: float
@@ -47,8 +47,8 @@ class ExpectedAcceptance:
         return Expected(HOPED, HOPED) if cooler is None else self.known[mode, cooler]
 
     def observe(self, kind: Kind, probability: float, is_first: bool) -> None:
-        """Learn from a proposal, which is accepted with this probability. While little is known, it also tells of
-        those in the other place."""
+        """Learn from a proposal that is accepted with this probability. While little is known, a first proposal also
+        counts for the following ones, and the reverse."""
         expected = self.of(kind)
         self._num_observed[kind, is_first] += 1
         own, other = (1 / (DOUBTED + self._num_observed[kind, place]) for place in (is_first, not is_first))

@@ -16,7 +16,7 @@ FOUND = 0.55  # share of the wrong tokens in copied drafts that a draft model fi
 @dataclass(frozen=True, slots=True)
 class ExpectedGain:
     """Expected gains in tokens, at a price of `rate` tokens per millisecond. In all methods `rows` is the size of the
-    pass without the draft.
+    pass without the draft, except in `of_generating`, where it includes the tokens that are kept of it.
 
     draft_cost: what the model that drafts takes.
     expected: how likely its proposals are to be accepted.

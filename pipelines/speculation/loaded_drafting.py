@@ -1,4 +1,4 @@
-"""The draft model and the head of a pair, loaded on their devices, with their caches."""
+"""Loaded drafting: the draft model and the head of a pair on their devices, with their caches."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .drafters.draft_model import REACH, DraftModel
 from .drafters.head import Head
 from .drafting_model import DraftingModel
 
-# For a draft model on an NPU: room for the tokens that it begins with, and for three times as many before it begins
-# anew.
+# For a draft model on an NPU: room for the part of a text that it begins with, and for three times as many tokens
+# before it has to begin again.
 NPU_DRAFT = {MAX_PROMPT_LEN: REACH, MIN_RESPONSE_LEN: 3 * REACH}
 
 log = logging.getLogger(__name__)
@@ -40,10 +40,12 @@ def loaded_drafting(
     on_cpu: Mapping[str, Any],
     on_npu: Mapping[str, Any],
 ) -> list[DraftingModel]:
-    """Those that the pair has. Arguments and errors are those of `LLMPipeline`.
+    """The draft model and the head, as far as the pair has them and they can be used on these devices. Other arguments
+    and errors are those of `LLMPipeline`.
 
-    num_blocks: of each cache. vocabulary_size: that of the target.
-    on_cpu, on_npu: properties of models there.
+    num_blocks: size of each cache.
+    vocabulary_size: the target's.
+    on_cpu, on_npu: OpenVINO properties for models on the CPU and on an NPU.
     """
     found = []
     if pair.draft is not None:

@@ -27,7 +27,12 @@ COMPILATION = ".compilation-8.json"  # numbered, so that a better search replace
 
 @dataclass(frozen=True, slots=True)
 class LoadedTarget:
-    """pool: the blocks of its cache. room: what fits into them. path: the file that remembers how it is compiled."""
+    """The target, and how it was compiled.
+
+    pool: the blocks of its cache.
+    room: what fits into them.
+    path: the file that remembers how it is compiled.
+    """
 
     target: Target
     compilation: Compilation

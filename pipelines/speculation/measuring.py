@@ -43,6 +43,7 @@ def measure(
     """Time passes of the target, with `least_rows` to `most_rows` rows, and of the models that draft, by name. Raises
     NoMeasurement.
 
+    max_context: the most tokens that the caches can hold, those of the pass included.
     budget_s: after this many seconds only indispensable passes are begun. Costs that were not measured are estimated,
         and corrected by later passes.
     token_share: bytes of a token's keys and values for each byte of the target's weights.
@@ -95,7 +96,7 @@ def measure_at_fixed_size(
     token_share: float = TOKEN_SHARE,
     budget_s: float = math.inf,
 ) -> CostModel:
-    """As `measure`, for a target whose passes all take as long as one of `most_rows` rows, after any context."""
+    """As `measure`, for a target whose passes all take as long as one of `most_rows` rows, whatever the context."""
     if most_rows < 2:
         raise NoMeasurement("Every pass has a single row, which leaves none for drafts.")
     short = max(0, min(CONTEXTS[0], max_context - most_rows))

@@ -13,8 +13,8 @@ RELAX = 0.95  # factor on a price in each pass in which it was too high to be pa
 
 @dataclass(slots=True)
 class Usual:
-    """A typical time: the median of the latest ones, which bursts of noise do not move, or the least of them while they
-    are few. Zero before that, if nothing else is given."""
+    """A typical time: the median of the latest ones, which bursts of noise do not move, or the least of them while
+    there are few. Before that it is the value given, or zero."""
 
     value: float = 0.0
     is_doubted: bool = False

@@ -92,7 +92,7 @@ class Planner:
         self._unlearnt_ms = 0.0  # time of passes since the cost model was updated
         self._planned: Sequence[Draft] = ()  # drafts of the next pass
         self._bare_rows = 0  # of the next pass without planned drafts
-        self._is_mixed = False  # whether the last pass also had rows of prompts
+        self._is_mixed = False  # whether `observe` got no `target_ms` of the last pass
         self._may_lose = True  # whether every answer of the pass may lose time
         self._drafting_ms = self._reading_ms = 0.0  # of `draft` and `read` in this pass
         self._observing_ms = 0.0  # of `observe` in the last
@@ -152,7 +152,7 @@ class Planner:
         # The time that it takes to return to plain passes and to hand on the results of this one is kept in reserve.
         budget_ms = min(budget.remaining_ms for budget in budgets) - cost.changing_ms - self._to_read_ms
         standing_ms, lost_ms = self._size.standing_ms(cost, self._bare_rows)
-        if lost_ms > max(0.0, budget_ms):  # or rows that are free at this size would keep it for ever
+        if lost_ms > max(0.0, budget_ms):  # else rows that are free at this size would keep the pass at it for ever
             return
         budget_ms = (1 - self._owed.share(cost)) * (budget_ms - lost_ms) - self._delay_ms
         batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, self._size.last(cost))
@@ -234,10 +234,11 @@ class Planner:
     ) -> None:
         """Learn from a pass.
 
-        kept: the tokens that each request gained. target_ms: the target's time; None if the pass had other rows, or
-        rows of which a draft by the target itself had computed a part. The pass after such a one may take longer than
-        its size suggests, so its time is not learnt from either.
-        beside_ms: the time of the rest of the pass, drafting included.
+        kept: the tokens that each request gained.
+        target_ms: the target's time; None if the pass had other rows than those of the drafts, or rows of which a draft
+            by the target itself had computed a part. The pass after such a one may take longer than its size suggests,
+            so its time is not learnt from either.
+        beside_ms: the time of the rest of the pass, drafting included; None if the pass had other rows.
         """
         began = self._clock()
         for draft, tokens in zip(drafts, kept, strict=True):
@@ -274,10 +275,10 @@ class Planner:
     def read(
         self, request: Request, window: Window, logits: NDArray[np.float32], states: NDArray[np.float32] | None
     ) -> None:
-        """Hand on the results of a pass (see `DrafterSet.read`). The time counts as a delay by drafting, and nothing is
-        read for an answer for which nothing is tried. Where an answer of the pass may not lose that time, logits are
-        not read, and drafters that read hidden states are left out of the answers that are planned, since they would
-        miss some."""
+        """Hand on the results of a pass to the drafters that read them (see `DrafterSet.read`), unless nothing more is
+        drafted for the answer. The time counts as a delay by drafting. Where an answer of the pass may not lose that
+        time, logits are not read, and drafters that read hidden states are left out of the rest of the answers without
+        a fixed draft length, since they would miss some states."""
         if not self._may_lose and request.config.num_assistant_tokens is None:
             self._readers.leave_out_of(request)
         if self._budgets.rests(request) or not self._readers.reads(request, self.cost):

@@ -38,7 +38,7 @@ class BarePass:
 
 
 def plain_and_bare_ms(cost: CostModel, drafts: Sequence[Draft], overhead: Overhead) -> tuple[float, float]:
-    """The time of a pass without drafts, and with none but those of a fixed length, Python included."""
+    """The time of a pass without drafts, and of one with drafts of a fixed length only, Python's time included."""
     python_ms = len(drafts) * overhead.request.value
     plain_ms = cost.pass_ms([(1, draft.context) for draft in drafts]) + python_ms
     if all(draft.is_bounded for draft in drafts):

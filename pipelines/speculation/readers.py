@@ -29,7 +29,7 @@ class Readers:
         return is_read
 
     def leave_out_of(self, request: Request) -> None:
-        """Leave those who read hidden states out of the rest of an answer."""
+        """Leave the drafters that read hidden states out of the rest of an answer."""
         of_states = self._drafters.states_readers(request)
         for reader in of_states:
             self._drafters.leave_out(reader, request)

@@ -22,7 +22,7 @@ from .drafters.suffix import Match
 
 FORMAT = 2
 LENGTHS = (8, 5, 3)  # tokens of the n-grams that are looked for, the longest first
-MOST_TOKENS = 20_000_000  # 0.6 GB on disk
+MOST_TOKENS = 20_000_000  # 0.8 GB on disk
 LARGEST_FILE = 4_000_000  # bytes
 MOST_OCCURRENCES = 64  # that are looked at of an n-gram, the latest ones
 END_OF_FILE = 2**32 - 1

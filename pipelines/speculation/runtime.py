@@ -93,7 +93,7 @@ class Reading:
 
 
 class Runtime:
-    """Loads both models; `engine` decodes with them in each of `modes`.
+    """Loads the models of a pair; `engine` decodes with them in each of `modes`. Arguments are those of `LLMPipeline`.
 
     compilation: how the target is compiled on this machine.
     reference: the texts that drafts are copied from, if any were given.
@@ -230,14 +230,17 @@ class Runtime:
                         passes.remove(run)
 
     def measure(self, again: bool = False) -> None:
-        """Learn what passes cost on this machine, which the planner needs, within MEASURE_S seconds and a pass. `again`
-        measures even what is known, for as long as it takes."""
+        """Learn what passes cost on this machine, which the planner needs, within MEASURE_S seconds and a pass.
+
+        again: measure even what is known, for as long as it takes; and when the pair is next loaded, find out again how
+            to compile it.
+        """
         if self._is_measured and not again:
             return
         with self._measuring:
             if self._is_measured and not again:  # by a thread that this one has waited for
                 return
-            if again:  # how to compile is searched for anew when the pair is next loaded
+            if again:
                 discard(self._compiled)
             self._learn_costs(math.inf if again else MEASURE_S, anew=again)
 
@@ -292,8 +295,8 @@ class Runtime:
             self._warn_if_it_loses(self._planner.cost)
 
     def _give_up(self, failure: DraftingFailed) -> None:
-        """A model whose device failed is only tried again when the pair is loaded again, so what is measured without it
-        is kept apart. Several threads may meet the same failure."""
+        """Draft without a model whose device failed until the pair is loaded again. What is measured without it is kept
+        in another file. Several threads may meet the same failure."""
         with self.engine.lock:
             if failure.failed not in self._drafting:
                 return
@@ -304,7 +307,7 @@ class Runtime:
             self._profile = self._profile.with_suffix(f".without-{failure.failed.name}.json")
 
     def _warn_if_it_loses(self, cost: CostModel) -> None:
-        """Warn if a draft model on another device does not pay; on the CPU that is common."""
+        """Warn if a draft model on another device does not pay at an acceptance of HOPED. On the CPU that is common."""
         draft = cost.drafts.get(DraftModel.name)
         if draft is None:
             return

@@ -1,4 +1,4 @@
-"""Constraint: which tokens a grammar allows at each place of an answer."""
+"""Constraint: which tokens a grammar allows at each position of an answer."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class _GivenUp(Exception):
 
 
 class Constraint:
-    """Tells what may follow any beginning of an answer. The result does not depend on earlier calls.
+    """Tells which tokens may follow any beginning of an answer. The result does not depend on earlier calls.
 
-    The grammar is kept in its state after the beginning that was asked for last, and moved from there, since a draft,
-    its verification and the next draft ask for beginnings that have most tokens in common.
+    The matcher keeps its state after the beginning that was asked about last, and goes back or on from there, since a
+    draft, its verification and the next draft ask about beginnings that have most tokens in common.
 
     matcher: llguidance's matcher of the grammar; `make` makes another one.
     end: the id in the matcher that stands for the end of an answer, after all token ids.
@@ -91,8 +91,8 @@ class Constraint:
     def _mask_behind(self, answer: Sequence[int]) -> bytes | None:
         """A bit for each token that may follow and one for the end; None if the answer is over.
 
-        Tokens of rejected drafts count towards llguidance's limits, but drafts must not change an answer. So if it
-        gives up after consuming such tokens, a new matcher is asked that consumes nothing but this answer.
+        Tokens of rejected drafts count towards llguidance's limits, but drafts must not change an answer. So if the
+        matcher gives up after consuming such tokens, a new one is asked, which consumes nothing but this answer.
         """
         try:
             return self._mask_if_any(answer)
@@ -122,7 +122,7 @@ class Constraint:
             self._check()
             self._at = same
         for token in answer[same:]:
-            self._mask()  # counts towards the limits as well, and plain decoding asks for each
+            self._mask()  # masks count towards the limits as well, and plain decoding computes each of them
             if token in self._ends or self._is_over():
                 return False
             self._matcher.consume_token(token)

@@ -1,9 +1,8 @@
 """GBNF: the notation of llama.cpp's grammars (https://github.com/ggml-org/llama.cpp/blob/master/grammars/README.md).
 
-llguidance converts it to Lark's, but mistakes some of what it may contain: escapes such as `\\u00e9`, characters in
-classes that mean something else in its regular expressions, rules whose names differ in case only, lines that begin
-with `|`, and repetitions of repetitions. So a grammar is first rewritten in the part of GBNF that it converts
-correctly.
+llguidance converts it to Lark's, but gets some of it wrong: escapes such as `\\u00e9`, characters in classes that mean
+something else in its regular expressions, rules whose names differ in case only, lines that begin with `|`, and
+repetitions of repetitions. So a grammar is first rewritten in the part of GBNF that it converts correctly.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ def _class(text: str) -> str:
 
 
 def _hex(character: str) -> str:
-    """A character in a class, where signs may mean something else."""
+    """A character in a class, escaped if it might mean something else there."""
     return character if character.isalnum() else f"\\x{ord(character):02x}" if character < "\x7f" else character
 
 

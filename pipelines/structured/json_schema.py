@@ -1,7 +1,8 @@
-"""JSON schemas: rewritten in what llguidance compiles.
+"""JSON schemas: rewritten so that llguidance compiles them.
 
-llguidance refuses formats that it does not know, which in JSON Schema are no more than annotations, and `oneOf` unless
-it sees that at most one of the alternatives can hold, for which it looks neither at numbers nor behind references.
+llguidance refuses formats that it does not know, which in JSON Schema are no more than annotations. It also refuses
+`oneOf` unless it sees that at most one of the alternatives can hold; it considers neither numbers nor what references
+refer to.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def supported(text: str) -> str:
     try:
         schema = json.loads(text)
         if schema is True:
-            schema = {}  # the same, which llguidance takes on the outside, too
+            schema = {}  # means the same, and llguidance also accepts it at the top level
         return json.dumps(_rewritten(schema, schema), allow_nan=False)
     except (ValueError, RecursionError):
         return text  # llguidance tells what is wrong with it
@@ -54,7 +55,7 @@ def supported_in_lark(grammar: str) -> str:
 
 
 def _rewritten(schema: Any, root: Any) -> Any:
-    """`root` is what references within the schema begin at."""
+    """The schema as `supported` gives it. `root` is the one that "#" stands for in its references."""
     if isinstance(schema, list):
         return [_rewritten(each, root) for each in schema]
     if not isinstance(schema, dict):
@@ -76,7 +77,7 @@ def _rewritten(schema: Any, root: Any) -> Any:
 
 
 def _exclude_each_other(alternatives: Sequence[Any], root: Any) -> bool:
-    """Whether types, values or the values of a property tell for certain that at most one of these schemas holds."""
+    """Whether it is certain by types, values, or the values of a property that at most one of these schemas holds."""
     by_kind: dict[str, list[Schema]] = {}
     for alternative in alternatives:
         found = _resolved(alternative, root)
@@ -92,7 +93,7 @@ def _exclude_each_other(alternatives: Sequence[Any], root: Any) -> bool:
 
 
 def _have_a_tag(objects: Sequence[Schema], root: Any) -> bool:
-    """Whether there is a property that all of these schemas require, with other values in each of them."""
+    """Whether there is a property that all of these schemas require, with different values in each of them."""
     tags = [_values_of_required(each, root) for each in objects]
     return any(_differ(each.get(name) for each in tags) for name in tags[0])
 
@@ -106,7 +107,7 @@ def _values_of_required(schema: Schema, root: Any) -> dict[str, Values | None]:
 
 
 def _differ(groups: Iterable[Values | None]) -> bool:
-    """Whether no value is in two of these groups, of which None is one that is not known."""
+    """Whether no value is in two of these groups; None is an unknown one."""
     known: Values = set()
     for group in groups:
         if group is None or known & group:
@@ -133,7 +134,7 @@ def _values(schema: Schema) -> Values | None:
 
 
 def _resolved(schema: Any, root: Any) -> Schema | None:
-    """What a schema refers to, without what is beside the reference, which can only allow less; None if unknown."""
+    """What a schema refers to; None if unknown. Keywords beside the reference are ignored: they can only allow less."""
     for _ in range(MOST_REFERENCES):
         if not isinstance(schema, dict) or ("$id" in schema and schema is not root):
             return None

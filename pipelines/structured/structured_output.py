@@ -12,7 +12,8 @@ from ..errors import InvalidOption
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputConfig:
-    """Exactly one of three; otherwise InvalidOption is raised.
+    """The form of an answer, given by exactly one of three fields. Raises InvalidOption for none, several, or any other
+    type than a string.
 
     json_schema: a JSON schema, as JSON text. As in JSON Schema, an object may have keys that the schema does not name,
         unless it says `"additionalProperties": false`; OpenVINO GenAI allows no others.
@@ -47,7 +48,8 @@ class StructuredOutputConfig:
 
     @classmethod
     def of(cls, value: Any) -> StructuredOutputConfig:
-        """Convert from `openvino_genai`'s class. Raises InvalidOption for its other forms and for any other type."""
+        """The same, or converted from `openvino_genai`'s class. Raises InvalidOption for any other type, and for what
+        only that class has."""
         if isinstance(value, cls):
             return value
         if not isinstance(value, openvino_genai.StructuredOutputConfig):

@@ -14,7 +14,8 @@ INPUTS_EMBEDS = "inputs_embeds"  # what optimum-intel calls the input of a head 
 
 
 def share_embedding(model: ov.Model, target: ov.Model, width: int, folder: Path) -> None:
-    """Look tokens up in the target's embedding in place of the head's, which is a copy of it or was never trained."""
+    """Look tokens up in the target's embedding in place of the head's, which is a copy of it or was never trained.
+    Raises UnsupportedModel for a head of a target of another width."""
     own, theirs = embedding(model), embedding(target)
     found = theirs.get_output_partial_shape(0)[-1].get_length()
     if found != own.get_output_partial_shape(0)[-1].get_length():
@@ -61,6 +62,7 @@ def embedding(model: ov.Model) -> ov.Node:
 
 
 def of_other_width(folder: Path, wants: int, has: int) -> str:
+    """The message for the head in `folder` if it reads hidden states of width `wants` and the target's have `has`."""
     return (
         f"{folder} is a head of a target whose hidden states have {wants} numbers, and this target's have {has}: the "
         "head was made for another model."

@@ -1,4 +1,4 @@
-"""What every way of drafting has in common."""
+"""Drafter: what all ways of drafting have in common."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Drafter(Protocol):
         ...
 
     def release(self, request: Request) -> None:
-        """Forget a finished request, even one never seen."""
+        """Forget a finished request, which need not have been seen before."""
         ...
 
 
@@ -55,7 +55,7 @@ class IndexingDrafter(Drafter, Protocol):
         ...
 
     def index(self, request: Request) -> None:
-        """Index them."""
+        """Index these tokens."""
         ...
 
 
@@ -81,11 +81,13 @@ class ModelDrafter(Drafter, Protocol):
     depth: int | None
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
-        """The next proposal after each request's tokens and those ahead of them, all in one pass."""
+        """The next proposal after each request's tokens and those ahead of them, all in one pass; None where there is
+        none."""
         ...
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
-        """A score for every token ahead, and one for the position after the last, as far as the model's depth."""
+        """For each request a score for every token ahead, and one for the position after the last, as far as the
+        model's depth; None where there is none."""
         ...
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:

@@ -1,4 +1,4 @@
-"""A small model of the target's vocabulary drafts."""
+"""DraftModel: drafts with a small model that has the target's vocabulary."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class _Progress:
 
 
 class DraftModel:
-    """Writes ahead with the draft model, token by token, in its own cache.
+    """Drafts with a model, token by token, in a cache of its own.
 
     It samples with the target's settings and the target's noise, so that both models choose the same token as often as
-    their probabilities allow without knowing each other (Daliri et al., arXiv 2408.07978). It runs only for proposals
-    that are taken; what it missed is fed in one pass. Of a long text it reads the last `reach` tokens, as what lies far
-    back helps a small model little and costs much (Sun et al., TriForce, arXiv 2404.11912); when its context is full,
-    it begins anew with these. Where its cache is full, it proposes nothing.
+    is possible for two that do not know each other's probabilities (Daliri et al., arXiv 2408.07978). It runs only for
+    proposals that are asked for, and reads the tokens that it has missed in one pass. Of a long text it reads the last
+    `reach` tokens, as what lies far back helps a small model little and costs much (Sun et al., TriForce, arXiv
+    2404.11912); when its context is full, it begins again with these. Where its cache is full, it proposes nothing.
     """
 
     name = "draft_model"

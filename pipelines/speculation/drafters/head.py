@@ -1,4 +1,4 @@
-"""A head on the target drafts: a layer of its own over the target's hidden states."""
+"""Head: drafts with a small network that reads the target's hidden states."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Head:
     once the target's states are known. So each token of a draft takes a pass, no matter which drafter proposed it.
 
     It samples with the target's settings and noise, as a draft model does (see `DraftModel`). Of a long text it reads
-    the last `model.reach` tokens, and begins anew with them when it has read twice as many. The target computes no
+    the last `model.reach` tokens, and begins again with them when it has read twice as many. The target computes no
     states for a prefix that is in its cache: they are taken over from a request with the same prefix that is running or
     has ended lately, such as the previous turn of a conversation. It proposes nothing where the states of the last
     tokens are missing, where its cache is full, after `depth` drafted tokens, and where the answer's structure allows
@@ -216,7 +216,7 @@ class Head:
         return progress
 
     def _goes_on(self, progress: _Progress, last: int) -> bool:
-        """Whether the cache can be added to; otherwise the head begins anew."""
+        """Whether the cache can be added to; otherwise the head begins again."""
         is_whole = progress.table is not None and progress.next >= progress.begin
         return is_whole and last - progress.first <= 2 * self._reach
 

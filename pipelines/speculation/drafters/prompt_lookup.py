@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last time these tokens occurred?"""
+"""Prompt lookup: drafts what followed the last tokens when they occurred before."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from .latest import LatestIndex
 
 
 class PromptLookup:
-    """The longest n-gram at the end of the text that occurred before, and what followed its latest occurrence.
-
-    The method is known as prompt lookup decoding (A. Saxena, 2023). Each token is indexed once.
+    """Drafts what followed the latest occurrence of the longest n-gram that ends the text and occurred before (prompt
+    lookup decoding; A. Saxena, 2023). Each token is indexed once.
     """
 
     name = "prompt_lookup"

@@ -1,4 +1,4 @@
-"""Token recycling: the token that the target last found likeliest after the previous one."""
+"""Token recycling: drafts the token that the target last found likeliest after the previous one."""
 
 from __future__ import annotations
 

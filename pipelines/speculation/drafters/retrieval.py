@@ -1,4 +1,4 @@
-"""Retrieval: the user's own files as the drafter."""
+"""Retrieval: drafts from the user's own files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..acceptance import Features
 from ..reference import LENGTHS, Reference
 from .base import Proposal
 
-# Initial weights of the features below, bias first: about the share of an n-gram's occurrences that agree.
+# Initial weights of the features below, bias first: mostly the share of an n-gram's occurrences that agree.
 PRIORS = {"reference": (-1.0, 1.0, 0.2, 1.0, -0.2)}
 
 

@@ -40,8 +40,8 @@ def score(name: str, request: Request, ahead: Sequence[int], there: int | None, 
 def _choice(request: Request, tokens: Sequence[int], logits: Logits, is_drawn: bool) -> tuple[int, Distribution | None]:
     """The drafter's token after `tokens`, and the distribution that it was drawn from with noise of its own.
 
-    It shares the target's noise, unless rejection sampling is to decide. For that it is drawn independently; or, where
-    the planner is free to leave it out, it is the likeliest, which does not depend on noise.
+    It shares the target's noise, except for rejection sampling. For that it is drawn independently if `is_drawn`, and
+    the planner may not leave it out (see `Proposal`); otherwise it is the likeliest, which does not depend on noise.
     """
     arguments = logits, tokens, request.num_prompt_tokens, request.config
     if request.config.greedy or request.config.acceptance != REJECTION:

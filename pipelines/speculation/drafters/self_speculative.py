@@ -1,4 +1,4 @@
-"""The target drafts by itself: without some of its layers, or leaving early."""
+"""SelfSpeculative: drafts with the target itself, without some of its layers or with the first ones only."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class NgramIndex:
         self.tokens += tokens
 
     def _extend_at_once(self, tokens: Sequence[int]) -> None:
-        """As `extend`, in half the time: prompts are long, and somebody waits for them."""
+        """As `extend`, in half the time, for prompts, which are long."""
         added, num_known = np.array(tokens, np.uint64) + np.uint64(1), len(self.tokens)
         before = np.zeros(len(tokens), np.uint64)  # of the n-grams of each length that each token follows
         tail: list[int] = []
