@@ -153,7 +153,10 @@ def test_a_malformed_body_that_nobody_waits_for_ends_the_connection_and_no_error
 ) -> None:
     with connected(hasty) as connection:
         connection.sendall(f"POST /nowhere HTTP/1.1\r\nHost: {LOCAL}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
-        assert connection.recv(65536).startswith(b"HTTP/1.1 404 ")
+        answer = connection.recv(65536)
+        while not answer.endswith(b"}"):  # of its body
+            answer += connection.recv(65536)
+        assert answer.startswith(b"HTTP/1.1 404 ")
         connection.sendall(b"no size\r\n")
         assert connection.recv(65536) == b""
     assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
