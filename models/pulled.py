@@ -45,14 +45,8 @@ def pulled_pairs(folder: Path) -> list[Pulled]:
     return [_pulled(path) for path in found]
 
 
-def unfinished(folder: Path, name: str) -> int:
-    """Bytes of an interrupted pull of `name`, which the next pull resumes."""
-    path = staging_path(folder / name)
-    return pair_folder.size(path) if path.is_dir() else 0
-
-
-def all_unfinished(folder: Path) -> dict[str, int]:
-    """Bytes of interrupted pulls, by name."""
+def unfinished(folder: Path) -> dict[str, int]:
+    """Bytes of interrupted pulls, by name. Pulling the name again resumes them."""
     return _hidden(folder, NEW)
 
 

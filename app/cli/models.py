@@ -41,7 +41,7 @@ def list_command(
     from rich.console import Console
 
     from outrider.models.catalogue import Catalogue
-    from outrider.models.pulled import all_unfinished, half_removed, pairs_folder, pulled_pairs
+    from outrider.models.pulled import half_removed, pairs_folder, pulled_pairs, unfinished
     from outrider.models.room import in_words
 
     catalogue, folder = Catalogue.shipped(), pairs_folder()
@@ -50,13 +50,14 @@ def list_command(
         typer.echo(json.dumps(_listed(catalogue, folder, pulled)))
         return
     console = Console()
-    console.print(_table(catalogue, folder, pulled))
+    begun = unfinished(folder)
+    console.print(_table(catalogue, begun, pulled))
     for pair in pulled.values():
         if pair.problem:
             again = f" Remove it with `outrider models remove {pair.name}` to pull it again."
             problem = pair.problem + again * (pair.name in catalogue.names)
             console.print(f"{pair.name} cannot be used: {problem}", markup=False, highlight=False)
-    for name, left in all_unfinished(folder).items():
+    for name, left in begun.items():
         if name not in catalogue.names:
             console.print(
                 f"{name} is unfinished, {in_words(left)}, and not in the catalogue, so no pull goes on with it: "
@@ -153,7 +154,7 @@ def remove(
     folder = pulled.pairs_folder()
     pulled.check_removable(name, folder)
     path = folder / name
-    left = pulled.unfinished(folder, name) + pulled.half_removed(folder).get(name, 0)
+    left = sum(found.get(name, 0) for found in (pulled.unfinished(folder), pulled.half_removed(folder)))
     taken = in_words((size(path) if path.is_dir() else 0) + left)
     if not yes and not typer.confirm(f"Delete {path} ({taken})?"):
         raise typer.Exit(1)
@@ -176,9 +177,9 @@ def _commits(*given: tuple[str, str, str | None]) -> dict[str, str]:
 
 
 def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> dict[str, Any]:
-    from outrider.models.pulled import all_unfinished, half_removed
+    from outrider.models.pulled import half_removed, unfinished
 
-    unfinished = all_unfinished(folder)
+    begun = unfinished(folder)
 
     def state(name: str) -> dict[str, Any]:
         pair = pulled.get(name)
@@ -188,10 +189,10 @@ def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> di
             else {
                 "path": str(pair.path), "bytes": pair.bytes, "models": dict(pair.models), "problem": pair.problem,
             },
-            "unfinished_bytes": unfinished.get(name, 0),
+            "unfinished_bytes": begun.get(name, 0),
         }  # fmt: skip
 
-    others = [name for name in dict.fromkeys((*pulled, *unfinished)) if name not in catalogue.names]
+    others = [name for name in dict.fromkeys((*pulled, *begun)) if name not in catalogue.names]
     return {
         "folder": str(folder),
         "note": catalogue.note,
@@ -204,19 +205,18 @@ def _listed(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> di
     }
 
 
-def _table(catalogue: Catalogue, folder: Path, pulled: dict[str, Pulled]) -> Table:
+def _table(catalogue: Catalogue, begun: dict[str, int], pulled: dict[str, Pulled]) -> Table:
     from rich.box import SIMPLE
     from rich.markup import escape
     from rich.table import Table
 
-    from outrider.models.pulled import unfinished
     from outrider.models.room import in_words
 
     def state(name: str) -> str:
         if name in pulled:
             pair = pulled[name]
             return "cannot be used" if pair.problem else f"pulled, {in_words(pair.bytes)}"
-        partly = unfinished(folder, name)
+        partly = begun.get(name)
         return f"begun, {in_words(partly)}" if partly else ""
 
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), leading=1)

@@ -78,8 +78,8 @@ def test_a_removal_that_was_interrupted_can_be_repeated_and_its_size_is_told(tmp
 def test_a_pull_that_was_interrupted_is_told_with_its_size_unless_nothing_came(tmp_path: Path) -> None:
     put(tmp_path, ".mine.outrider-new")
     (tmp_path / ".empty.outrider-new").mkdir()
-    assert pulled.all_unfinished(tmp_path) == {"mine": len("{}")}
-    assert pulled.all_unfinished(tmp_path / "nowhere") == {}
+    assert pulled.unfinished(tmp_path) == {"mine": len("{}")}
+    assert pulled.unfinished(tmp_path / "nowhere") == {}
 
 
 def test_a_link_to_a_pair_is_not_removed_and_called_what_it_is(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_what_ends_a_pull_in_the_middle_is_said_and_nothing_is_listed(
     with pytest.raises(expected, match=words):
         pull(Catalogue.shipped().entry("qwen3-8b"), tmp_path)
     assert pulled.pulled_pairs(tmp_path) == []
-    assert pulled.unfinished(tmp_path, "qwen3-8b") >= len("half"), "which commit it was is noted next to it"
+    assert pulled.unfinished(tmp_path)["qwen3-8b"] >= len("half"), "which commit it was is noted next to it"
 
 
 def begin(folder: Path) -> Path:
