@@ -60,6 +60,22 @@ def test_drafts_of_the_head_are_accepted(target: LlamaForCausalLM, temperature: 
 
 
 @pytest.mark.slow
+def test_drafts_for_a_prompt_that_is_asked_again_are_accepted_as_often(embedded_pair: Path) -> None:
+    pipeline = LLMPipeline(embedded_pair)
+    source = inspect.getsource(textwrap.wrap)
+
+    def num_accepted(prompt: str) -> int:
+        answer = pipeline.generate(prompt, mode="head", num_assistant_tokens=5, max_new_tokens=160)
+        return answer.stats[0].accepted_by["head"]
+
+    for num_spaces in range(2):  # so that the prompt ends elsewhere in a block of the target's cache
+        prompt = f"Rename the parameter `width` to `columns`.\n\n{source}" + "\n" * num_spaces
+        first = num_accepted(prompt)
+        assert first > 50
+        assert num_accepted(prompt) > 0.9 * first
+
+
+@pytest.mark.slow
 def test_heads_of_the_other_kinds_draft_for_the_target(target: LlamaForCausalLM) -> None:
     heads = {kind: load_sharing_head(CHECKPOINTS / kind, target) for kind in KINDS}
     words = tokenizer.load(CHECKPOINTS / "target")

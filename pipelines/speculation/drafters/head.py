@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -15,12 +14,12 @@ from ...engine.sampling import Logits
 from ...model.heads.head_model import HeadModel, HeadWindow, States
 from .base import Proposal, Score, Wanted, one_by_one
 from .scoring import score, scores
+from .states_cache import StatesCache
 
 # Initial weights, bias first; those of a draft model.
 PRIORS = {"head": (0.7, 1.8, 0.0), "head sampled": (0.4, 0.4, 0.0)}
 
-KEPT_BYTES = 64 << 20  # of ended requests, tokens and states; up to 12 MB each for three taps of width 4,096
-TOKEN_BYTES = 36  # of a number in a list
+KEPT_BYTES = 128 << 20  # of states for requests that begin alike: 2,700 tokens for three taps of width 4,096
 
 
 @dataclass(slots=True)
@@ -32,6 +31,7 @@ class _Progress:
     first, num_read: the head's cache, `table`, holds the rows of `num_read` positions from `first` on, computed from
         the target's states, and after them those of the drafted tokens `ahead`.
     own: the head's hidden states before the first of these tokens and after each.
+    keys: of its blocks in the `StatesCache`.
     """
 
     begin: int
@@ -42,6 +42,7 @@ class _Progress:
     num_read: int = 0
     ahead: list[int] = field(default_factory=list)
     own: list[States] = field(default_factory=list)
+    keys: list[int] = field(default_factory=list)
 
     @property
     def next(self) -> int:
@@ -83,10 +84,10 @@ class Head:
 
     It samples with the target's settings and noise, as a draft model does (see `DraftModel`). Of a long text it reads
     the last `model.reach` tokens, and begins again with them when it has read twice as many. The target computes no
-    states for a prefix that is in its cache: they are taken over from a request with the same prefix that is running or
-    has ended lately, such as the previous turn of a conversation. It proposes nothing where the states of the last
-    tokens are missing, where its cache is full, after `depth` drafted tokens, and where the answer's structure allows
-    none of the tokens that it knows.
+    states for a prefix that is in its cache, such as the previous turns of a conversation: they are kept from the
+    request that computed them, as far as there is room (see `StatesCache`). It proposes nothing where the states of the
+    last tokens are missing, where its cache is full, after `depth` drafted tokens, and where the answer's structure
+    allows none of the tokens that it knows.
     """
 
     name = "head"
@@ -99,19 +100,20 @@ class Head:
         self._reach = model.reach
         self.depth = model.depth
         self._progress: dict[Request, _Progress] = {}
-        self._ended: deque[tuple[list[int], _Progress]] = deque()  # with the tokens of the request
-        self._ended_bytes = 0
+        self._kept = StatesCache(KEPT_BYTES, pool.block_size)
 
     def read(self, request: Request, start: int, states: NDArray[np.float32]) -> None:
         progress = self._progress.get(request)
         if progress is None or not progress.begin <= start <= progress.end:
             self.release(request)
-            known = self._states_before(start, request)
+            known, keys = self._kept.before(start, request.tokens, self._reach)
             known = states[:0] if known is None else known
-            progress = self._progress[request] = _Progress(start - len(known), start, known.copy())
+            progress = self._progress[request] = _Progress(start - len(known), start, known, keys=keys)
         progress.add(start, states)
-        if progress.end - progress.begin > 2 * self._reach:
-            progress.forget_before(progress.end - self._reach)
+        self._kept.keep(progress.keys, request.tokens, progress.begin, progress.between(progress.begin, progress.end))
+        if progress.end - progress.begin > 2 * self._reach + self._pool.block_size:
+            unkept = len(progress.keys) * self._pool.block_size  # where the block begins that is not full yet
+            progress.forget_before(min(progress.end - self._reach, unkept))
 
     def propose(self, request: Request, ahead: Sequence[int] = ()) -> Iterator[Proposal]:
         return one_by_one(self, request, ahead)
@@ -137,27 +139,8 @@ class Head:
 
     def release(self, request: Request) -> None:
         progress = self._progress.pop(request, None)
-        if progress is None:
-            return
-        if progress.table is not None:
+        if progress is not None and progress.table is not None:
             self._pool.close(progress.table)
-            progress.table = None
-        progress.forget_before(progress.begin)
-        self._ended.append((request.tokens, progress))
-        self._ended_bytes += _num_bytes(*self._ended[-1])
-        while self._ended_bytes > KEPT_BYTES:
-            self._ended_bytes -= _num_bytes(*self._ended.popleft())
-
-    def _states_before(self, position: int, request: Request) -> States | None:
-        """The states of the last positions before the one that is read first, as far as another request has them."""
-        beginning = request.tokens[:position]
-        running = [(other.tokens, progress) for other, progress in self._progress.items()]
-        alike = [
-            progress.between(max(progress.begin, position - self._reach), position)
-            for tokens, progress in [*running, *self._ended]
-            if progress.begin < position <= progress.end and tokens[:position] == beginning
-        ]
-        return max(alike, key=len, default=None)
 
     def _run(self, wanted: Wanted, only_last: bool) -> list[list[Logits] | None]:
         """Logits after each request and after each token ahead of it, or at least the last of these."""
@@ -245,10 +228,6 @@ def _next_window(request: Request, ahead: Sequence[int], progress: _Progress) ->
         return HeadWindow(tokens, progress.num_read, progress.table.blocks, states)
     place = progress.num_read + len(progress.ahead)
     return HeadWindow([ahead[len(progress.ahead)]], place, progress.table.blocks, progress.own[-1], is_own=True)
-
-
-def _num_bytes(tokens: Sequence[int], progress: _Progress) -> int:
-    return TOKEN_BYTES * len(tokens) + progress.states.nbytes
 
 
 def _num_same(left: Sequence[int], right: Sequence[int]) -> int:

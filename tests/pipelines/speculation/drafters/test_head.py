@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from outrider.pipelines.engine.block_pool import BlockPool
 from outrider.pipelines.engine.sampling import choose_token
 from outrider.pipelines.model.heads.head_model import HeadWindow
-from outrider.pipelines.speculation.drafters import head as module
 from outrider.pipelines.speculation.drafters.head import Head
 
 from ...fakes import BLOCK_SIZE, VOCABULARY, new_request
@@ -197,7 +196,7 @@ def test_a_head_takes_over_no_more_than_it_reads():
     request.tokens += range(REACH // 2)
     reader.catch_up()
     later = new_request([*request.tokens, 1, 1], 100)
-    Reader(head, later, len(request.tokens) - 1).catch_up()
+    Reader(head, later, 3 * BLOCK_SIZE).catch_up()
     assert head.num_behind(later) == REACH
     assert head.generate([(later, [])])[0].token == cold(later, [], len(later.tokens) - 1 - REACH)
 
@@ -210,20 +209,21 @@ def test_nothing_is_taken_over_from_another_text():
     assert head.generate([(other, [])])[0].token == cold(other, [], 8)
 
 
-def test_of_ended_requests_those_that_fit_are_kept(monkeypatch):
-    head, request, _ = ready(9)
-    # Three requests of nine tokens, and eight states of two numbers.
-    monkeypatch.setattr(module, "KEPT_BYTES", 3 * (9 * module.TOKEN_BYTES + 8 * 2 * 4))
-    head.release(request)
-    again = new_request([*request.tokens, 1], 100)
-    for i in range(5):
-        Reader(head, again, 8).catch_up()
-        assert head.num_behind(again) == (9 if i < 3 else 1)
-        del head._progress[again]  # as if it had not been, so that it is not kept
-        other = new_request([i, *range(8)], 100)
-        Reader(head, other, 0).catch_up()
-        head.release(other)
-        assert len(head._ended) == min(3, i + 2)
+@pytest.mark.parametrize("has_ended", [False, True])
+@pytest.mark.parametrize("length", range(4 * REACH, 4 * REACH + BLOCK_SIZE))
+def test_after_a_long_answer_the_head_still_knows_all_of_the_prompt(length: int, has_ended: bool):
+    head, request, reader = ready(length)
+    prompt = request.tokens.copy()
+    for i in range(6 * REACH):
+        request.tokens.append(i % VOCABULARY)
+        reader.catch_up()
+    if has_ended:
+        head.release(request)
+    again = new_request([*prompt, 1], 100)
+    # The target computes at least the last token of a prompt.
+    Reader(head, again, min(length // BLOCK_SIZE * BLOCK_SIZE, length - 1)).catch_up()
+    assert head.num_behind(again) == REACH
+    assert head.generate([(again, [])])[0].token == cold(again, [], length - REACH)
 
 
 def test_a_head_proposes_nothing_without_the_states_of_the_last_tokens():
@@ -261,7 +261,7 @@ def test_a_head_that_begins_from_one_state_reads_few_and_holds_few():
     for i in range(20):
         request.tokens += [(i * k) % VOCABULARY for k in range(1 + i % 3)]
         reader.catch_up()
-        assert len(head._progress[request].states) <= 4
+        assert len(head._progress[request].states) <= 2 * (2 + BLOCK_SIZE + 3)
         drafted = [proposal.token for proposal in islice(head.propose(request), 2)]
         first = head._progress[request].first
         assert drafted == [cold(request, [], first), cold(request, drafted[:1], first)]
