@@ -100,10 +100,11 @@ def find_checkpoint(source: str, remote_code: bool, announce: Callable[[str], No
     here = Path(source)
     if source.startswith(("~/", "~\\")):  # shells leave that to us after --target=
         here = here.expanduser()
-    if here.is_dir():
+    if source and here.is_dir():
         folder, revision = here, ""
     elif here.exists() or source.startswith((".", "/", "~")) or source.partition("@")[0].count("/") > 1:
-        raise NoSuchModel(f"{source} is not a folder: give the folder of a checkpoint, or a hub id such as ORG/NAME.")
+        named = source or "An empty name"
+        raise NoSuchModel(f"{named} is not a folder: give the folder of a checkpoint, or a hub id such as ORG/NAME.")
     else:
         folder, revision = (found := download(source, remote_code, announce)).folder, found.revision
     architecture = _decoder_architecture(source, folder, remote_code)

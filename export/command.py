@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -163,7 +166,9 @@ def output_folder(given: Path) -> Path:
 
 
 def as_argument(given: str | Path) -> str:
-    """How a path is written in a command, for any shell."""
+    """How a path is written in a command."""
+    if os.name != "nt":
+        return shlex.quote(str(given))
     return f'"{given}"' if " " in str(given) else str(given)
 
 
@@ -174,12 +179,23 @@ def clocked() -> Callable[[str], None]:
 
 
 def stop_cleanly() -> None:
-    """Make SIGTERM and SIGHUP exit through the clean-up code."""
+    """Make SIGINT, SIGTERM and SIGHUP exit through the clean-up code, wherever they arrive."""
 
     def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
+        if _in_finalizer(frame):  # Python would print what is raised there, and go on
+            threading.Timer(0.1, signal.raise_signal, [number]).start()
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            sys.exit(128 + number)
 
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # no SIGHUP on Windows
-    for number in numbers:
+    names = ("SIGINT", "SIGTERM", "SIGHUP")  # no SIGHUP on Windows
+    for number in [getattr(signal, name) for name in names if hasattr(signal, name)]:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(number, leave)
+
+
+def _in_finalizer(frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name != "__del__":
+        frame = frame.f_back
+    return frame is not None

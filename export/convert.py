@@ -31,11 +31,13 @@ WEIGHT_TYPES = {"f32", "f16", "bf16", "i8", "u8", "i4", "u4"}
 def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
     """Write the checkpoint's IR with uncompressed weights, and its configuration, to `folder`.
 
-    half: store the weights in fp16; otherwise they keep the precision of the checkpoint.
+    half: store the weights in fp16; otherwise they keep the precision of the checkpoint, but fp64 becomes
+        fp32, the precision of caches.
 
     Raises UnsupportedModel for an architecture that optimum-intel does not know, NoSuchModel for a checkpoint that
     lacks weights, and ConversionFailed.
     """
+    import torch
     import transformers
     from optimum.exporters.openvino import main_export
     from optimum.exporters.tasks import TasksManager
@@ -44,7 +46,8 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
     from transformers import AutoConfig
 
     with quiet(), known_form(checkpoint) as known_folder:
-        model_type = AutoConfig.from_pretrained(known_folder, trust_remote_code=checkpoint.remote_code).model_type
+        config = AutoConfig.from_pretrained(known_folder, trust_remote_code=checkpoint.remote_code)
+        model_type = config.model_type
         try:
             known = TasksManager.get_supported_tasks_for_model_type(
                 model_type, exporter="openvino", library_name="transformers"
@@ -62,6 +65,7 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
                 f"{checkpoint.source} is a {model_type} model, which optimum-intel converts with transformers up to "
                 f"{newest} only, and {transformers.__version__} is installed: choose another architecture."
             )
+        stored = "float16" if half else "float32" if config.dtype == torch.float64 else None
         try:
             with _whole(checkpoint.source) as loaded:
                 main_export(
@@ -71,7 +75,7 @@ def convert(checkpoint: Checkpoint, folder: Path, half: bool) -> None:
                     library_name="transformers",
                     # Not OVConfig(dtype="fp16"), which rounds the frequencies of the position embedding as well.
                     ov_config=OVConfig(),
-                    model_loading_kwargs={"torch_dtype": "float16"} if half else {},
+                    model_loading_kwargs={"torch_dtype": stored} if stored else {},
                     trust_remote_code=checkpoint.remote_code,
                     local_files_only=True,
                 )

@@ -99,7 +99,8 @@ def distill_command(
 ) -> None:
     """Train a draft model or a head for a target, on the target's own answers to your prompts.
 
-    If it is interrupted, the same command continues where it was.
+    If it is interrupted, the same command continues where it was, and one with other options for the training, such as
+    --learning-rate or --kind, keeps the answers.
     """
     keep_private(network=True)
     stop_cleanly()
@@ -151,8 +152,12 @@ def distill_command(
     except KeyboardInterrupt:
         typer.echo("\nInterrupted. The same command continues with what was saved.", err=True)
         raise typer.Exit(130) from None
-    sources = f"--target {as_argument(target)} --draft {as_argument(folder)}"
-    typer.echo(f"Made {folder}. Make a pair of it: outrider export {sources} --out PAIR")
+    options = f"--target {as_argument(target)} --draft {as_argument(folder)}"
+    if int4_group_size is not None:
+        options += f" --draft-weights int4 --group-size {int4_group_size}"
+    if trust_remote_code:
+        options += " --trust-remote-code"
+    typer.echo(f"Made {folder}. Make a pair of it: outrider export {options} --out PAIR")
 
 
 def main(arguments: list[str]) -> None:

@@ -89,6 +89,10 @@ def export_pair(
             raise InvalidOption(
                 f"--head-weights {head_compression.weights} is for a head, and none is given: leave it out."
             )
+        if head_compression is not None and "draft" not in checkpoints and draft_compression.weights != INT8.weights:
+            raise InvalidOption(
+                f"--draft-weights {draft_compression.weights} is for a draft model, and none is given: leave it out."
+            )
         _check_skipping(checkpoints, skip_layers, exit_layer)
         compressions["target"] = grouped(device, target_compression, checkpoints["target"].num_weights)
         needed = _bytes_needed([(checkpoint, compressions[role]) for role, checkpoint in checkpoints.items()])

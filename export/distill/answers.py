@@ -10,7 +10,7 @@ from pathlib import Path
 from transformers import PreTrainedModel
 
 from .progress import progress_bar
-from .samples import Sample, write_samples
+from .samples import Sample, chunks, write_samples
 from .settings import Distillation
 
 STRETCH = 4  # batches of prompts that are sorted, answered and saved together
@@ -38,9 +38,9 @@ def write_answers(
             parts.append(folder / f"{number}.jsonl")
             if not parts[-1].exists():
                 samples = write_samples(target, prompts, replace(how, seed=how.seed + number))
-                _write(parts[-1], "".join(json.dumps([sample.ids, sample.start]) + "\n" for sample in samples))
+                write_whole(parts[-1], "".join(json.dumps([sample.ids, sample.start]) + "\n" for sample in samples))
             bar.update(len(prompts))
-    _write(path, "".join(part.read_text(encoding="utf-8") for part in parts))
+    write_whole(path, "".join(part.read_text(encoding="utf-8") for part in parts))
 
 
 def read_answers(path: Path) -> list[Sample]:
@@ -50,11 +50,11 @@ def read_answers(path: Path) -> list[Sample]:
 
 def stretches_of(prompts: Sequence[Sequence[int]], batch_size: int) -> list[list[Sequence[int]]]:
     """The prompts in stretches, each sorted by length, so that little is padded."""
-    size = STRETCH * batch_size
-    return [sorted(prompts[i : i + size], key=len) for i in range(0, len(prompts), size)]
+    return [sorted(stretch, key=len) for stretch in chunks(prompts, STRETCH * batch_size)]
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that is complete whenever it is there."""
     partial = path.with_suffix(".partial")
     partial.write_text(text, encoding="utf-8", newline="\n")
     partial.replace(path)

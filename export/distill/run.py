@@ -26,7 +26,7 @@ from ..errors import NotADecoder
 from ..quiet import quiet
 from ..renamed import known_form
 from ..vocabulary import load_tokenizer, vocabulary
-from .answers import read_answers, stretches_of, write_answers
+from .answers import read_answers, stretches_of, write_answers, write_whole
 from .draft import distil
 from .eagle3 import commonest_ids, new_head
 from .head import distil_head
@@ -40,6 +40,8 @@ Kind = Literal["draft", "eagle3", "medusa", "hydra", "mtp", "exit"]
 UNROLLED = ("eagle3", "mtp")  # kinds that learn as many steps as are wanted
 WORK = "work"  # in the folder that is being made
 DIGESTS = {"target_digest": "target", "draft_digest": "draft", "prompts_sha256": "prompts"}  # settings that tell files
+# Settings that answers depend on; the others are of the training.
+ANSWERING = ("target_digest", "prompts_sha256", "temperatures", "max_new_tokens", "seed", "batch_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class Plan:
 def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: None) -> Path:
     """Make the checkpoint folder `out`, with `distillation.json` in it, and return its path.
 
-    If it is interrupted, the same call continues where it was. announce: called with each step before it begins.
+    If it is interrupted, the same call continues where it was, and one with another training keeps the answers.
+    announce: called with each step before it begins.
 
     Raises InvalidOption for a plan that cannot be carried out, OutputExists, the errors of `find_checkpoint`,
     `load_tokenizer` and `read_prompts`, NotADecoder, UnsupportedModel and VocabularyMismatch.
@@ -98,11 +101,12 @@ def run(plan: Plan, out: Path, announce: Callable[[str], None] = lambda text: No
     head = None if start is not None else _head(plan, target)
     with Staging(out, resume=True) as staging, blaming_full_disk(staging.path):
         work = staging.path / WORK
-        _claim(work, settings, record)
-        announce(f"Answering {len(prompts):,} prompts")
-        stretches = stretches_of(prompts, plan.how.batch_size)
-        write_answers(target, stretches, plan.how, work / "answers.jsonl", len(prompts))
-        samples = read_answers(work / "answers.jsonl")
+        answers = work / "answers.jsonl"
+        _claim(work, settings, record, answers.exists(), announce)
+        if not answers.exists():
+            announce(f"Answering {len(prompts):,} prompts")
+        write_answers(target, stretches_of(prompts, plan.how.batch_size), plan.how, answers, len(prompts))
+        samples = read_answers(answers)
         if all(len(sample.ids) - sample.start < 2 for sample in samples):
             raise InvalidOption(f"{plan.target} ended all its answers at once: give other prompts.")
         tokens = sum(len(sample.ids) - sample.start for sample in samples)
@@ -208,27 +212,37 @@ def _save(draft: PreTrainedModel, folder: Path) -> None:
         save_defaults(defaults, folder)
 
 
-def _claim(work: Path, mine: dict[str, Any], sources: dict[str, Any]) -> None:
-    """Mark the work folder with these settings, so that no outcome of others is taken for one of them. `sources` say
-    where models and prompts were read, for the message if they are others."""
+def _claim(
+    work: Path, mine: dict[str, Any], sources: dict[str, Any], answered: bool, announce: Callable[[str], None]
+) -> None:
+    """Mark the work folder with these settings, so that no outcome of others is taken for one of them. Where only the
+    training is another, remove what it made, and keep the answers.
+
+    sources: where models and prompts were read, for the message if they are others.
+    answered: whether all answers are there, which are then as good for batches of another size.
+
+    Raises InvalidOption if there are answers with other settings.
+    """
     work.mkdir(exist_ok=True)
     mark = work / "plan.json"
-    if not mark.exists():
-        partial = mark.with_suffix(".partial")
-        partial.write_text(json.dumps(sources | mine), encoding="utf-8")
-        partial.replace(mark)
-        return
-    theirs = json.loads(mark.read_text(encoding="utf-8"))
+    theirs = json.loads(mark.read_text(encoding="utf-8")) if mark.exists() else mine
     changed = [name for name in mine if mine[name] != theirs.get(name)]
-    if changed:
-        told = [(name, theirs.get(name), mine[name]) for name in changed if name not in DIGESTS]
-        files = [DIGESTS[name] for name in changed if name in DIGESTS]
+    answering = [name for name in changed if name in ANSWERING and not (answered and name == "batch_size")]
+    if answering:
+        told = [(name, theirs.get(name), mine[name]) for name in answering if name not in DIGESTS]
+        files = [DIGESTS[name] for name in answering if name in DIGESTS]
         told += [(f"the {name}, with other content,", theirs.get(name), sources[name]) for name in files]
         shown = ", ".join(f"{name} was {before} and is {now}" for name, before, now in told)
         raise InvalidOption(
             f"{work.parent} holds an unfinished distillation with other settings ({shown}): repeat these to continue, "
             "or remove that folder to begin anew."
         )
+    if changed:
+        announce(f"Keeping the answers, and training anew with another {', '.join(DIGESTS.get(n, n) for n in changed)}")
+        for leftover in {*work.parent.iterdir(), work / "state.pt"} - {work}:
+            shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)
+    if changed or not mark.exists():
+        write_whole(mark, json.dumps(sources | mine))
 
 
 def _settings(plan: Plan, target: Checkpoint, start: Checkpoint | None) -> dict[str, Any]:

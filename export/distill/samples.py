@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from transformers import PreTrainedModel
 
 from ..quiet import quiet
 from .settings import STANDARD, Distillation
+
+T = TypeVar("T")
 
 # Options whose values in the generation configuration of a target would fail here, cut answers off, or slow them down.
 PLAIN = {
@@ -41,14 +43,14 @@ def write_samples(
     """
     torch.manual_seed(how.seed)
     for place, temperature in enumerate(how.temperatures):
-        for batch in _chunks(prompts[place :: len(how.temperatures)], how.batch_size):
+        for batch in chunks(prompts[place :: len(how.temperatures)], how.batch_size):
             yield from _generate(target, batch, temperature, how.max_new_tokens)
 
 
-def shuffled_batches(samples: Sequence[Sample], size: int, rng: random.Random) -> list[list[Sample]]:
+def shuffled_batches(samples: Sequence[Sample], size: int, rng: random.Random) -> list[Sequence[Sample]]:
     """Batches of similar length in random order, so that little is padded."""
     by_length = sorted(samples, key=lambda sample: (len(sample.ids), rng.random()))
-    batches = [by_length[i : i + size] for i in range(0, len(by_length), size)]
+    batches = chunks(by_length, size)
     rng.shuffle(batches)
     return batches
 
@@ -89,12 +91,6 @@ def _generate(
             yield Sample([*prompt, *row[:stop]], len(prompt))
 
 
-def _chunks(items: Iterable[Sequence[int]], size: int) -> Iterator[list[Sequence[int]]]:
-    chunk: list[Sequence[int]] = []
-    for item in items:
-        chunk.append(item)
-        if len(chunk) == size:
-            yield chunk
-            chunk = []
-    if chunk:
-        yield chunk
+def chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
+    """The items, `size` at a time."""
+    return [items[i : i + size] for i in range(0, len(items), size)]

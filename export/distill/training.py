@@ -65,7 +65,7 @@ def _train(
     on_step: OnStep | None,
     state: Path | None,
 ) -> Outcome:
-    model.train()
+    model.eval()  # without dropout, which blurs what is to be imitated, and would be drawn anew after an interruption
     trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     optimizers = _optimizers(trained, how)
     steps = how.epochs * -(-len(samples) // how.batch_size)
@@ -92,7 +92,7 @@ def _train(
                 if not math.isfinite(losses[-1]):
                     raise InvalidOption(
                         f"The training diverged: the loss of step {len(losses):,} is {losses[-1]}. Choose a lower "
-                        "--learning-rate, and begin anew."
+                        "--learning-rate; the answers are kept."
                     )
                 bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
                 bar.update()
@@ -101,7 +101,6 @@ def _train(
                 if state and (len(losses) == steps or time.monotonic() - last_save > SAVE_EVERY):
                     _save(state, trained, optimizers, Outcome(losses, before + time.monotonic() - start))
                     last_save = time.monotonic()
-    model.eval()
     return Outcome(losses, before + time.monotonic() - start)
 
 

@@ -17,10 +17,11 @@ from outrider.pipelines.model.taps import HIDDEN_STATES
 from ..checkpoint import Checkpoint
 from ..convert import MODEL
 from ..errors import ConversionFailed
+from .ir import product, rows_of
 from .optimum_intel import language_config
 from .sizes import check_sizes
+from .weights import read_weights
 
-FILE = "model.safetensors"
 NORMED = "normed_states"
 
 
@@ -44,7 +45,8 @@ def convert_exit(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
             "that was made for this model."
         )
     try:
-        model = _model(_weights(head.folder / FILE), config["hidden_size"], config["rms_norm_eps"])
+        weights = {name: weight.float().numpy() for name, weight in read_weights(head.folder).items()}
+        model = _model(weights, config["hidden_size"], config["rms_norm_eps"])
     except (KeyError, OSError, RuntimeError) as error:
         raise ConversionFailed(
             f"{head.source} does not hold the weights of an exit head ({error}): choose another one."
@@ -55,11 +57,10 @@ def convert_exit(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
 
 
 def _model(weights: dict[str, NDArray[np.float32]], width: int, eps: float) -> ov.Model:
-    states = ops.parameter([-1, width], ov.Type.f32, name=HIDDEN_STATES)
-    states.output(0).set_names({HIDDEN_STATES})
+    states = rows_of(HIDDEN_STATES, width)
     read = _normed(states, weights["adapter.norm.weight"], eps)
-    gate, up = (_product(read, weights[f"adapter.{name}_proj.weight"]) for name in ("gate", "up"))
-    adapted = states + _product(ops.swish(gate) * up, weights["adapter.down_proj.weight"])
+    gate, up = (product(read, weights[f"adapter.{name}_proj.weight"]) for name in ("gate", "up"))
+    adapted = states + product(ops.swish(gate) * up, weights["adapter.down_proj.weight"])
     normed = _normed(adapted, weights["norm.weight"], eps)
     normed.output(0).set_names({NORMED})
     return ov.Model([ops.result(normed)], [states], "exit")
@@ -68,13 +69,3 @@ def _model(weights: dict[str, NDArray[np.float32]], width: int, eps: float) -> o
 def _normed(states: Any, weight: NDArray[np.float32], eps: float) -> Any:
     squares = ops.reduce_mean(states * states, ops.constant(np.array([-1], np.int64)), True)
     return states / ops.sqrt(squares + np.array([[eps]], np.float32)) * weight[np.newaxis]
-
-
-def _product(rows: Any, weight: NDArray[np.float32]) -> Any:
-    return ops.matmul(rows, ops.constant(weight), False, True)
-
-
-def _weights(file: Path) -> dict[str, NDArray[np.float32]]:
-    from safetensors.torch import load_file
-
-    return {name: weight.float().numpy() for name, weight in load_file(file).items()}

@@ -1,16 +1,30 @@
-"""Changes to the IR of a head on disk."""
+"""Parts of the IR of a head, and changes to it on disk."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
-from openvino import opset13 as ops
+from numpy.typing import NDArray
+from openvino import opset15 as ops
 
 from ..convert import MODEL
+
+
+def rows_of(name: str, width: int) -> Any:
+    """An input, float32 [rows, width]."""
+    node = ops.parameter([-1, width], ov.Type.f32, name=name)
+    node.output(0).set_names({name})
+    return node
+
+
+def product(rows: Any, weight: NDArray[np.float32]) -> Any:
+    """What a linear layer with this weight makes of rows."""
+    return ops.matmul(rows, ops.constant(weight), False, True)
 
 
 def rewrite(folder: Path, change: Callable[[ov.Model], object]) -> None:

@@ -20,6 +20,7 @@ from outrider.pipelines.model.heads.medusa_model import EMBEDDINGS, LOGITS, PROJ
 from ..checkpoint import Checkpoint
 from ..convert import MODEL
 from ..errors import ConversionFailed
+from .ir import product, rows_of
 from .optimum_intel import language_config
 from .sizes import check_sizes
 
@@ -68,32 +69,22 @@ def convert_medusa(head: Checkpoint, target: Checkpoint, folder: Path) -> None:
 
 def _head(number: int, weights: Weights, width: int) -> tuple[list[Any], Any]:
     """The inputs and the result of one head."""
-    state = _input(STATES, number, width)
+    state = rows_of(STATES.format(number), width)
     inputs, left = [state], dict(weights)
     if "fc.weight" in left:
-        inputs.append(_input(EMBEDDINGS, number, (number + 1) * width))
-        state = _product(ops.concat(inputs, -1), left.pop("fc.weight"))
+        inputs.append(rows_of(EMBEDDINGS.format(number), (number + 1) * width))
+        state = product(ops.concat(inputs, -1), left.pop("fc.weight"))
     block = 0
     while (name := f"{block}.linear.weight") in left:
-        state = state + ops.swish(_product(state, left.pop(name)) + left.pop(f"{block}.linear.bias")[np.newaxis])
+        state = state + ops.swish(product(state, left.pop(name)) + left.pop(f"{block}.linear.bias")[np.newaxis])
         block += 1
     name = PROJECTED
     if (own := left.pop(f"{block}.weight", None)) is not None:
-        state, name = _product(state, own), LOGITS
+        state, name = product(state, own), LOGITS
     if left:
         raise ValueError(f"{number}.{min(left)} is not known")
     state.output(0).set_names({name.format(number)})
     return inputs, ops.result(state)
-
-
-def _input(name: str, number: int, width: int) -> Any:
-    node = ops.parameter([-1, width], ov.Type.f32, name=name.format(number))
-    node.output(0).set_names({name.format(number)})
-    return node
-
-
-def _product(rows: Any, weight: NDArray[np.float32]) -> Any:
-    return ops.matmul(rows, ops.constant(weight), False, True)
 
 
 def _is_projected(result: Any) -> bool:

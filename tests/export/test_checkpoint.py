@@ -40,9 +40,9 @@ def test_the_revision_of_a_folder_changes_with_its_weights(target: Path, tmp_pat
     assert find(copy).revision != find(target).revision
 
 
-@pytest.mark.parametrize("source", ["./nowhere", "/nowhere/at/all", "some/where/else"])
+@pytest.mark.parametrize("source", ["./nowhere", "/nowhere/at/all", "some/where/else", ""])
 def test_a_path_that_is_not_there_is_refused_without_asking_the_hub(source: str) -> None:
-    with pytest.raises(NoSuchModel, match=f"{source} is not a folder"):
+    with pytest.raises(NoSuchModel, match=f"{source or 'An empty name'} is not a folder"):
         find(source)
 
 

@@ -140,13 +140,14 @@ def test_the_command_that_is_told_at_the_end_works_on_this_machine(
     assert capsys.readouterr().out.replace(out, "PAIR") == f"Made PAIR. {told}"
 
 
-def test_the_command_that_is_told_at_the_end_takes_a_path_with_a_space(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", ["my pair", "that's&mine"])
+def test_the_command_that_is_told_at_the_end_takes_any_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     monkeypatch.setattr(command, "export_pair", lambda target, draft, out, **options: out)
-    main_ends_well(["--target", "x", "--out", str(tmp_path / "my pair")])
+    main_ends_well(["--target", "x", "--out", str(tmp_path / name)])
     told = capsys.readouterr().out.strip().partition("Try it: ")[2]
-    assert shlex.split(told, posix=os.name != "nt")[-1].strip('"') == str(tmp_path / "my pair")
+    assert shlex.split(told, posix=os.name != "nt")[-1].strip('"') == str(tmp_path / name)
 
 
 @pytest.mark.slow
@@ -158,6 +159,29 @@ def test_an_export_that_is_asked_to_stop_leaves_nothing(
     number = getattr(signal, name)
     assert exports.kill_while_converting(target, tmp_path / "pair", number) not in (0, -number)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals")
+@pytest.mark.parametrize(("name", "raised"), [("SIGTERM", SystemExit), ("SIGINT", KeyboardInterrupt)])
+def test_a_signal_that_arrives_where_exceptions_are_ignored_ends_the_command(
+    name: str, raised: type[BaseException]
+) -> None:
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(getattr(signal, name))
+
+    def wait() -> None:
+        Finalized()
+        time.sleep(5)
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        command.stop_cleanly()
+        with pytest.raises(raised):
+            wait()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 @pytest.mark.slow

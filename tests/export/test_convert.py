@@ -71,6 +71,16 @@ def test_the_weights_are_stored_as_asked(
     assert sorted(file.name for file in folder.iterdir()) == sorted(file.name for file in converted.iterdir())
 
 
+def test_a_checkpoint_in_float64_is_converted_in_float32(target: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    doubled = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float64)
+    folder = save(tmp_path / "doubled", doubled, make_tokenizer())
+    convert(find_checkpoint(str(folder), False, print), tmp_path / "target", half=False)
+    assert {name for name, count in precisions(tmp_path / "target").items() if count > MANY} == {"f32"}
+
+
 def test_fp16_weights_compute_what_the_checkpoint_computes(checkpoint: Checkpoint, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM

@@ -7,10 +7,12 @@ import logging
 import math
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from tqdm import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from outrider.export.distill import (
@@ -19,6 +21,7 @@ from outrider.export.distill import (
     batch_divergence,
     distil,
     divergence,
+    progress,
     training,
     write_samples,
 )
@@ -164,6 +167,14 @@ def test_an_interrupted_distillation_goes_on_where_it_was(
     assert again.losses == outcome.losses  # nothing was left to do
 
 
+def test_a_draft_learns_without_the_dropout_of_its_configuration() -> None:
+    target, how = _model(32, 0), Distillation(batch_size=8, max_new_tokens=8)
+    samples = list(write_samples(target, PROMPTS, how))
+    with_dropout, without = (_model(16, 1) for _ in range(2))
+    with_dropout.model.layers[0].self_attn.attention_dropout = 0.5
+    assert distil(target, with_dropout, samples, how).losses == distil(target, without, samples, how).losses
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -201,6 +212,7 @@ def test_a_training_that_diverges_ends() -> None:
 def test_a_progress_bar_in_a_file_is_written_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
+    monkeypatch.setattr(progress, "tqdm", partial(tqdm, disable=False))  # whatever TQDM_DISABLE says
     samples = [Sample([2, 3, 4], 1)] * 80
     steps = len(distil(_model(32, 0), _model(16, 1), samples, Distillation(batch_size=4)).losses)
     assert steps == 40

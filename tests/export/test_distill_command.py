@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import errno
 import json
+import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +12,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from outrider.export.checkpoint import Checkpoint, find_checkpoint
+from outrider.export.checkpoint import find_checkpoint
 from outrider.export.command import main as export
-from outrider.export.distill import Distillation, Sample, training
+from outrider.export.distill import Distillation, Sample
 from outrider.export.distill import run as distillation
 from outrider.export.distill.eagle3 import draft_ids, load_head
 from outrider.export.distill.run import Plan
 from outrider.export.distill.run import run as run_plan
 from outrider.export.distill_command import main
 from outrider.export.errors import NotADecoder
-from outrider.models.errors import NoRoom, NoSuchModel, OutputExists
+from outrider.models.errors import NoSuchModel, OutputExists
 from outrider.models.staging import staging_path
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.errors import (
@@ -148,83 +147,6 @@ def test_a_draft_model_keeps_defaults_that_transformers_does_not_save(
     assert json.loads((out / "generation_config.json").read_text(encoding="utf-8")).items() >= stored.items()
 
 
-@pytest.mark.parametrize("where", ["answers", "training"])
-def test_an_interrupted_distillation_ends_with_the_weights_of_an_uninterrupted_one(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
-    monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
-    plan = Plan(str(deep), "eagle3", prompts, HOW)
-    run_plan(plan, tmp_path / "whole")
-    with monkeypatch.context() as patch:
-
-        def interrupt(*arguments: object, **options: object) -> None:
-            raise KeyboardInterrupt
-
-        if where == "answers":
-            patch.setattr(distillation, "read_answers", interrupt)
-        else:
-            patch.setattr("outrider.export.distill.eagle3.Eagle3.save", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run_plan(plan, tmp_path / "cut")
-    assert not (tmp_path / "cut").exists()
-    monkeypatch.setattr("outrider.export.distill.answers.write_samples", None)  # nothing is answered again
-    run_plan(plan, tmp_path / "cut")
-    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut"))
-    assert one == other
-
-
-def test_an_unfinished_distillation_with_other_settings_is_not_gone_on_with(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(distillation, "write_answers", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path / "head")
-    other = Plan(str(deep), "eagle3", prompts, Distillation(batch_size=3, max_new_tokens=8), taps=(0, 1, 2))
-    with pytest.raises(InvalidOption, match=r"taps was None and is \[0, 1, 2\], batch_size was 2 and is 3"):
-        run_plan(other, tmp_path / "head")
-    template = shutil.copytree(deep, tmp_path / "template")
-    (template / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
-    with pytest.raises(InvalidOption, match=rf"the target, with other content, was {deep} and is {template}\): repeat"):
-        run_plan(Plan(str(template), "eagle3", prompts, HOW), tmp_path / "head")
-    lines = prompts.with_name("others.jsonl")
-    lines.write_text('{"prompt": "a"}', encoding="utf-8")
-    with pytest.raises(InvalidOption, match=rf"the prompts, with other content, was {prompts} and is {lines}\):"):
-        run_plan(Plan(str(deep), "eagle3", lines, HOW), tmp_path / "head")
-    shutil.rmtree(staging_path(tmp_path / "head"))
-    with pytest.raises(KeyboardInterrupt):
-        run_plan(other, tmp_path / "head")
-
-
-def test_a_distillation_goes_on_when_the_repository_of_its_target_has_a_new_commit_with_the_same_weights(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plan, found = Plan("org/model", "eagle3", prompts, HOW), find_checkpoint(str(deep), False, print)
-    commit, commits = "0" * 40, []
-
-    def find(source: str, remote_code: bool, announce: object) -> Checkpoint:
-        commits.append(commit)
-        return replace(found, source=source, revision=commit)
-
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(distillation, "find_checkpoint", find)
-    with monkeypatch.context() as patch:
-        patch.setattr(distillation, "read_answers", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run_plan(plan, tmp_path / "head")
-    commit = "f" * 40
-    monkeypatch.setattr("outrider.export.distill.answers.write_samples", None)  # nothing is answered again
-    record = json.loads((run_plan(plan, tmp_path / "head") / "distillation.json").read_text())
-    assert commits == ["0" * 40, "f" * 40]
-    assert (record["target"], record["target_revision"], record["target_digest"]) == (
-        "org/model", "f" * 40, found.digest(),
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -296,19 +218,6 @@ def test_a_head_that_is_given_as_a_model_is_refused(deep: Path, prompts: Path, t
         run_plan(Plan(given["target"], "draft", prompts, HOW, draft=given["draft"]), tmp_path / "draft")
 
 
-def test_an_interruption_says_how_to_continue(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(distillation, "run", interrupt)
-    with pytest.raises(SystemExit) as ended:
-        main(["--target", str(deep), "--kind", "medusa", "--prompts", str(prompts), "--out", str(tmp_path / "head")])
-    assert ended.value.code == 130
-    assert capsys.readouterr().err.endswith("Interrupted. The same command continues with what was saved.\n")
-
-
 def test_a_target_that_cannot_be_loaded_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
     target = shutil.copytree(deep, tmp_path / "target")
     config = json.loads((target / "config.json").read_text())
@@ -323,24 +232,6 @@ def test_checkpoints_that_lack_weights_are_refused(deep: Path, prompts: Path, tm
         run_plan(Plan(str(lacking), "medusa", prompts, HOW), tmp_path / "head")
     with pytest.raises(NoSuchModel, match="lacking lacks 9 of"):
         run_plan(Plan(str(deep), "draft", prompts, HOW, draft=str(lacking)), tmp_path / "draft")
-
-
-def test_a_mark_that_was_cut_off_is_written_again(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, plan, write = tmp_path / "head", Plan(str(deep), "medusa", prompts, HOW), Path.write_text
-
-    def cut(path: Path, text: str, **options: str) -> int:
-        if path.parent.name == "work":
-            write(path, text[:5], **options)
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, text, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_text", cut)
-        with pytest.raises(NoRoom):
-            run_plan(plan, out)
-    assert run_plan(plan, out) == out
 
 
 def test_a_draft_of_another_vocabulary_is_refused(target: Path, stranger: Path, prompts: Path, tmp_path: Path) -> None:
@@ -358,6 +249,23 @@ def test_a_tilde_in_out_or_prompts_is_the_home_folder(deep: Path, monkeypatch: p
     monkeypatch.setattr(distillation, "run", lambda plan, out, announce: found.extend([out, plan.prompts]))
     distill("--target", deep, "--kind", "medusa", "--prompts=~/my.jsonl", "--out", "~/heads/my")
     assert found == [Path.home() / "heads" / "my", Path.home() / "my.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], []),
+        (["--int4-group-size", "32"], ["--draft-weights", "int4", "--group-size", "32"]),
+        (["--trust-remote-code"], ["--trust-remote-code"]),
+    ],
+)
+def test_the_command_that_is_told_at_the_end_exports_what_was_made_as_it_was_trained(
+    options: list[str], told: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(distillation, "run", lambda plan, out, announce: out)
+    distill("--target", "org/model", "--kind", "medusa", "--prompts", "p", "--out", "my head", *options)
+    command = shlex.split(capsys.readouterr().out.partition(": ")[2])
+    assert command == ["outrider", "export", "--target", "org/model", "--draft", "my head", *told, "--out", "PAIR"]
 
 
 def test_a_target_or_prompts_that_are_not_there_are_refused(prompts: Path, tmp_path: Path) -> None:
