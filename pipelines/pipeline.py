@@ -136,7 +136,8 @@ class LLMPipeline:
                 cache_tokens, exact, reference, speculation, draft_device, properties
             )
         if fallback is not None:
-            self._spare = Spare(self.pair, self.tokenizer, cache_tokens, exact, folder)
+            self._spare = Spare(self.pair, self.tokenizer, cache_tokens, exact, folder, self._speculation)
+            self._speculation = None  # the spare has it, and lets it go
             self._engine = Fallback(self._engine, self._spare)
             cache_size = min(cache_size, cache_tokens or CACHE_TOKENS)  # what the CPU has room for
         self._capabilities = Capabilities(
@@ -144,7 +145,7 @@ class LLMPipeline:
             self.tokenizer,
             device,
             self._modes,
-            self._speculation is not None,
+            self.plans,
             self.max_context,
             cache_size,
             self._config,
@@ -178,8 +179,7 @@ class LLMPipeline:
     @property
     def _runtime(self) -> Runtime | None:
         """What drafts now; None where OpenVINO GenAI decodes."""
-        taken_over = self._spare.runtime if self.has_fallen_back and self._spare is not None else None
-        return taken_over or self._speculation
+        return self._speculation if self._spare is None else self._spare.runtime
 
     @property
     def exact(self) -> bool:
@@ -236,13 +236,13 @@ class LLMPipeline:
         if that was not done before on this machine. With a slow model not every mode is run, as its kernels compile in
         a small part of a pass. Can be called in a thread of its own.
         """
-        if self._speculation is not None and not self.has_fallen_back:
+        if self._runtime is not None and not self.has_fallen_back:
             with self._failing_over():
-                self._speculation.prepare()
+                self._runtime.prepare()
         self._measure()
         room = self.longest_text
-        if self._speculation is not None:
-            room = min(room, self._speculation.compilation.rows.whole_prompt or room)
+        if self._runtime is not None:
+            room = min(room, self._runtime.compilation.rows.whole_prompt or room)
         length = max(1, min(40, room // 8))
         until = time.perf_counter() + WARM_UP_S
         for mode in self.modes:
@@ -350,9 +350,9 @@ class LLMPipeline:
 
     def _measure(self) -> None:
         """Learn what passes cost, if that is not known; the CPU that takes over from a device has done so."""
-        if self._speculation is not None and not self.has_fallen_back:
+        if self._runtime is not None and not self.has_fallen_back:
             with self._failing_over():
-                self._speculation.measure()
+                self._runtime.measure()
 
     @contextmanager
     def _failing_over(self) -> Iterator[None]:

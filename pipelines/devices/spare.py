@@ -16,14 +16,20 @@ class Spare:
     """Loads a pair on the CPU if its device fails. It knows nothing of the pipeline, whose memory is freed at once when
     nobody uses it any more.
 
-    runtime: None before it is loaded.
+    runtime: that of the device, which is let go when the CPU's takes its place; None where OpenVINO GenAI decodes.
     """
 
     def __init__(
-        self, pair: Pair, tokenizer: Tokenizer, cache_tokens: int | None, exact: bool | None, reference: Path | None
+        self,
+        pair: Pair,
+        tokenizer: Tokenizer,
+        cache_tokens: int | None,
+        exact: bool | None,
+        reference: Path | None,
+        runtime: Runtime | None,
     ) -> None:
         self._load = partial(Runtime, pair, tokenizer, CPU, CPU, cache_tokens, exact, reference, {})
-        self.runtime: Runtime | None = None
+        self.runtime = runtime
 
     def __call__(self) -> Backend:
         """The engine that takes over. Raises what Runtime raises."""

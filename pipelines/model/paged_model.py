@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from openvino._offline_transformations import paged_attention_transformation
 
 from ..errors import BrokenPair, InvalidOption, UnsupportedModel, reason_of
+from .graph import gather_wanted_rows, gathered, index_inputs
 from .paged_request import BLOCK_SIZE, PagedRequest, is_cache, pass_inputs, ranges
 from .pair import MODEL
 from .partial_sums import longest_inner, split_products
 from .processor import PRECISION, limited_properties
 from .projections import join_projections
-from .row_selection import gather_wanted_rows, gathered, index_inputs
 from .taps import add_taps, keep_states_in_f32
 from .target import ANY_ROWS, Window
 
@@ -202,7 +202,7 @@ def read_model(core: ov.Core, folder: Path, name: str = MODEL) -> ov.Model:
     try:
         return core.read_model(path)
     except RuntimeError as error:
-        raise BrokenPair(f"{path} cannot be read: export the pair again. ({error})") from error
+        raise BrokenPair(f"{path} cannot be read ({reason_of(error)}): export the pair again.") from error
 
 
 def read_paged_model(core: ov.Core, folder: Path) -> ov.Model:
@@ -213,8 +213,8 @@ def read_paged_model(core: ov.Core, folder: Path) -> ov.Model:
         paged_attention_transformation(model)
     except RuntimeError as error:
         raise UnsupportedModel(
-            f"{folder} has no paged-attention form, so rejected tokens cannot be taken back: choose a decoder language "
-            f"model with key-value cache, exported for text generation. ({error})"
+            f"{folder} has no paged-attention form ({reason_of(error)}), so rejected tokens cannot be taken back: "
+            "choose a decoder language model with key-value cache, exported for text generation."
         ) from error
     gather_wanted_rows(model, folder)
     unknown = {port.get_any_name() for port in model.inputs if not is_cache(port.get_any_name())} - FED_INPUTS

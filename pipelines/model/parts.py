@@ -11,6 +11,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ..errors import UnsupportedModel
+from .graph import logits_of, upstream, weight_bytes
 from .paged_request import is_cache
 from .taps import layer_outputs, projected_states
 
@@ -55,7 +56,7 @@ def cut(
     is_skipped = [layer in skipped for layer in range(len(streams))]
     behind = [layer for layer in range(len(streams) - 1) if is_apart or is_skipped[layer] != is_skipped[layer + 1]]
     cuts = [*(streams[layer] for layer in behind), projected_states(model) if is_normed else streams[-1]]
-    logits = next(r for r in model.get_results() if "logits" in r.input_value(0).get_names())
+    logits = logits_of(model)
     # Before cutting, every tap lies upstream of the first cut that comes after it.
     places = [next((i for i, each in enumerate(cuts) if _is_upstream(tap, each)), len(cuts)) for tap in taps]
     for stream in cuts:
@@ -65,7 +66,7 @@ def cut(
             reader.replace_source_output(states.output(0))
     ends = [0, *(layer + 1 for layer in behind), len(streams), len(streams)]
     parts = []
-    for i, output in enumerate([*cuts, logits.input_value(0)]):
+    for i, output in enumerate([*cuts, logits]):
         its_taps = tuple(tap for tap, place in enumerate(places) if place == i)
         outputs = [output, *(taps[tap] for tap in its_taps)]
         part = ov.Model([ops.result(each) for each in outputs], _parameters(outputs)).clone()
@@ -80,8 +81,8 @@ def beginning(model: ov.Model, num_layers: int, folder: Path) -> Part:
     streams = layer_outputs(model, folder, "it is tried as a whole")
     for reader in list(streams[-1].get_target_inputs()):
         reader.replace_source_output(streams[num_layers - 1])
-    logits = [each.input_value(0) for each in model.get_results() if "logits" in each.input_value(0).get_names()]
-    part = ov.Model([ops.result(each) for each in logits], _parameters(logits)).clone()
+    logits = logits_of(model)
+    part = ov.Model([ops.result(logits)], _parameters([logits])).clone()
     return Part(part, range(num_layers), (), _product_bytes(part))
 
 
@@ -96,28 +97,15 @@ def require_layers(skipped: Sequence[int], num_layers: int, folder: Path) -> Non
 
 
 def _is_upstream(output: ov.Output, of: ov.Output) -> bool:
-    return any(node.get_name() == output.get_node().get_name() for node in _upstream([of]))
+    return any(node.get_name() == output.get_node().get_name() for node in upstream(of))
 
 
 def _parameters(outputs: Sequence[ov.Output]) -> list[Any]:
-    return [node for node in _upstream(outputs) if node.get_type_name() == "Parameter"]
-
-
-def _upstream(outputs: Sequence[ov.Output]) -> list[Any]:
-    """The nodes that outputs are computed from."""
-    waiting, found = [output.get_node() for output in outputs], dict[str, Any]()
-    while waiting:
-        node = waiting.pop()
-        if node.get_name() not in found:
-            found[node.get_name()] = node
-            waiting += [each.get_node() for each in node.input_values()]
-    return list(found.values())
+    return [node for node in upstream(*outputs) if node.get_type_name() == "Parameter"]
 
 
 def _product_bytes(model: ov.Model) -> int:
-    products = [node.input_value(1) for node in model.get_ops() if node.get_type_name() == "MatMul"]
-    constants = [node for each in products for node in _upstream([each]) if node.get_type_name() == "Constant"]
-    return sum(node.get_byte_size() for node in constants)
+    return sum(weight_bytes(node) for node in model.get_ops() if node.get_type_name() == "MatMul")
 
 
 def _require_own_caches(parts: Sequence[ov.Model], folder: Path) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
 from openvino import opset15 as ops
 
 from ..errors import UnsupportedModel
+from .graph import logits_of, projection_of, upstream
 
 HIDDEN_STATES = "hidden_states"
 ADDS = 2  # to the residual stream in each layer: of its attention, and of its feed-forward part
@@ -82,43 +82,18 @@ def layer_outputs(model: ov.Model, folder: Path, so: str) -> list[ov.Output]:
 
 def projected_states(model: ov.Model) -> ov.Output:
     """The hidden states that the projection to the vocabulary reads, of all rows: before they are selected."""
-    node = _logits(model).get_node()
-    while node.get_type_name() != "MatMul":
-        node = node.input_value(0).get_node()
-    return node.input_value(0).get_node().input_value(0)
+    return projection_of(logits_of(model)).input_value(0).get_node().input_value(0)
 
 
 def residual_streams(model: ov.Model) -> list[ov.Output]:
     """The residual stream after each sum, from the embedding on, in a model with the output "logits"."""
-    stream = _last_sum(_logits(model))
+    stream = next((node.output(0) for node in upstream(logits_of(model)) if _is_sum(node)), None)
     streams = []
     while stream is not None and stream.get_node().get_type_name() == "Add":
         streams.append(stream)
         # A layer reads the stream, to compute what it adds, and adds it: no other summand has two readers.
         stream = next((each for each in stream.get_node().input_values() if len(each.get_target_inputs()) > 1), None)
     return streams[::-1]
-
-
-def _logits(model: ov.Model) -> ov.Output:
-    (output,) = (each.input_value(0) for each in model.get_results() if "logits" in each.input_value(0).get_names())
-    return output
-
-
-def _last_sum(output: ov.Output) -> ov.Output | None:
-    """The sum of two hidden states that is nearest to an output, on the way back to the inputs."""
-    return next((each for each in _upstream(output) if _is_sum(each.get_node())), None)
-
-
-def _upstream(output: ov.Output) -> Iterator[ov.Output]:
-    waiting, seen = [output], set[Any]()
-    while waiting:
-        output = waiting.pop(0)
-        node = output.get_node()
-        if node.get_friendly_name() in seen:
-            continue
-        seen.add(node.get_friendly_name())
-        yield output
-        waiting += node.input_values()
 
 
 def _is_sum(node: ov.Node) -> bool:

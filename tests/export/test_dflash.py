@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -183,6 +184,38 @@ def test_sequences_of_both_kinds_share_a_pass_of_the_head(model: DFlashModel) ->
         alone = model.forward([replace(window, blocks=[3 + i])])
         for many, one in zip(together, alone, strict=True):
             assert np.allclose(many[i], one[0], atol=1e-4)
+
+
+def test_the_blocks_of_several_sequences_run_in_one_inference(
+    model: DFlashModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much of each has been read before. Only one that has much to read runs alone."""
+    states = np.random.default_rng(4).normal(size=(60, model.tap_width)).astype(np.float32)
+    sizes = (([0, 1], 40, 2), ([2], 0, BLOCK), ([3], 5, BLOCK + 1), ([4], 9, 1))  # blocks, tokens before, rows
+    windows, alone = [], []
+    for blocks, before, rows in sizes:
+        if before:
+            model.forward([HeadWindow(range(before), 0, blocks, states[:before])])
+        windows.append(HeadWindow(range(rows), before, blocks, states[before : before + rows]))
+        alone.append([each.copy() for each in model.forward(windows[-1:])])
+    batches: list[int] = []
+    infer = model._block.infer
+    counting = SimpleNamespace(
+        infer=lambda inputs, **options: batches.append(len(inputs["input_ids"])) or infer(inputs, **options)
+    )
+    monkeypatch.setattr(model, "_block", counting)
+    together = model.forward(windows)
+    assert batches == [3, 1]
+    for i, one in enumerate(alone):
+        for many, expected in zip(together, one, strict=True):
+            assert np.allclose(many[i], expected[0], atol=1e-4)
+    monkeypatch.undo()
+    for window in windows:
+        end = window.start + len(window.tokens)
+        after = HeadWindow([1], end, window.blocks, states[end : end + 1])
+        follows = model.forward([after])[0].copy()
+        model.forward([window])
+        assert np.allclose(follows, model.forward([after])[0], atol=1e-4)  # so the cache held what it should
 
 
 @pytest.mark.slow

@@ -366,6 +366,14 @@ def test_a_head_of_another_target_is_refused(target: Path, head_checkpoint: Path
     assert not (tmp_path / "pair").exists()
 
 
+def test_weights_of_a_draft_model_that_is_not_there_are_refused(
+    deep_target: Path, head_checkpoint: Path, tmp_path: Path
+) -> None:
+    weights = {"draft_compression": Compression("int4"), "head_compression": Compression("int8")}
+    with pytest.raises(InvalidOption, match="--draft-weights int4 is for a draft model, and none is given"):
+        export_pair(deep_target, head_checkpoint, tmp_path / "pair", **weights)
+
+
 def test_what_is_no_head_is_refused_by_its_name(
     deep_target: Path, draft: Path, head: Any, head_checkpoint: Path, tmp_path: Path
 ) -> None:

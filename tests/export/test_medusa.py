@@ -128,6 +128,15 @@ def test_each_head_drafts_what_its_checkpoint_does_and_rows_of_all_depths_share_
     assert [len(each) for each in drafted] == [1 + HEADS] * 3
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_projection_counts_once_whether_the_heads_share_it_or_have_their_own(
+    pairs: dict[str, Path], kind: str
+) -> None:
+    model = open_head(pairs[kind] / "head", pairs[kind] / "target", 4)
+    shared = 0 if kind == "medusa with projections" else VOCABULARY * WIDTH * 2
+    assert model.weight_bytes == (pairs[kind] / "head" / "openvino_model.bin").stat().st_size + shared
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "int8"])
 def test_a_pair_with_these_heads_answers_alike_in_every_mode(pairs: dict[str, Path], kind: str) -> None:

@@ -14,13 +14,14 @@ from openvino import opset15 as ops
 from openvino._offline_transformations import stateful_to_stateless_transformation
 
 from ...errors import UnsupportedModel, reason_of
+from ..graph import logits_of, projection_of, weight_bytes
 from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE
 from ..pair import read_json
 from ..taps import HIDDEN_STATES
 from .embedding import add_embedding
 from .head_model import HeadWindow, States
-from .projection import STATES, projection_bytes, share_projection
+from .projection import STATES, share_projection
 
 # What a head says of itself in its configuration, and in the runtime information of its IR under FACTS. optimum-intel
 # writes all but the size there.
@@ -78,14 +79,19 @@ class DFlashModel:
                 heads, _, size = (dim.get_length() if dim.is_static else 0 for dim in list(port.partial_shape)[1:])
                 self._caches[name.removeprefix(PAST)] = np.zeros((heads, num_blocks, BLOCK_SIZE, size), np.float32)
         weights = (folder / "openvino_model.bin").stat().st_size
-        self.weight_bytes = weights + projection_bytes(projection.get_results()[0].input_value(0))
+        self.weight_bytes = weights + weight_bytes(projection_of(logits_of(projection)))
 
     @property
     def cache_bytes(self) -> int:
         return sum(cache.nbytes for cache in self._caches.values())
 
     def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
-        own = np.concatenate([w.states if w.is_own else self._run_block(w) for w in windows])
+        own = np.empty((len(windows), 1 + self._num_drafted * self._width), np.float32)
+        for i, window in enumerate(windows):
+            if window.is_own:
+                own[i] = window.states[0]
+        for together in self._grouped(windows):
+            own[together] = self._run_blocks([windows[i] for i in together])
         own[:, 0] += 1
         blocks = own[:, 1:].reshape(len(own), self._num_drafted, self._width)
         rows = blocks[np.arange(len(own)), own[:, 0].astype(int)]
@@ -102,28 +108,48 @@ class DFlashModel:
         states = np.full((1, 1 + self._num_drafted * self._width), BEFORE_FIRST, np.float32)
         return self.forward([HeadWindow([0], context, blocks, states, is_own=True)])
 
-    def _run_block(self, window: HeadWindow) -> States:
-        """Put the rows of a window into the cache, and run the block after them. Returns the own states before its
-        first place. What the cache is fed holds whole blocks, so that it has few sizes; their ends are masked."""
-        num_rows, end = len(window.tokens), window.start + len(window.tokens)
-        used = list(window.blocks[: -(-window.start // BLOCK_SIZE)])
-        num_slots = BLOCK_SIZE * len(used)
-        seen = np.ones((1, num_slots + num_rows + self._size), np.int64)
-        seen[:, window.start : num_slots] = 0
+    def _grouped(self, windows: Sequence[HeadWindow]) -> list[list[int]]:
+        """The places of the windows whose blocks run in one inference. A long one runs alone, as the others would be
+        filled up to its length."""
+        short = [i for i, w in enumerate(windows) if not w.is_own and len(w.tokens) <= self._size]
+        long = [[i] for i, w in enumerate(windows) if not w.is_own and len(w.tokens) > self._size]
+        return [short, *long] if short else long
+
+    def _run_blocks(self, windows: Sequence[HeadWindow]) -> States:
+        """Put the rows of windows into the cache, and run the block after each. Returns the own states before the first
+        place of each block. What the cache is fed holds whole blocks, so that it has few sizes; their ends are masked,
+        and so is what fills a window up to the size of others, which comes first, for layers that see the latest only.
+        """
+        number, num_rows = len(windows), max(len(w.tokens) for w in windows)
+        used = [list(w.blocks[: -(-w.start // BLOCK_SIZE)]) for w in windows]
+        num_blocks = max(map(len, used))
+        held = np.array([[*[0] * (num_blocks - len(blocks)), *blocks] for blocks in used], np.int64)
+        num_slots = BLOCK_SIZE * num_blocks
+        tokens = np.full((number, self._size), self._mask, np.int64)
+        positions = np.zeros((number, num_rows + self._size), np.int64)
+        seen = np.zeros((number, num_slots + num_rows + self._size), np.int64)
+        states = np.zeros((number, num_rows, self.tap_width), np.float32)
+        for i, window in enumerate(windows):
+            rows, end = len(window.tokens), window.start + len(window.tokens)
+            begin = num_slots - BLOCK_SIZE * len(used[i])
+            tokens[i, 0] = window.tokens[-1]
+            positions[i, num_rows - rows :] = range(window.start, end + self._size)
+            seen[i, begin : begin + window.start] = seen[i, -rows - self._size :] = 1
+            states[i, num_rows - rows :] = window.states
         inputs: dict[str, Any] = {
-            "input_ids": [[window.tokens[-1], *[self._mask] * self._num_drafted]],
-            "position_ids": [[*range(window.start, end + self._size)]],
-            "attention_mask": seen,
-            HIDDEN_STATES: window.states[np.newaxis],
-        }
+            "input_ids": tokens, "position_ids": positions, "attention_mask": seen, HIDDEN_STATES: states,
+        }  # fmt: skip
         for name, cache in self._caches.items():
-            inputs[PAST + name] = cache[:, used].reshape(1, len(cache), num_slots, cache.shape[-1])
+            past = cache[:, held].swapaxes(0, 1)
+            inputs[PAST + name] = past.reshape(number, len(cache), num_slots, cache.shape[-1])
         outputs = self._block.infer(inputs, share_outputs=True)
-        places = np.arange(window.start, end)
-        written = np.asarray(window.blocks)[places // BLOCK_SIZE], places % BLOCK_SIZE
-        for name, cache in self._caches.items():
-            cache[:, written[0], written[1]] = outputs[PRESENT + name][0, :, num_slots:]
-        return np.concatenate([[[BEFORE_FIRST]], outputs[STATES].reshape(1, -1)], 1, dtype=np.float32)
+        for i, window in enumerate(windows):
+            places = np.arange(window.start, window.start + len(window.tokens))
+            blocks, slots = np.asarray(window.blocks)[places // BLOCK_SIZE], places % BLOCK_SIZE
+            for name, cache in self._caches.items():
+                cache[:, blocks, slots] = outputs[PRESENT + name][i, :, -len(places) :]
+        first = np.full((number, 1), BEFORE_FIRST, np.float32)
+        return np.concatenate([first, outputs[STATES].reshape(number, -1)], 1, dtype=np.float32)
 
 
 def layers_read(model: ov.Model, folder: Path) -> tuple[int, ...]:

@@ -13,12 +13,12 @@ from openvino import opset15 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from ...errors import UnsupportedModel, reason_of
+from ..graph import gather_wanted_rows, gathered, index_inputs, logits_of
 from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
-from ..row_selection import gather_wanted_rows, gathered, index_inputs
 from ..taps import HIDDEN_STATES, residual_streams
 from ..target import Window
-from .embedding import share_embedding
+from .embedding import of_other_vocabulary, share_embedding
 from .head_model import HeadWindow, States
 
 OWN_STATES, ORDER = "own_states", "order"
@@ -34,21 +34,24 @@ class Eagle3Model:
     width: of its own hidden states; tap_width: of the target's.
 
     Raises BrokenPair if an IR cannot be read, UnsupportedModel if it is no such head or was made for a target of
-    another width, and InvalidOption for a property that the device refuses.
+    another width or with fewer tokens, and InvalidOption for a property that the device refuses.
     """
 
     def __init__(
         self, folder: Path, target: Path, num_blocks: int, properties: Mapping[str, Any] | None = None
     ) -> None:
         core = ov.Core()
-        model = read_model(core, folder)
+        model, theirs = read_model(core, folder), read_model(core, target)
         self.reach = REACH
         self.depth: int | None = None
-        self.vocabulary = _take_vocabulary(model)
         try:
+            self.vocabulary = _take_vocabulary(model)
+            wants, has = int(self.vocabulary.max()) + 1, logits_of(theirs).get_partial_shape()[-1].get_length()
+            if has < wants:
+                raise UnsupportedModel(of_other_vocabulary(folder, f"at least {wants}", has))
             paged_attention_transformation(model)
             self.tap_width, self.width = _take_own_states(model)
-            share_embedding(model, read_model(core, target), self.width, folder)
+            share_embedding(model, theirs, self.width, folder)
             _give_states(model, gather_wanted_rows(model, folder))
         except (RuntimeError, StopIteration) as error:
             raise UnsupportedModel(

@@ -69,6 +69,14 @@ def of_other_width(folder: Path, wants: int, has: int) -> str:
     )
 
 
+def of_other_vocabulary(folder: Path, wants: object, has: int) -> str:
+    """The message for the head in `folder` if it knows `wants` tokens and the target has `has`."""
+    return (
+        f"{folder} is a head of a target with {wants} tokens in its vocabulary, and this target has {has}: the head "
+        "was made for another model."
+    )
+
+
 def _reads_tokens(gather: ov.Node) -> bool:
     node = gather.input_value(1).get_node()
     while node.get_type_name() in ("Convert", "Unsqueeze"):

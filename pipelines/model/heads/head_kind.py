@@ -24,9 +24,7 @@ MEDUSA = "medusa_mode"  # there as well, "medusa" or "hydra"
 LAYERS = "hidden_layers_list"  # there as well, as OpenVINO GenAI reads it
 
 
-def open_head(
-    folder: Path, target: Path, num_blocks: int, properties: Mapping[str, Any] | None = None
-) -> HeadModel:
+def open_head(folder: Path, target: Path, num_blocks: int, properties: Mapping[str, Any] | None = None) -> HeadModel:
     """The head in `folder`, compiled, with what it shares with the model in `target`, and a cache of `num_blocks`
     blocks.
 

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from openvino import opset15 as ops
 
 from ...errors import UnsupportedModel, reason_of
+from ..graph import gathered, index_inputs, logits_of, projection_of, weight_bytes
 from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import PagedRequest
-from ..row_selection import gathered, index_inputs
-from ..taps import projected_states
-from .embedding import embedding, of_other_width
+from .embedding import embedding, of_other_vocabulary, of_other_width
 from .head_model import HeadWindow, States
-from .projection import projection_bytes, share_projection
+from .projection import share_projection
 
 # Inputs and outputs of the IR, by head. A head has embeddings if it reads the tokens drafted before, and outputs either
 # logits or what its target's projection reads.
@@ -53,6 +52,7 @@ class MedusaModel:
             theirs = read_model(core, target)
             if self._reads_tokens:
                 _look_up(model, theirs, self._heads, folder)
+            shares_projection = bool(_outputs(model, PROJECTED, self._heads))
             logits = _logits(model, theirs, self._heads, self.width, folder)
             for result in model.get_results():
                 model.remove_result(result)
@@ -66,7 +66,9 @@ class MedusaModel:
         self.vocabulary: NDArray[np.int64] = np.arange(logits.get_partial_shape()[-1].get_length())
         compiled = compiled_on_cpu(core, model, folder, properties)
         self._request = PagedRequest(compiled, 0, folder)
-        self.weight_bytes = (folder / "openvino_model.bin").stat().st_size + projection_bytes(logits)
+        self.weight_bytes = (folder / "openvino_model.bin").stat().st_size
+        if shares_projection:
+            self.weight_bytes += weight_bytes(projection_of(logits))
         self.cache_bytes = 0
 
     def forward(self, windows: Sequence[HeadWindow]) -> tuple[NDArray[np.float32], States]:
@@ -104,14 +106,11 @@ def _logits(model: ov.Model, target: ov.Model, depth: int, width: int, folder: P
     if projected := _outputs(model, PROJECTED, depth):
         return share_projection(ops.concat(projected, 0).output(0), target, folder)
     logits = ops.concat(_outputs(model, LOGITS, depth), 0).output(0)
-    theirs = next(r.input_value(0) for r in target.get_results() if "logits" in r.input_value(0).get_names())
+    theirs = logits_of(target)
     wants, has = (each.get_partial_shape()[-1].get_length() for each in (logits, theirs))
     if has != wants:
-        raise UnsupportedModel(
-            f"{folder} is a head of a target with {wants} tokens in its vocabulary, and this target has {has}: the "
-            "head was made for another model."
-        )
-    has = projected_states(target).get_partial_shape()[-1].get_length()
+        raise UnsupportedModel(of_other_vocabulary(folder, wants, has))
+    has = projection_of(theirs).input_value(0).get_partial_shape()[-1].get_length()
     if has != width:
         raise UnsupportedModel(of_other_width(folder, width, has))
     return logits

@@ -13,15 +13,15 @@ from openvino import opset15 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from ...errors import UnsupportedModel, reason_of
+from ..graph import gather_wanted_rows, gathered, projection_of, weight_bytes
 from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
 from ..pair import head_model
-from ..row_selection import gather_wanted_rows, gathered
 from ..taps import HIDDEN_STATES, projected_states
 from ..target import Window
 from .embedding import INPUTS_EMBEDS, add_embedding
 from .head_model import HeadWindow, States
-from .projection import STATES, projection_bytes, share_projection, take_states
+from .projection import STATES, share_projection, take_states
 
 REACH = 128  # as for other heads of one layer
 TOKENS_RANK = 2  # of an input that has one number a token: sequences, and their tokens
@@ -69,7 +69,7 @@ class MtpModel:
         compiled = compiled_on_cpu(core, model, folder, properties)
         self.vocabulary: NDArray[np.int64] = np.arange(compiled.output(0).partial_shape[-1].get_length())
         self._request = PagedRequest(compiled, num_blocks, folder)
-        self.weight_bytes = file.with_suffix(".bin").stat().st_size + projection_bytes(logits)
+        self.weight_bytes = file.with_suffix(".bin").stat().st_size + weight_bytes(projection_of(logits))
 
     @property
     def cache_bytes(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import openvino as ov
 
 from ...errors import UnsupportedModel
+from ..graph import logits_of, projection_of
 from .embedding import of_other_width
 
 STATES = "last_hidden_state"  # what optimum-intel calls the output of a head without a projection
@@ -16,16 +17,14 @@ def share_projection(states: ov.Output, target: ov.Model, folder: Path) -> ov.Ou
     """Logits of the hidden states [..., width] of the head in `folder`: what the target makes of them, with the
     weights of `target`, which is of no other use afterwards.
 
-    Raises UnsupportedModel for a head of a target of another width.
+    Raises UnsupportedModel for a head of a target of another width, and StopIteration for a target without logits.
     """
-    logits = next(r.input_value(0) for r in target.get_results() if "logits" in r.input_value(0).get_names())
-    node = logits.get_node()
-    while node.get_type_name() != "MatMul":
-        node = node.input_value(0).get_node()
-    has, wants = (each.get_partial_shape()[-1].get_length() for each in (node.input_value(0), states))
+    logits = logits_of(target)
+    projection = projection_of(logits)
+    has, wants = (each.get_partial_shape()[-1].get_length() for each in (projection.input_value(0), states))
     if has != wants:
         raise UnsupportedModel(of_other_width(folder, wants, has))
-    node.input(0).replace_source_output(states)
+    projection.input(0).replace_source_output(states)
     return logits
 
 
@@ -35,17 +34,3 @@ def take_states(model: ov.Model) -> ov.Output:
     states = result.input_value(0)
     model.remove_result(result)
     return states
-
-
-def projection_bytes(logits: ov.Output) -> int:
-    """The size of the weights of the projection that yields logits."""
-    node = logits.get_node()
-    while node.get_type_name() != "MatMul":
-        node = node.input_value(0).get_node()
-    waiting, found = [node.input_value(1).get_node()], 0
-    while waiting:
-        each = waiting.pop()
-        if each.get_type_name() == "Constant":
-            found += each.get_byte_size()
-        waiting += [value.get_node() for value in each.input_values()]
-    return found

@@ -103,6 +103,18 @@ def one_by_one(drafter: ModelDrafter, request: Request, ahead: Sequence[int]) ->
         ahead.append(proposal.token)
 
 
+def common_length(left: list[int], right: list[int]) -> int:
+    """The length of the common prefix; by bisection, since lists compare much faster than a loop over them."""
+    same, different = 0, min(len(left), len(right)) + 1
+    while different - same > 1:
+        middle = (same + different) // 2
+        if left[same:middle] == right[same:middle]:
+            same = middle
+        else:
+            different = middle
+    return same
+
+
 @runtime_checkable
 class StatesReader(Protocol):
     """A drafter that drafts from the target's hidden states."""

@@ -9,8 +9,8 @@ from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
 from ...engine.sampling import Logits
 from ...model.target import PREFILL_ROWS, Target, Window, prefill
-from .base import Proposal, Score, Wanted, one_by_one
-from .scoring import score, scores
+from .base import Proposal, Score, Wanted, common_length, one_by_one
+from .scoring import proposals, scores
 
 REACH = 256  # most tokens of a text that the model is fed at first
 
@@ -53,12 +53,10 @@ class DraftModel:
         return one_by_one(self, request, ahead)
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
-        rows = zip(wanted, self._run(wanted, 1), strict=True)
-        return [None if logits is None else score(self.name, *each, None, logits[0]).proposal for each, logits in rows]
+        return proposals(self.name, wanted, self._run(wanted, 1))
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
-        rows = zip(wanted, self._run(wanted, None), strict=True)
-        return [None if logits is None else scores(self.name, *each, logits) for each, logits in rows]
+        return scores(self.name, wanted, self._run(wanted, None))
 
     def _run(self, wanted: Wanted, num_rows: int | None) -> list[list[Logits] | None]:
         """The last `num_rows` logits for each request and the tokens ahead of it; if None, those after the request and
@@ -70,7 +68,7 @@ class DraftModel:
                 continue
             tokens = [*request.tokens[progress.begin :], *ahead]
             rows = num_rows or 1 + len(ahead)
-            start = min(_common_length(progress.tokens, tokens), len(tokens) - rows)
+            start = min(common_length(progress.tokens, tokens), len(tokens) - rows)
             progress.tokens = tokens[:start]  # should the pass fail
             if len(tokens) - start > PREFILL_ROWS:
                 prefill(self._model, tokens[:-rows], start, progress.table.blocks)
@@ -102,7 +100,7 @@ class DraftModel:
         cache holds."""
         progress, tokens, num_ahead = self._progress.get(request), request.tokens, len(ahead)
         if progress is not None and len(tokens) - progress.begin + num_ahead < self._max_context:
-            return progress.begin, _common_length(progress.tokens, [*tokens[progress.begin :], *ahead])
+            return progress.begin, common_length(progress.tokens, [*tokens[progress.begin :], *ahead])
         known = self._pool.num_known(tokens)
         if len(tokens) - known <= self._reach and len(tokens) + num_ahead < self._max_context:
             return 0, known
@@ -128,15 +126,3 @@ class DraftModel:
         except OutOfBlocks:
             return None
         return progress
-
-
-def _common_length(left: list[int], right: list[int]) -> int:
-    """The length of the common prefix; by bisection, since lists compare much faster than a loop over them."""
-    same, different = 0, min(len(left), len(right)) + 1
-    while different - same > 1:
-        middle = (same + different) // 2
-        if left[same:middle] == right[same:middle]:
-            same = middle
-        else:
-            different = middle
-    return same

@@ -12,8 +12,8 @@ from ...engine.block_pool import BlockPool, BlockTable, OutOfBlocks
 from ...engine.request import Request
 from ...engine.sampling import Logits
 from ...model.heads.head_model import HeadModel, HeadWindow, States
-from .base import Proposal, Score, Wanted, one_by_one
-from .scoring import score, scores
+from .base import Proposal, Score, Wanted, common_length, one_by_one
+from .scoring import proposals, scores
 from .states_cache import StatesCache
 
 # Initial weights, bias first; those of a draft model.
@@ -119,15 +119,13 @@ class Head:
         return one_by_one(self, request, ahead)
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
-        rows = zip(wanted, self._run(wanted, only_last=True), strict=True)
-        return [None if logits is None else score(self.name, *each, None, logits[-1]).proposal for each, logits in rows]
+        return proposals(self.name, wanted, self._run(wanted, only_last=True))
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
         wanted = [(request, ahead[: self.depth]) for request, ahead in wanted]
         last = None if self.depth is None else self.depth - 1
         read = [(request, ahead[:last]) for request, ahead in wanted]
-        rows = zip(wanted, self._run(read, only_last=False), strict=True)
-        return [None if logits is None else scores(self.name, *each, logits) for each, logits in rows]
+        return scores(self.name, wanted, self._run(read, only_last=False))
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
         progress, last = self._progress.get(request), len(request.tokens) - 1
@@ -135,7 +133,7 @@ class Head:
             return 1
         num_unread = last - progress.next if self._goes_on(progress, last) else min(last - progress.begin, self._reach)
         known = progress.ahead if num_unread <= 0 else []
-        return max(1, num_unread + len(ahead) - _num_same(known, ahead))
+        return max(1, num_unread + len(ahead) - common_length(known, [*ahead]))
 
     def release(self, request: Request) -> None:
         progress = self._progress.pop(request, None)
@@ -192,7 +190,7 @@ class Head:
         if progress.next < last or not only_last:
             progress.back_to(min(progress.next, last - 1))
         else:
-            num_same = min(_num_same(progress.ahead, ahead), len(ahead) - 1)
+            num_same = min(common_length(progress.ahead, [*ahead]), len(ahead) - 1)
             if num_same < 0 or not progress.own:
                 progress.back_to(last - 1)
             del progress.ahead[max(0, num_same) :], progress.own[max(0, num_same) + 1 :]
@@ -228,8 +226,3 @@ def _next_window(request: Request, ahead: Sequence[int], progress: _Progress) ->
         return HeadWindow(tokens, progress.num_read, progress.table.blocks, states)
     place = progress.num_read + len(progress.ahead)
     return HeadWindow([ahead[len(progress.ahead)]], place, progress.table.blocks, progress.own[-1], is_own=True)
-
-
-def _num_same(left: Sequence[int], right: Sequence[int]) -> int:
-    """The length of the common prefix."""
-    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))

@@ -12,20 +12,32 @@ from ...config import REJECTION, GenerationConfig
 from ...engine.request import Request
 from ...engine.sampling import Distribution, Logits, choose_token, distribution, sample_draft
 from ..acceptance import Features
-from .base import Proposal, Score
+from .base import Proposal, Score, Wanted
 
 SUREST = 8.0  # log-odds of a proposal are clipped here
 LEAST = 1e-9  # probabilities below this share of the likeliest token's are taken for zero
 
 
-def scores(name: str, request: Request, ahead: Sequence[int], logits: Sequence[Logits]) -> list[Score]:
-    """The score of each token ahead of a request, and of the drafter's own token after the last; `logits` are those
-    after the request and after each token."""
+def proposals(name: str, wanted: Wanted, found: Sequence[Sequence[Logits] | None]) -> list[Proposal | None]:
+    """The token that the drafter `name` proposes after each request and the tokens ahead of it, by the last of the
+    logits that were found there; None where there are none."""
+    rows = zip(wanted, found, strict=True)
+    return [None if logits is None else _score(name, *each, None, logits[-1]).proposal for each, logits in rows]
+
+
+def scores(name: str, wanted: Wanted, found: Sequence[Sequence[Logits] | None]) -> list[list[Score] | None]:
+    """For each request the score of each token ahead, and of the drafter's own token after the last, by the logits that
+    were found after the request and after each token; None where there are none."""
+    rows = zip(wanted, found, strict=True)
+    return [None if logits is None else _scores_of_one(name, *each, logits) for each, logits in rows]
+
+
+def _scores_of_one(name: str, request: Request, ahead: Sequence[int], logits: Sequence[Logits]) -> list[Score]:
     rows = zip_longest(logits, ahead)  # after the last token nothing is drafted yet
-    return [score(name, request, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
+    return [_score(name, request, ahead[:i], there, row) for i, (row, there) in enumerate(rows)]
 
 
-def score(name: str, request: Request, ahead: Sequence[int], there: int | None, logits: Logits) -> Score:
+def _score(name: str, request: Request, ahead: Sequence[int], there: int | None, logits: Logits) -> Score:
     """The score of the drafted token `there` after a request and the tokens ahead, or, if None, of the drafter's own
     token."""
     tokens, config = [*request.tokens, *ahead], request.config

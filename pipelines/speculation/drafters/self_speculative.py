@@ -11,7 +11,7 @@ from ...engine.sampling import Logits
 from ...model.split_model import SplitModel
 from ...model.target import Window
 from .base import Proposal, Score, Wanted, one_by_one
-from .scoring import score, scores
+from .scoring import proposals, scores
 
 SKIPPING, EXIT = "layer_skipping", "early_exit"  # names of the drafter
 
@@ -57,12 +57,10 @@ class SelfSpeculative:
         return one_by_one(self, request, ahead)
 
     def generate(self, wanted: Wanted) -> list[Proposal | None]:
-        rows = zip(wanted, self._run(wanted, 1), strict=True)
-        return [None if logits is None else score(self.name, *each, None, logits[0]).proposal for each, logits in rows]
+        return proposals(self.name, wanted, self._run(wanted, 1))
 
     def score(self, wanted: Wanted) -> list[list[Score] | None]:
-        rows = zip(wanted, self._run(wanted, None), strict=True)
-        return [None if logits is None else scores(self.name, *each, logits) for each, logits in rows]
+        return scores(self.name, wanted, self._run(wanted, None))
 
     def num_behind(self, request: Request, ahead: Sequence[int] = ()) -> int:
         window = _window(request, ahead)

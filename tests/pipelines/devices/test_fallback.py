@@ -307,6 +307,46 @@ def test_memory_is_free_when_nobody_uses_the_pipeline_any_more(embedded_pair, np
         gc.enable()
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_the_engine_of_a_failed_device_is_let_go_once_nothing_is_left_with_it(embedded_pair, is_cancelled):
+    device = with_genai(embedded_pair, fallback="CPU")
+    fallback = device.pipeline.backend
+    engine = weakref.ref(fallback._serving[0])
+    gc.collect()
+    gc.disable()
+    try:
+        device.fail_after(2)
+        first, waiting = device.pipeline.streams([RENAME, CODE], **OPTIONS)
+        while not device.pipeline.has_fallen_back:
+            next(first)
+        assert engine() is not None  # the other answer has not been tried there yet
+        if is_cancelled:
+            waiting.cancel()
+        assert waiting.finish().finish_reason == ("cancelled" if is_cancelled else "length")
+        assert first.finish().finish_reason == "length"
+        assert engine() is None
+    finally:
+        gc.enable()
+    there = 2 if is_cancelled else 4
+    assert fallback.load.passes == there + fallback._serving[0].load.passes
+
+
+@pytest.mark.parametrize("device", ["a GPU", "an NPU"])
+def test_the_memory_of_a_failed_device_is_free_once_the_cpu_has_taken_over(embedded_pair, npu_pair, device):
+    failing = OPENED[device](npu_pair if device == "an NPU" else embedded_pair, fallback="CPU")
+    there = failing.pipeline.speculation
+    models = [weakref.ref(there._target), weakref.ref(there._drafting[0].model)]
+    del there
+    gc.collect()
+    gc.disable()
+    try:
+        failing.fail_after(2)
+        failing.answer(RENAME)
+        assert [model() for model in models] == [None, None]
+    finally:
+        gc.enable()
+
+
 def test_an_answer_without_a_limit_has_room_on_the_cpu_as_well(embedded_pair, monkeypatch):
     monkeypatch.setattr("outrider.pipelines.pipeline.CACHE_TOKENS", 256)
     monkeypatch.setattr("outrider.pipelines.speculation.loaded_target.CACHE_TOKENS", 256)

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
+import openvino as ov
 import pytest
+from openvino import opset15 as ops
 
 from outrider.pipelines import (
     BrokenPair,
@@ -16,9 +19,12 @@ from outrider.pipelines import (
     LLMPipeline,
     OutriderError,
     Pair,
+    UnsupportedModel,
     VocabularyMismatch,
 )
-from outrider.pipelines.model.pair import MODEL_FILES
+from outrider.pipelines.model.heads.head_kind import open_head
+from outrider.pipelines.model.paged_model import read_paged_model
+from outrider.pipelines.model.pair import MODEL, MODEL_FILES
 from outrider.pipelines.model.vocabulary import check_same_vocabulary
 
 
@@ -61,6 +67,17 @@ def test_a_missing_file_is_named(pair: Path, model, name):
 def test_a_damaged_file_is_told_and_nothing_else_happens(pair: Path, path, content):
     with damaged(pair / path, content), pytest.raises(BrokenPair, match="export"):
         LLMPipeline(pair)
+
+
+def test_what_openvino_finds_wrong_with_a_model_is_told_in_one_sentence(pair: Path, tmp_path: Path):
+    path = pair / "draft" / MODEL
+    with damaged(path.with_suffix(".bin"), b""), pytest.raises(BrokenPair) as broken:
+        read_paged_model(ov.Core(), path.parent)
+    assert str(broken.value) == f"{path} cannot be read (Incorrect weights in bin file!): export the pair again."
+    states = ops.parameter([-1, 8], ov.Type.f32)
+    ov.save_model(ov.Model([ops.relu(states)], [states]), tmp_path / MODEL)
+    with pytest.raises(UnsupportedModel, match=r"no paged-attention form \([^\n]+\), so .* for text generation\.$"):
+        read_paged_model(ov.Core(), tmp_path)
 
 
 def test_a_configuration_without_context_length_is_told(pair: Path):
@@ -190,3 +207,21 @@ def test_a_cache_of_no_use_is_refused(pair: Path, cache_tokens):
 def test_an_unknown_property_is_refused(pair: Path):
     with pytest.raises(OutriderError, match="no_such_property"):
         LLMPipeline(pair, no_such_property=1)
+
+
+def test_a_head_that_does_not_say_which_tokens_it_knows_or_knows_more_than_the_target_is_refused(
+    pair: Path, tmp_path: Path
+) -> None:
+    changed = shutil.copytree(pair / "head", tmp_path / "head")
+    model = ov.Core().read_model(pair / "head" / MODEL)
+    result = next(each for each in model.get_results() if "d2t" in each.input_value(0).get_names())
+    differences = ops.constant(np.append(result.input_value(0).get_node().data[:-1], 5))
+    differences.output(0).set_names({"d2t"})
+    result.input(0).replace_source_output(differences.output(0))
+    ov.save_model(model, changed / MODEL, compress_to_fp16=False)
+    with pytest.raises(UnsupportedModel, match=r"at least 4101 tokens in its vocabulary, and this target has 4096"):
+        open_head(changed, pair / "target", 4)
+    model.remove_result(result)
+    ov.save_model(model, changed / MODEL, compress_to_fp16=False)
+    with pytest.raises(UnsupportedModel, match=r"not built as optimum-intel builds EAGLE-3 heads .*: export it again"):
+        open_head(changed, pair / "target", 4)
