@@ -47,5 +47,9 @@ class NotWritable(OutriderError):
     """A path that this user cannot write to."""
 
 
+class NotReadable(OutriderError):
+    """A folder that this user cannot read."""
+
+
 class InProgress(OutriderError):
     """Another process is writing to the same path."""

@@ -54,7 +54,9 @@ def pull(
     InProgress, BrokenPair, VocabularyMismatch.
     """
     out = folder / entry.name
-    if out.exists():
+    with blaming_unwritable(folder):
+        is_there = out.exists()
+    if is_there:
         raise OutputExists(
             f"{entry.name} was pulled before, to {out}: use it with --pair {entry.name}, or remove it first with "
             f"`outrider models remove {entry.name}`."

@@ -15,7 +15,7 @@ from outrider.pipelines.model.pair import Pair
 
 from . import pair_folder
 from .catalogue import Catalogue
-from .errors import NotWritable, UnknownName
+from .errors import NotReadable, NotWritable, UnknownName
 from .staging import NEW, Claim, staging_path
 
 REMOVED = ".outrider-removed"  # suffix of a pair's folder during deletion
@@ -38,27 +38,38 @@ def pairs_folder() -> Path:
 
 
 def pulled_pairs(folder: Path) -> list[Pulled]:
-    """The complete pairs in `folder`, sorted by name."""
-    if not folder.is_dir():
+    """The complete pairs in `folder`, sorted by name; none where there is no folder yet. Raises NotReadable."""
+    return [_pulled(path) for path in folders_in(folder) if not path.name.startswith(".")]
+
+
+def folders_in(folder: Path) -> list[Path]:
+    """The folders in a folder of pairs, sorted; none where there is no such folder yet. Raises NotReadable."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except FileNotFoundError:
         return []
-    found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [_pulled(path) for path in found]
+    except OSError as error:
+        raise NotReadable(
+            f"The folder of pairs, {folder}, cannot be read ({error}): correct its permissions, or move away "
+            "what is in its place."
+        ) from error
 
 
 def unfinished(folder: Path) -> dict[str, int]:
-    """Bytes of interrupted pulls, by name. Pulling the name again resumes them."""
+    """Bytes of interrupted pulls, by name. Pulling the name again resumes them. Raises NotReadable."""
     return _hidden(folder, NEW)
 
 
 def half_removed(folder: Path) -> dict[str, int]:
-    """Bytes that interrupted removals have left, by name. Removing the name again deletes them."""
+    """Bytes that interrupted removals have left, by name. Removing the name again deletes them. Raises NotReadable."""
     return _hidden(folder, REMOVED)
 
 
 def find_pair(text: str, folder: Path | None = None) -> Path:
     """The folder for a path or for the name of a pulled pair. An existing path takes precedence.
 
-    A path that does not exist is returned as it is. Raises UnknownName for a name that is not that of a pulled pair.
+    A path that does not exist is returned as it is. Raises NotReadable, and UnknownName for a name that is not that of
+    a pulled pair.
     """
     try:
         path = Path(text).expanduser()
@@ -68,9 +79,9 @@ def find_pair(text: str, folder: Path | None = None) -> Path:
         raise UnknownName(f"No pair can be called {text}: {error.strerror}.") from error
     except RuntimeError as error:  # of expanduser
         raise UnknownName(f"There is no folder {text}: no user of that name has a home folder here.") from error
-    named = (folder or pairs_folder()) / text
-    if named.is_dir():
-        return named
+    folder = folder or pairs_folder()
+    if folders_in(folder) and (folder / text).is_dir():
+        return folder / text
     if text in Catalogue.shipped().names:
         raise UnknownName(f"{text} is not pulled yet: run `outrider models pull {text}`.")
     raise UnknownName(
@@ -83,7 +94,7 @@ def remove(name: str, folder: Path) -> None:
     """Delete a pulled pair, and what an interrupted pull or removal of it has left. The pair vanishes at once, or
     stays intact.
 
-    Raises UnknownName, NotWritable, InProgress.
+    Raises UnknownName, NotReadable, NotWritable, InProgress.
     """
     check_removable(name, folder)
     with Claim(folder.absolute() / name):
@@ -101,7 +112,8 @@ def remove(name: str, folder: Path) -> None:
 
 
 def check_removable(name: str, folder: Path) -> None:
-    """Raises UnknownName unless `name` is a pair or an unfinished or half-removed one directly in `folder`."""
+    """Raises UnknownName unless `name` is a pair or an unfinished or half-removed one directly in `folder`, and
+    NotReadable."""
     path = folder / name
     if not _is_name(name) or not _is_anything(path):
         known = ", ".join(pair.name for pair in pulled_pairs(folder)) or "none"
@@ -120,7 +132,8 @@ def _is_anything(path: Path) -> bool:
 
 def _hidden(folder: Path, suffix: str) -> dict[str, int]:
     """Bytes in the hidden folders with this suffix, by the name of their pairs; none of empty ones."""
-    sizes = {path.name[1 : -len(suffix)]: pair_folder.size(path) for path in sorted(folder.glob(f".*{suffix}"))}
+    found = [path for path in folders_in(folder) if path.name.startswith(".") and path.name.endswith(suffix)]
+    sizes = {path.name[1 : -len(suffix)]: pair_folder.size(path) for path in found}
     return {name: size for name, size in sizes.items() if size}
 
 

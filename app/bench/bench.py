@@ -23,6 +23,7 @@ from outrider.pipelines.privacy import keep_private
 
 from ..cli.options import Acceptance, Device, DraftDevice, Engine, Exact, Property
 from ..load_options import LoadOptions, properties_of
+from ..progress import rarely
 from ..writable import require_writable, write
 from .about import describe
 from .best import best_shares
@@ -78,6 +79,8 @@ def bench_command(
 
     Several heads are loaded one after the other, each with its own run of plain decoding, so that the target is in
     memory once. Modes that use no head are measured with the first.
+
+    An interrupted benchmark reports the prompts that all modes have answered, with exit code 130.
     """
     keep_private()
     _check_page(html)
@@ -94,18 +97,26 @@ def bench_command(
     seed = random.randrange(2**31) if seed is None else seed
     pair, heads = pair or _embedded_pair(), head or ()
     check_heads(pair, heads, mode)
-    reports = []
-    for number, each in enumerate(heads or [None]):
-        pipeline = replace(load, head=each).load(pair)
-        modes = _modes(pipeline.modes, mode)
-        if number:
-            modes = [name for name in modes if name in (PLAIN, *HEAD_MODES)]
-        check_tasks(tasks, pipeline, modes, max_new_tokens, acceptance)
-        with messages.status("Warming up and measuring what passes cost"):
-            pipeline.warm_up()
-        reports.append(run(pipeline, tasks, modes, max_new_tokens, seed, messages, acceptance))
-        del pipeline
-        gc.collect()  # or the next target is in memory beside this one
+    reports: list[Report] = []
+    try:
+        for number, each in enumerate(heads or [None]):
+            pipeline = replace(load, head=each).load(pair)
+            modes = _modes(pipeline.modes, mode)
+            if number:
+                modes = [name for name in modes if name in (PLAIN, *HEAD_MODES)]
+            check_tasks(tasks, pipeline, modes, max_new_tokens, acceptance)
+            with messages.status("Warming up and measuring what passes cost"):
+                pipeline.warm_up()
+            reports.append(run(pipeline, tasks, modes, max_new_tokens, seed, messages, acceptance))
+            if reports[-1].interrupted:
+                break
+            del pipeline
+            gc.collect()  # or the next target is in memory beside this one
+    except KeyboardInterrupt:
+        if not reports:
+            typer.echo("Interrupted before all modes had answered a prompt, so there is nothing to report.", err=True)
+            raise
+        reports[-1] = replace(reports[-1], interrupted=True)
     report = together(reports) if len(heads) > 1 else reports[0]
     if as_json:
         typer.echo(json.dumps(report.as_dict()))
@@ -116,9 +127,13 @@ def bench_command(
 
         write(html, page(report), "--html")
         messages.print(f"Wrote {html}.", markup=False, soft_wrap=True)
-    if report.exact and report.num_differing:
+    differs = report.exact and report.num_differing > 0
+    if differs:
         typer.echo(f"outrider: {report.num_differing} answers differ from plain decoding.", err=True)
-        raise typer.Exit(1)
+    if report.interrupted:
+        typer.echo("Interrupted: this is what was measured until then.", err=True)
+    if differs or report.interrupted:
+        raise typer.Exit(130 if report.interrupted else 1)
 
 
 def run(
@@ -130,20 +145,34 @@ def run(
     messages: Console,
     acceptance: str = EXACT,
 ) -> Report:
-    """Measure, and compute the best possible schedules afterwards, so that nothing disturbs the measurement."""
+    """Measure, and compute the best possible schedules afterwards, so that nothing disturbs the measurement.
+
+    An interrupt ends the measurement, but raises KeyboardInterrupt only if there is nothing to report yet.
+    """
     results: list[tuple[Run, ...]] = []
-    speculation = pipeline.speculation
-    with Progress(console=messages, transient=True) as progress:
+    notes: tuple[str, ...] = ()
+    shares: Mapping[tuple[int, str], float] = {}
+    speculation, interrupted = pipeline.speculation, False
+    with Progress(console=messages, transient=True, disable=not messages.is_terminal) as progress:
         bar = progress.add_task("", total=len(tasks) * len(modes))
+        say = rarely(lambda text: None if messages.is_terminal else messages.print(text, markup=False))
 
         def announce(text: str) -> None:
+            say(f"{text} (prompt {len(results) + 1} of {len(tasks)})")
             progress.update(bar, description=escape(text))
             progress.advance(bar)
 
         forget = speculation.forget_prompts
-        results.extend(measure(pipeline, forget, tasks, modes, max_new_tokens, seed, announce, acceptance))
-        progress.update(bar, description="finding the best possible schedules")
-        notes, shares = _best(pipeline, results)
+        try:
+            for runs in measure(pipeline, forget, tasks, modes, max_new_tokens, seed, announce, acceptance):
+                results.append(runs)
+            progress.update(bar, description="finding the best possible schedules")
+            notes, shares = _best(pipeline, results)
+        except KeyboardInterrupt:
+            if not results:
+                raise
+            interrupted = True
+            notes = (f"Interrupted after {len(results)} of {len(tasks)} prompts or batches.",)
     drafts = {} if speculation.cost is None else speculation.cost.drafts
     return Report(
         about=describe(pipeline.pair),
@@ -156,6 +185,7 @@ def run(
         draft_ms={name: draft.token_ms for name, draft in drafts.items()},
         begin_ms={name: draft.begin_ms for name, draft in drafts.items() if draft.begin_ms},
         notes=notes,
+        interrupted=interrupted,
     )
 
 

@@ -76,6 +76,7 @@ def together(reports: Sequence[Report]) -> Report:
         draft_ms=_by_number(report.draft_ms for report in reports),
         begin_ms=_by_number(report.begin_ms for report in reports),
         notes=(*dict.fromkeys(note for report in reports for note in report.notes), NOTE),
+        interrupted=any(report.interrupted for report in reports),
     )
 
 

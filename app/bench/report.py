@@ -57,6 +57,7 @@ class Report:
     acceptance: the rule by which the modes that draft keep tokens.
     draft_ms, begin_ms: milliseconds in which a model that drafts generates a token, and what the first token of a draft
         takes beyond that, by the drafter's name.
+    interrupted: whether some prompts were not measured.
     """
 
     about: Mapping[str, Any]
@@ -69,6 +70,7 @@ class Report:
     begin_ms: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = field(default=())
     acceptance: str = EXACT
+    interrupted: bool = False
 
     @property
     def num_differing(self) -> int:

@@ -7,8 +7,12 @@ import signal
 import socket
 import time
 import webbrowser
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
 
 from outrider.models.pulled import pairs_folder
 from outrider.pipelines import InvalidOption, LLMPipeline, OutriderError, Pair
@@ -63,19 +67,27 @@ def serve(
         fitting = load.on(device) if path == pair else for_another(path, load, device)
         return fitting.load(path)
 
-    assistant = Assistant(load.load(pair), name_of(pair), loaded, others, (pair,))
-    _end_like_an_interrupt()
-    page = open_page(assistant, History(history_path()), host, port, open_browser, keys, names, certificate)
-    print(f"Outrider is at {url_of(host, port, access.scheme)} (Ctrl-C ends it)", flush=True)
+    with Console(stderr=True).status(escape(f"Loading {name_of(pair)} on {load.device}")):
+        pipeline = load.load(pair)
+    assistant, page = Assistant(pipeline, name_of(pair), loaded, others, (pair,)), None
+    history = History(history_path())
+    _on_signals_that_end(_interrupt)
     try:
+        page = open_page(assistant, history, host, port, open_browser, keys, names, certificate)
+        print(f"Outrider is at {url_of(host, port, access.scheme)} (Ctrl-C ends it)", flush=True)
         while True:
             time.sleep(3600)  # Gradio's own way to wait prints a message on the interrupt
     except KeyboardInterrupt:
         print()
+    except OSError:
+        _check_address(host, port)  # another program may have taken it while the model was loaded
+        raise
     finally:
-        page.assistant.close()
-        page.blocks.close(verbose=False)
-        page.history.close()
+        _on_signals_that_end(signal.SIG_IGN)  # a second one would not wait for the running pass
+        assistant.close()
+        if page is not None:
+            page.blocks.close(verbose=False)
+        history.close()
 
 
 def for_another(pair: Path, load: LoadOptions, device: str) -> LoadOptions:
@@ -91,17 +103,17 @@ def for_another(pair: Path, load: LoadOptions, device: str) -> LoadOptions:
     return without
 
 
-def _end_like_an_interrupt() -> None:
-    """Treat signals that end this process like an interrupt, so that no uploaded files are left behind and no pass is
-    broken off."""
+def _interrupt(number: int, frame: object) -> None:
+    """So that no uploaded files are left behind and no pass is broken off."""
+    raise KeyboardInterrupt
 
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
 
-    for name in ("SIGTERM", "SIGHUP"):
+def _on_signals_that_end(handler: Callable[[int, object], None] | signal.Handlers) -> None:
+    """Have another handler for the signals that end this process."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
         if number is not None and signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
-            signal.signal(number, interrupt)
+            signal.signal(number, handler)
 
 
 def open_page(

@@ -242,19 +242,37 @@ def _table(catalogue: Catalogue, begun: dict[str, int], pulled: dict[str, Pulled
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int], Callable[[int], None]]]:
-    """A progress bar on standard error, as a `Begin` for `pull`."""
+    """A progress bar on standard error, or lines if that is no terminal, as a `Begin` for `pull`."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    if not console.is_terminal:
+        yield _lines
+        return
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
 
         def begin(total: int) -> Callable[[int], None]:
             task = bar.add_task("", total=total)
             return lambda count: bar.advance(task, count)
 
         yield begin
+
+
+def _lines(total: int) -> Callable[[int], None]:
+    from outrider.models.room import in_words
+
+    from ..progress import rarely
+
+    done, say = 0, rarely(_say)
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        say(f"{in_words(done)} of {in_words(total)}")
+
+    return advance
 
 
 def _say(text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from functools import partial
 from typing import Any
 
@@ -112,6 +113,23 @@ class Protocol(H11Protocol):
             )
             self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
         self.transport.close()
+
+
+class Web(uvicorn.Server):
+    """Ends connections that are still open `grace_s` seconds after the shutdown has begun: uvicorn would cancel the
+    tasks of clients that do not read, and log each as an error."""
+
+    def __init__(self, config: uvicorn.Config, grace_s: float) -> None:
+        super().__init__(config)
+        self._grace_s = grace_s
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(self._grace_s, self._abort_all)
+        await super().shutdown(sockets)
+
+    def _abort_all(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def config_of(api: ASGIApp, limits: Limits, **options: Any) -> uvicorn.Config:

@@ -175,6 +175,6 @@ class ModelList(BaseModel):
 
 
 class Health(BaseModel):
-    status: Literal["ok", "warming up", "failed"]
-    exact: bool  # whether the same seed gives the same text in every drafting mode
+    status: Literal["ok", "loading", "warming up", "failed"]
+    exact: bool | None  # whether the same seed gives the same text in every drafting mode; None while it is not known
     reason: str | None = None  # only if the status is "failed"

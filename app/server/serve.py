@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import socket
 import time
@@ -19,7 +18,8 @@ from .address import bound_socket, url_of
 from .admission import Access
 from .api import Server, create_api
 from .limits import Limits
-from .protocol import config_of
+from .loading import told_to_wait
+from .protocol import Web, config_of
 from .tls import Certificate
 from .worker import Worker
 
@@ -40,12 +40,13 @@ def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM. Raises CannotListen, FailedToStart, and what LLMPipeline raises."""
     began = time.perf_counter()
+    encryption = {} if certificate is None else {"ssl_certfile": certificate.chain, "ssl_keyfile": certificate.key}
     with bound_socket(access.host, port) as bound:
         name = Pair.open(pair).name
-        _say(f"Loading {name} on {load.device}")
-        pipeline = load.load(pair)
+        with told_to_wait(bound, limits, **encryption):
+            _say(f"Loading {name} on {load.device}")
+            pipeline = load.load(pair)
         server = Server.of(pipeline, name, limits)
-        encryption = {} if certificate is None else {"ssl_certfile": certificate.chain, "ssl_keyfile": certificate.key}
         api = create_api(server, access)
         web = _Web(config_of(api, limits, timeout_graceful_shutdown=3 * GRACE_S, **encryption), server.worker)
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles them later, and raises them again
@@ -69,11 +70,11 @@ def serve(
     _say("\nEnded.")  # on a new line, after the ^C that terminals show
 
 
-class _Web(uvicorn.Server):
+class _Web(Web):
     """Ends open answers on shutdown, so that clients receive a proper end of their streams."""
 
     def __init__(self, config: uvicorn.Config, worker: Worker) -> None:
-        super().__init__(config)
+        super().__init__(config, GRACE_S)
         self._worker = worker
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -83,13 +84,7 @@ class _Web(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._worker.tell_end()
-        asyncio.get_running_loop().call_later(GRACE_S, self._abort_all)
         await super().shutdown(sockets)
-
-    def _abort_all(self) -> None:
-        """Uvicorn would cancel the tasks of clients that do not read, and log each as an error."""
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
 
 
 def _say(line: str) -> None:

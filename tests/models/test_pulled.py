@@ -3,14 +3,25 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
+from collections.abc import Callable
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
 
 from outrider.models import pair_folder, pulled
 from outrider.models.catalogue import Catalogue
-from outrider.models.errors import HubUnreachable, InProgress, NoRoom, NoSuchRevision, NotWritable, UnknownName
+from outrider.models.errors import (
+    HubUnreachable,
+    InProgress,
+    NoRoom,
+    NoSuchRevision,
+    NotReadable,
+    NotWritable,
+    UnknownName,
+)
 from outrider.models.hub import RemoteFile, Repository
 from outrider.models.pull import pull
 from outrider.models.staging import Claim, Staging
@@ -47,6 +58,46 @@ def test_what_is_hidden_or_a_file_is_no_pair(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     assert pulled.pulled_pairs(tmp_path) == []
     assert pulled.pulled_pairs(tmp_path / "nowhere") == []
+
+
+def lock(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its content can be listed, but not be looked at, as without the permission to enter it."""
+
+    def forbidden(path: Path, usual: Callable[[Path], bool]) -> bool:
+        if path.parent == folder:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return usual(path)
+
+    put(folder, "mine")
+    for name in ("is_dir", "exists"):
+        monkeypatch.setattr(Path, name, partialmethod(forbidden, getattr(Path, name)))
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda folder, monkeypatch: folder.write_text("no folder"),
+        lambda folder, monkeypatch: folder.symlink_to(folder),
+        lock,
+    ],
+    ids=["a file", "a link to itself", "permissions"],
+)
+def test_a_folder_of_pairs_that_cannot_be_read_is_named(
+    spoil: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "pairs"
+    spoil(folder, monkeypatch)
+    for do in (
+        lambda: pulled.pulled_pairs(folder),
+        lambda: pulled.unfinished(folder),
+        lambda: pulled.half_removed(folder),
+        lambda: pulled.find_pair("other", folder),
+        lambda: pulled.remove("mine", folder),
+    ):
+        with pytest.raises(NotReadable, match=re.escape(f"{folder}, cannot be read")):
+            do()
+    with pytest.raises(NotWritable, match=re.escape(str(folder))):
+        pull(Catalogue.shipped().entry("qwen3-8b"), folder)
 
 
 def test_a_pair_of_another_user_is_listed_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outrider.models import embedded_pair
+from outrider.models.pulled import folders_in
 from outrider.pipelines import OutriderError, Pair
 from outrider.pipelines.model.pair import name_of
 
@@ -22,10 +23,11 @@ class Choice:
 
 
 def pairs_in(folder: Path, *others: Path) -> list[Choice]:
-    """The embedded pair, `others`, and the folders in `folder`, sorted by name. `folder` need not exist."""
-    paths = [embedded_pair(), *others]
-    if folder.is_dir():
-        paths += sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    """The embedded pair, `others`, and the folders in `folder`, sorted by name. `folder` need not exist.
+
+    Raises NotReadable.
+    """
+    paths = [embedded_pair(), *others, *(path for path in folders_in(folder) if not path.name.startswith("."))]
     found: dict[Path, Path] = {}
     for path in paths:
         found.setdefault(path.resolve(), path)

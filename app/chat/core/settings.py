@@ -16,6 +16,7 @@ from outrider.pipelines import ACCEPTANCES, AUTO, EXACT, MODES, InvalidOption
 from .values import LARGEST_WHOLE, Number, Whole, sound
 
 NEW_SEEDS = 2**31  # random seeds are below this, which every device and number field accepts
+LARGEST_SEED = 2**53 - 1  # from a number field: a browser would round larger ones, and answer with another seed
 
 
 def _known(mode: str) -> str:
@@ -55,7 +56,7 @@ class Settings:
             ge=0,
             le=LARGEST_WHOLE,
             title="Seed",
-            description="0 or more, up to 2^64 - 1; left empty, every answer gets a new one",
+            description="0 or more, up to 2^53 - 1; left empty, every answer gets a new one",
         ),
     ] = 0
     max_new_tokens: Annotated[
@@ -88,11 +89,14 @@ class Settings:
 
     @classmethod
     def of(cls, *values: Any) -> Settings:
-        """Settings from the values of all fields, in their order. Raises InvalidOption."""
+        """Settings from the values of the controls for all fields, in their order. Raises InvalidOption."""
         names = [field.name for field in fields(cls)]
         if len(values) != len(names):
             raise InvalidOption(f"There must be {len(names)} settings, not {len(values)}.")
-        return cls.read(dict(zip(names, values, strict=True)))
+        settings = cls.read(dict(zip(names, values, strict=True)))
+        if settings.seed is not None and settings.seed > LARGEST_SEED:
+            raise InvalidOption(_refusal("seed"))
+        return settings
 
     @property
     def lossy(self) -> bool:

@@ -107,7 +107,8 @@ class ChatList:
         choices = [(chat.title or "…", chat.id) for chat in chats]
         is_open = view.chat is not None
         usable = (gr.Button(interactive=is_open) for _ in self._buttons)
-        return gr.Radio(choices=choices, value=shown), gr.Textbox(value=title, interactive=is_open), *usable
+        said = translate("nothing_found") if search and not chats else ""
+        return gr.Radio(choices=choices, value=shown, info=said), gr.Textbox(value=title, interactive=is_open), *usable
 
     def delete_pending(self, view: View, pending: int | None) -> View:
         if pending is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
+from outrider.app import progress
 from outrider.app.bench import bench as command
 from outrider.app.cli.main import app as outrider
 from outrider.pipelines import LLMPipeline, OutriderError
@@ -18,6 +20,8 @@ from outrider.pipelines.speculation import runtime
 from outrider.pipelines.speculation.draft_cost import DraftCost
 from tests.drafting_pairs import CHECKPOINTS, WAYS, drafter_of, mode_of
 from tests.pipelines.serving import COST
+
+from ..commands import run
 
 RUNNER = CliRunner()
 HEAD, TARGET = (str(CHECKPOINTS.parent / "pair" / role) for role in ("head", "target"))
@@ -118,6 +122,59 @@ def test_a_mode_that_writes_other_tokens_fails_loudly(prompts: Path, monkeypatch
     assert done.exit_code == 1
     assert "DIFFERENT TEXT: own, mode lookup: 1 of 1 prompts" in done.stdout
     assert "1 answers differ from plain decoding" in done.stderr
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, name: str, at: int) -> None:
+    """Interrupt the `at`-th call of a method of LLMPipeline, as Ctrl-C does."""
+    calls, usual = itertools.count(1), getattr(LLMPipeline, name)
+
+    def interrupted(self: LLMPipeline, *arguments: object, **options: object) -> object:
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return usual(self, *arguments, **options)
+
+    monkeypatch.setattr(LLMPipeline, name, interrupted)
+
+
+def test_an_interrupted_benchmark_shows_what_was_measured(prompts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupt(monkeypatch, "generate", at=4)
+    done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, "--mode", "lookup"])
+    assert done.exit_code == 130
+    assert re.search(r"^own, 1 prompt *$", done.stdout, re.MULTILINE)
+    assert "two" not in done.stdout
+    assert "Interrupted after 1 of 2 prompts or batches." in done.stdout
+    assert "Interrupted" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_is_interrupted_while_it_loads_another_head_shows_the_first(
+    prompts: Path, drafting_pairs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, "warm_up", at=2)
+    head = str(drafting_pairs / "medusa" / "head")
+    chosen = ["--family", "own", "--mode", "head", "--head", head, "--head", head, "--json"]
+    done = RUNNER.invoke(outrider, ["bench", "--prompts", str(prompts), *QUICK, *chosen])
+    assert done.exit_code == 130, done.output
+    report = json.loads(done.stdout)
+    assert report["interrupted"]
+    assert [entry["mode"] for entry in report["entries"]] == ["off", "head 1"]
+
+
+def test_a_benchmark_that_is_interrupted_at_once_says_that_there_is_nothing_to_show(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, "generate", at=2)
+    done = run("bench", "--prompts", str(prompts), *QUICK, "--mode", "lookup")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert "nothing to report" in done.stderr
+
+
+def test_a_benchmark_into_a_file_tells_now_and_then_how_far_it_is(
+    prompts: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "RARELY_S", 0.0)
+    done = run("bench", "--prompts", str(prompts), *QUICK, "--mode", "lookup", "--family", "own")
+    assert re.fullmatch(r"(own, (off|lookup) \(prompt 1 of 1\)\n){2}", done.stderr)
 
 
 @pytest.mark.parametrize(

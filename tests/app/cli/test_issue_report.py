@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import re
 import shutil
 import weakref
@@ -42,12 +43,21 @@ def test_a_report_has_the_findings_and_the_versions_and_nothing_personal(tmp_pat
     assert not re.search(rf"\b{re.escape(getpass.getuser())}\b", text)
 
 
-def test_where_no_report_can_be_written_nothing_is_measured(tmp_path: Path) -> None:
+def test_where_no_report_can_be_written_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (tmp_path, tmp_path / "nowhere" / "report.md"):
         with pytest.raises(InvalidOption, match=r"--report .* cannot be written: give a file in a folder"):
             require_writable(path, REPORT)
     with pytest.raises(InvalidOption, match=r"cannot be written \(.*\): give another file"):
         write_report(tmp_path, LoadOptions(), tmp_path, "")
+    (tmp_path / "old.md").touch()
+    for path in (tmp_path / "old.md", tmp_path / "new.md"):
+        require_writable(path, REPORT)
+    with pytest.raises(InvalidOption, match="cannot be written"):
+        require_writable(tmp_path / ("x" * 5000), REPORT)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # as for a user without permissions
+    for path in (tmp_path / "old.md", tmp_path / "new.md"):
+        with pytest.raises(InvalidOption, match="cannot be written"):
+            require_writable(path, REPORT)
 
 
 def test_a_device_that_is_not_there_is_named_in_the_report(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from outrider.app import progress
 from outrider.app.cli import models as commands
 from outrider.pipelines import LLMPipeline, Pair
 from outrider.pipelines.model.tuning import CANDIDATES
@@ -172,7 +174,17 @@ def test_a_pull_of_the_target_alone_tells_its_licence_alone_and_into_a_file_writ
     assert done.returncode == 0, done.stderr
     assert f"{TARGET}: apache-2.0" in done.stderr
     assert DRAFT not in done.stderr
+    assert " of " not in done.stderr  # it was quick
     assert "" not in done.stderr.splitlines()
+
+
+@pytest.mark.usefixtures("unmeasured")
+def test_a_pull_into_a_file_tells_now_and_then_how_far_it_is(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "RARELY_S", 0.0)
+    done = machine.run("models", "pull", NAME, "--without-draft")
+    told = re.findall(r"^(.+) of (.+)$", done.stderr, re.MULTILINE)
+    assert len(told) >= len(machine.hub.repositories[TARGET])
+    assert told[-1][0] == told[-1][1]  # all of it
 
 
 @pytest.mark.parametrize("name", ["../pairs/mine", "..", ".", "/", "nothing", ".hidden", "link"])

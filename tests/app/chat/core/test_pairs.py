@@ -6,7 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
+import pytest
+
 from outrider.app.chat.core.pairs import pairs_in
+from outrider.models.errors import NotReadable
 from outrider.pipelines.model.pair import name_of
 
 
@@ -28,6 +31,12 @@ def test_pairs_are_found_by_name_and_broken_ones_have_a_reason(tmp_path: Path, e
 
 def test_a_folder_that_is_not_there_offers_the_embedded_pair(tmp_path: Path) -> None:
     assert [choice.name for choice in pairs_in(tmp_path / "none")] == ["pyscout"]
+
+
+def test_a_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "pairs").write_text("no folder")
+    with pytest.raises(NotReadable, match="cannot be read"):
+        pairs_in(tmp_path / "pairs")
 
 
 def test_a_pair_is_called_by_its_folder(tmp_path: Path) -> None:

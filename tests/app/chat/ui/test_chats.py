@@ -50,8 +50,12 @@ def test_conversations_are_listed_searched_renamed_and_deleted(page) -> None:
     expect(listed(page)).to_have_text(["Write volume.", "Write area."])
     page.locator("#search input, #search textarea").fill("AREA.")
     expect(listed(page)).to_have_text(["Write area."])
+    expect(page.locator("#listing")).not_to_contain_text("No conversation")
+    page.locator("#search input, #search textarea").fill("Perimeter")
+    expect(page.locator("#listing")).to_contain_text("No conversation contains this.")
     page.locator("#search input, #search textarea").fill("")
     expect(listed(page)).to_have_count(2)
+    expect(page.locator("#listing")).not_to_contain_text("No conversation")
     page.locator("#chat-title input, #chat-title textarea").fill("Boxes")
     page.get_by_role("button", name="Rename").click()
     expect(listed(page)).to_have_text(["Boxes", "Write area."])
@@ -147,11 +151,14 @@ def settings_open(page: Page) -> None:
     page.locator("#settings .toggle-button").click()
 
 
-def test_a_seed_below_zero_is_refused_before_anything_is_kept(page, pipeline, history_path) -> None:
+@pytest.mark.parametrize("seed", ["-1", str(2**53 + 1)])  # of which a browser would make another one
+def test_a_seed_that_cannot_be_kept_to_is_refused_before_anything_is_kept(
+    page, pipeline, history_path, seed: str
+) -> None:
     settings_open(page)
-    page.locator("#settings").get_by_label("Seed").fill("-1")
+    page.locator("#settings").get_by_label("Seed").fill(seed)
     ask(page, "Write area.")
-    expect(page.get_by_text("Seed must be 0 or more").first).to_be_visible()
+    expect(page.get_by_text("Seed must be 0 or more, up to 2^53 - 1").first).to_be_visible()
     expect(page.locator("#prompt textarea")).to_have_value("Write area.")
     expect(page.locator("#chat .user-row")).to_have_count(0)
     history = History(history_path)
