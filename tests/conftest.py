@@ -34,12 +34,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def keep_to_a_share() -> None:
-    """Keep each of several processes of tests to processors of its own: models that share theirs take twice as long."""
+    """Keep each of several processes of tests to processors of its own, or to one where there are more processes than
+    processors: a model whose threads wait for each other on shared processors takes twice as long."""
     number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if number and hasattr(os, "sched_setaffinity"):
         processors = sorted(os.sched_getaffinity(0))
-        share = processors[int(number) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
-        os.sched_setaffinity(0, share or processors)
+        first, count = int(number) % len(processors), int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+        os.sched_setaffinity(0, processors[first::count])
 
 
 keep_to_a_share()
@@ -62,8 +63,8 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def quick_measuring() -> Iterator[int]:
     """Measure costs, the price of exactness, ways to compile a model and GenAI's ways to draft by as few passes as can
-    be, also on a busy machine, and try no other numbers of threads: how fast a pair is matters to no test but those of
-    measuring. Gives the number of passes that programs take at most."""
+    be, also on a busy machine, compile few kernels ahead, and try no other numbers of threads: how fast a pair is
+    matters to no test but those of measuring. Gives the number of passes that programs take at most."""
     from outrider.pipelines.devices import genai_loading
     from outrider.pipelines.model import contest, price, timing, tuning
     from outrider.pipelines.speculation import runtime
@@ -77,6 +78,7 @@ def quick_measuring() -> Iterator[int]:
         monkeypatch.setattr(tuning, "other_numbers", lambda own: [])
         monkeypatch.setattr(genai_loading, "TRIED_S", 0.0)
         monkeypatch.setattr(runtime, "MEASURE_S", 0.2)
+        monkeypatch.setattr(runtime, "PREPARED_S", 0.1)
         yield most_repeats
 
 

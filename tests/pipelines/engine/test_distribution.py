@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from outrider.pipelines.config import GenerationConfig
+from outrider.pipelines.model.paged_request import BLOCK_SIZE
 
 from .. import reference
 from ..chi_square import assert_follows
@@ -14,6 +15,13 @@ from ..real import Models
 from ..requests import Asked
 
 NUM_DRAWS = 400
+
+
+def shared(models: Models, text: str) -> tuple[int, ...]:
+    """The tokens of a prompt behind empty lines, of which all requests but the first read a single token: the others
+    fill blocks of the cache."""
+    tokens, line = (models.tokenizer.encode(each, add_special_tokens=False) for each in (text, "\n"))
+    return (*line * (-(len(tokens) - 1) % BLOCK_SIZE), *tokens)
 
 
 def odds_behind(models: Models, prompt, written, config) -> dict[int, float]:
@@ -31,8 +39,9 @@ def odds_behind(models: Models, prompt, written, config) -> dict[int, float]:
 def test_two_tokens_follow_the_targets_distribution(models: Models, mode, options):
     message = {"role": "user", "content": "Repeat this function.\n\ndef total(values):\n    return sum(values)\n"}
     text = models.tokenizer.apply_chat_template([message]) + "def "
-    prompt = tuple(models.tokenizer.encode(text, add_special_tokens=False))
-    config = GenerationConfig(do_sample=True, **options)
+    prompt = shared(models, text)
+    drafted = 2 if mode in ("draft", "head") else None  # of so short an answer they may pay too little
+    config = GenerationConfig(do_sample=True, num_assistant_tokens=drafted, **options)
     asked = [Asked(prompt, config.updated({"rng_seed": seed}), 3) for seed in range(NUM_DRAWS)]
     served = models.served()
     drawn = []
