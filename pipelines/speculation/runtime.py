@@ -358,12 +358,15 @@ class Runtime:
         return tuple(each.drafter for each in self._drafting)
 
     def forget_prompts(self) -> None:
-        """Drop what the cache and token recycling keep of earlier requests, as if the pair had just been loaded.
+        """Drop what caches, heads and token recycling keep of earlier requests, as if the pair had just been loaded.
 
         Running requests are finished first. What passes cost and what drafts were worth stays known.
         """
         with self._borrowed(self.cache_tokens):
             self._recycler.forget()  # holding every block has taken those that were kept
+            for each in self._drafting:
+                if isinstance(each.drafter, head.Head):
+                    each.drafter.forget()
 
 
 def _open_reference(folder: Path, pair: Pair, tokenizer: Tokenizer) -> Reference:

@@ -276,6 +276,15 @@ def test_what_was_computed_can_be_forgotten(pipeline: LLMPipeline):
     assert answers[0] == answers[1] == remembered
 
 
+def test_what_a_head_read_can_be_forgotten(pipeline: LLMPipeline):
+    """Otherwise hidden states of a prompt stay in memory."""
+    (head,) = (each.drafter for each in pipeline.speculation._drafting if each.name == "head")
+    pipeline.generate("def kept(one, two):\n    return one + two\n" * 4, max_new_tokens=8, mode="head")
+    assert head._kept.num_bytes > 0
+    pipeline.speculation.forget_prompts()
+    assert head._kept.num_bytes == 0
+
+
 def test_what_token_recycling_read_can_be_forgotten(pipeline: LLMPipeline):
     """Otherwise whoever answers a prompt a second time finds the first answer drafted."""
     options = {"max_new_tokens": 24, "mode": "recycling", "num_assistant_tokens": 4}

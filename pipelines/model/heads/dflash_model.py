@@ -20,7 +20,7 @@ from ..paged_request import BLOCK_SIZE
 from ..pair import read_json
 from ..taps import HIDDEN_STATES
 from .embedding import add_embedding
-from .head_model import HeadWindow, States
+from .head_model import REACH, HeadWindow, States
 from .projection import STATES, share_projection
 
 # What a head says of itself in its configuration, and in the runtime information of its IR under FACTS. optimum-intel
@@ -29,7 +29,6 @@ LAYERS, MASK, SIZE = "target_layer_ids", "mask_token_id", "block_size"
 FACTS = "dflash"
 LEAST_SIZE = 2  # the token that is known, and one that is drafted
 PAST, PRESENT = "past_key_values.", "present."
-REACH = 256  # its cache is copied in each pass
 BEFORE_FIRST = -1  # a place in a block
 
 

@@ -19,10 +19,9 @@ from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
 from ..taps import HIDDEN_STATES, residual_streams
 from ..target import Window
 from .embedding import of_other_vocabulary, share_embedding
-from .head_model import HeadWindow, States
+from .head_model import REACH, HeadWindow, States
 
 OWN_STATES, ORDER = "own_states", "order"
-REACH = 128  # with 512 tokens it was right as often
 
 
 class Eagle3Model:

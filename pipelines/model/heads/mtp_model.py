@@ -20,10 +20,9 @@ from ..pair import head_model
 from ..taps import HIDDEN_STATES, projected_states
 from ..target import Window
 from .embedding import INPUTS_EMBEDS, add_embedding
-from .head_model import HeadWindow, States
+from .head_model import REACH, HeadWindow, States
 from .projection import STATES, share_projection, take_states
 
-REACH = 128  # as for other heads of one layer
 TOKENS_RANK = 2  # of an input that has one number a token: sequences, and their tokens
 INPUTS = {INPUTS_EMBEDS, HIDDEN_STATES, "attention_mask", "position_ids", "beam_idx"}
 

@@ -140,6 +140,10 @@ class Head:
         if progress is not None and progress.table is not None:
             self._pool.close(progress.table)
 
+    def forget(self) -> None:
+        """Drop the states that are kept of ended requests."""
+        self._kept.clear()
+
     def _run(self, wanted: Wanted, only_last: bool) -> list[list[Logits] | None]:
         """Logits after each request and after each token ahead of it, or at least the last of these."""
         found: list[list[Logits] | None] = []

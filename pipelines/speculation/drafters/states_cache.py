@@ -13,13 +13,15 @@ from ...model.heads.head_model import States
 class StatesCache:
     """Holds states of at most `most_bytes`, in blocks of `block_size` tokens, and drops the longest unused first.
 
+    num_bytes: the size of the states that it holds.
+
     The key of a block is a hash of all tokens up to its end. A collision would spoil drafts and nothing else.
     """
 
     def __init__(self, most_bytes: int, block_size: int) -> None:
         self._most_bytes = most_bytes
         self._block_size = block_size
-        self._num_bytes = 0
+        self.num_bytes = 0
         self._blocks: OrderedDict[int, States] = OrderedDict()  # float32 [block_size, taps * width] each
 
     def keep(self, keys: list[int], tokens: Sequence[int], begin: int, states: States) -> None:
@@ -49,13 +51,17 @@ class StatesCache:
         states = np.concatenate(found)[: position - num_blocks * self._block_size or None][-most:] if found else None
         return states, keys[: position // self._block_size]
 
+    def clear(self) -> None:
+        self._blocks.clear()
+        self.num_bytes = 0
+
     def _put(self, key: int, states: States) -> None:
         if key not in self._blocks:
             self._blocks[key] = states.copy()
-            self._num_bytes += states.nbytes
+            self.num_bytes += states.nbytes
         self._blocks.move_to_end(key)
-        while self._num_bytes > self._most_bytes:
-            self._num_bytes -= self._blocks.popitem(last=False)[1].nbytes
+        while self.num_bytes > self._most_bytes:
+            self.num_bytes -= self._blocks.popitem(last=False)[1].nbytes
 
     def _next_key(self, keys: Sequence[int], tokens: Sequence[int]) -> int:
         """The key of the block after those that have `keys`."""

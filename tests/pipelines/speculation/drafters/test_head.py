@@ -226,6 +226,17 @@ def test_after_a_long_answer_the_head_still_knows_all_of_the_prompt(length: int,
     assert head.generate([(again, [])])[0].token == cold(again, [], length - REACH)
 
 
+def test_what_a_head_keeps_can_be_forgotten():
+    head, request, _ = ready(9)
+    head.release(request)
+    for num_known in (9, 1):
+        again = new_request([*request.tokens, 1], 100)
+        Reader(head, again, 8).catch_up()
+        assert head.num_behind(again) == num_known
+        head.release(again)
+        head.forget()
+
+
 def test_a_head_proposes_nothing_without_the_states_of_the_last_tokens():
     head, request, _ = ready(9)
     unseen = new_request(range(7), 100)
