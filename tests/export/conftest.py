@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import shutil
 from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
@@ -107,6 +108,22 @@ class Once:
             self._made[wanted] = shutil.copytree(folder, self._root / str(len(self._made)))
         else:
             shutil.copytree(self._made[wanted], folder, dirs_exist_ok=True)
+
+
+@pytest.fixture(scope="module")
+def tall(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target with three layers, so that a head has something to read."""
+    return save(tmp_path_factory.mktemp("tall") / "target", make_llama(64, 3, seed=1), make_tokenizer())
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    """Six of them, the last with messages, and an empty line."""
+    path = tmp_path / "prompts.jsonl"
+    lines: list[object] = [{"prompt": f"def area{n}(width"} for n in range(5)]
+    lines.append({"messages": [{"role": "user", "content": "Repeat this function."}]})
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    return path
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -37,21 +37,6 @@ from .conftest import make_llama, make_tokenizer, save, save_renamed
 HOW = Distillation(batch_size=2, max_new_tokens=8)
 
 
-@pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target with three layers, so that a head has something to read."""
-    return save(tmp_path_factory.mktemp("deep") / "target", make_llama(64, 3, seed=1), make_tokenizer())
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    path = tmp_path / "prompts.jsonl"
-    lines: list[object] = [{"prompt": f"def area{n}(width"} for n in range(5)]
-    lines.append({"messages": [{"role": "user", "content": "Repeat this function."}]})
-    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
-    return path
-
-
 def distill(*arguments: object) -> None:
     """Run the command to its end; errors are raised."""
     with pytest.raises(SystemExit) as ended:
@@ -79,28 +64,28 @@ def assert_drafts(target: Path, head: Path, out: Path, mode: str, drafter: str) 
 
 @pytest.mark.slow
 def test_a_head_is_made_for_a_target_and_drafts_for_it(
-    deep: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tall: Path, prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "head"
-    distill("--target", deep, "--kind", "eagle3", "--prompts", prompts, "--out", out, "--draft-vocabulary", 30)
+    distill("--target", tall, "--kind", "eagle3", "--prompts", prompts, "--out", out, "--draft-vocabulary", 30)
     assert capsys.readouterr().out.startswith(f"Made {out}. ")
     assert sorted(file.name for file in out.iterdir()) == ["config.json", "distillation.json", "model.safetensors"]
     assert not staging_path(out).exists()
     record = json.loads((out / "distillation.json").read_text())
-    assert (record["kind"], record["answers"], record["target"]) == ("eagle3", 6, str(deep))
+    assert (record["kind"], record["answers"], record["target"]) == ("eagle3", 6, str(tall))
     assert len(record["losses"]) == 2 * 3
-    head = load_head(out, AutoModelForCausalLM.from_pretrained(deep, dtype=torch.float32))
+    head = load_head(out, AutoModelForCausalLM.from_pretrained(tall, dtype=torch.float32))
     assert len(draft_ids(head)) <= 30
-    assert_drafts(deep, out, tmp_path / "pair", "head", Head.name)
+    assert_drafts(tall, out, tmp_path / "pair", "head", Head.name)
 
 
-def test_a_head_for_int4_may_be_narrower_and_learn_from_fewer_places(deep: Path, prompts: Path, tmp_path: Path) -> None:
+def test_a_head_for_int4_may_be_narrower_and_learn_from_fewer_places(tall: Path, prompts: Path, tmp_path: Path) -> None:
     out = tmp_path / "head"
     options = ["--feed-forward", 48, "--draft-vocabulary", 30, "--int4-group-size", 32, "--places", 2]
-    distill("--target", deep, "--kind", "eagle3", "--prompts", prompts, "--out", out, *options)
+    distill("--target", tall, "--kind", "eagle3", "--prompts", prompts, "--out", out, *options)
     record = json.loads((out / "distillation.json").read_text())
     assert (record["feed_forward"], record["group_size"], record["unrolling"]["places"]) == (48, 32, 2)
-    head = load_head(out, AutoModelForCausalLM.from_pretrained(deep, dtype=torch.float32))
+    head = load_head(out, AutoModelForCausalLM.from_pretrained(tall, dtype=torch.float32))
     assert head.model.midlayer.mlp.up_proj.weight.shape == (48, 64)
 
 
@@ -115,10 +100,10 @@ def test_a_head_for_int4_may_be_narrower_and_learn_from_fewer_places(deep: Path,
     ],
 )
 def test_a_head_of_each_kind_is_made_for_a_target_and_drafts_for_it(
-    deep: Path, prompts: Path, tmp_path: Path, kind: str, options: list[object], file: str, facts: dict[str, int]
+    tall: Path, prompts: Path, tmp_path: Path, kind: str, options: list[object], file: str, facts: dict[str, int]
 ) -> None:
     out = tmp_path / "head"
-    distill("--target", deep, "--kind", kind, "--prompts", prompts, "--out", out, *options)
+    distill("--target", tall, "--kind", kind, "--prompts", prompts, "--out", out, *options)
     assert sorted(each.name for each in out.iterdir()) == ["config.json", "distillation.json", file]
     config = json.loads((out / "config.json").read_text())
     sizes = {"hidden_size": 64, "vocab_size": 300}
@@ -126,7 +111,7 @@ def test_a_head_of_each_kind_is_made_for_a_target_and_drafts_for_it(
     record = json.loads((out / "distillation.json").read_text())
     assert (record["kind"], record["answers"], len(record["losses"])) == (kind, 6, 2 * 3)
     assert find_checkpoint(str(out), False, print).head_kind == kind
-    assert_drafts(deep, out, tmp_path / "pair", *(("exit", EXIT) if kind == "exit" else ("head", Head.name)))
+    assert_drafts(tall, out, tmp_path / "pair", *(("exit", EXIT) if kind == "exit" else ("head", Head.name)))
 
 
 def test_a_draft_model_is_made_for_a_target(target: Path, draft: Path, prompts: Path, tmp_path: Path) -> None:
@@ -182,27 +167,27 @@ def test_a_draft_model_keeps_defaults_that_transformers_does_not_save(
     ],
 )
 def test_options_that_cannot_work_are_refused(
-    deep: Path, prompts: Path, tmp_path: Path, options: list[str], said: str
+    tall: Path, prompts: Path, tmp_path: Path, options: list[str], said: str
 ) -> None:
     with pytest.raises(InvalidOption, match=said):
-        main(["--target", str(deep), "--prompts", str(prompts), "--out", str(tmp_path / "out"), *options])
+        main(["--target", str(tall), "--prompts", str(prompts), "--out", str(tmp_path / "out"), *options])
     assert list(tmp_path.iterdir()) == [prompts]
 
 
 def test_answers_that_end_at_once_are_nothing_to_learn_from(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tall: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distillation, "read_answers", lambda path: [Sample([3, 4, 0], 2)])
     with pytest.raises(InvalidOption, match="ended all its answers at once: give other prompts"):
-        run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path / "head")
+        run_plan(Plan(str(tall), "eagle3", prompts, HOW), tmp_path / "head")
 
 
-def test_a_draft_with_logits_for_other_ids_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+def test_a_draft_with_logits_for_other_ids_is_refused(tall: Path, prompts: Path, tmp_path: Path) -> None:
     wider = make_llama(64, 1, seed=2)
     wider.resize_token_embeddings(320)
     save(tmp_path / "wider", wider, make_tokenizer())
     with pytest.raises(VocabularyMismatch, match=r"has logits for 300 ids and .* for 320"):
-        run_plan(Plan(str(deep), "draft", prompts, HOW, draft=str(tmp_path / "wider")), tmp_path / "draft")
+        run_plan(Plan(str(tall), "draft", prompts, HOW, draft=str(tmp_path / "wider")), tmp_path / "draft")
 
 
 def test_a_target_with_too_few_layers_for_a_head_is_refused(target: Path, prompts: Path, tmp_path: Path) -> None:
@@ -211,27 +196,27 @@ def test_a_target_with_too_few_layers_for_a_head_is_refused(target: Path, prompt
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_head_that_is_given_as_a_model_is_refused(deep: Path, prompts: Path, tmp_path: Path, role: str) -> None:
-    head = run_plan(Plan(str(deep), "medusa", prompts, HOW), tmp_path / "head")
-    given = {"target": str(deep), "draft": str(deep), role: str(head)}
+def test_a_head_that_is_given_as_a_model_is_refused(tall: Path, prompts: Path, tmp_path: Path, role: str) -> None:
+    head = run_plan(Plan(str(tall), "medusa", prompts, HOW), tmp_path / "head")
+    given = {"target": str(tall), "draft": str(tall), role: str(head)}
     with pytest.raises(NotADecoder, match=rf"head is a head, which does not write text: give a model as --{role}"):
         run_plan(Plan(given["target"], "draft", prompts, HOW, draft=given["draft"]), tmp_path / "draft")
 
 
-def test_a_target_that_cannot_be_loaded_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
-    target = shutil.copytree(deep, tmp_path / "target")
+def test_a_target_that_cannot_be_loaded_is_refused(tall: Path, prompts: Path, tmp_path: Path) -> None:
+    target = shutil.copytree(tall, tmp_path / "target")
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**config, "hidden_act": "nonsense"}))
     with pytest.raises(UnsupportedModel, match="transformers cannot load"):
         run_plan(Plan(str(target), "eagle3", prompts, HOW), tmp_path / "head")
 
 
-def test_checkpoints_that_lack_weights_are_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
-    lacking = save_renamed(deep, tmp_path / "lacking", lambda name: name.replace(".2.", ".9."))
+def test_checkpoints_that_lack_weights_are_refused(tall: Path, prompts: Path, tmp_path: Path) -> None:
+    lacking = save_renamed(tall, tmp_path / "lacking", lambda name: name.replace(".2.", ".9."))
     with pytest.raises(NoSuchModel, match=r"lacking lacks 9 of its model's weights \(model\.layers\.2\.input_"):
         run_plan(Plan(str(lacking), "medusa", prompts, HOW), tmp_path / "head")
     with pytest.raises(NoSuchModel, match="lacking lacks 9 of"):
-        run_plan(Plan(str(deep), "draft", prompts, HOW, draft=str(lacking)), tmp_path / "draft")
+        run_plan(Plan(str(tall), "draft", prompts, HOW, draft=str(lacking)), tmp_path / "draft")
 
 
 def test_a_draft_of_another_vocabulary_is_refused(target: Path, stranger: Path, prompts: Path, tmp_path: Path) -> None:
@@ -239,15 +224,15 @@ def test_a_draft_of_another_vocabulary_is_refused(target: Path, stranger: Path, 
         run_plan(Plan(str(target), "draft", prompts, HOW, draft=str(stranger)), tmp_path / "draft")
 
 
-def test_a_folder_that_exists_is_refused(deep: Path, prompts: Path, tmp_path: Path) -> None:
+def test_a_folder_that_exists_is_refused(tall: Path, prompts: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputExists, match="exists: choose another"):
-        run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path)
+        run_plan(Plan(str(tall), "eagle3", prompts, HOW), tmp_path)
 
 
-def test_a_tilde_in_out_or_prompts_is_the_home_folder(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_in_out_or_prompts_is_the_home_folder(tall: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Path] = []
     monkeypatch.setattr(distillation, "run", lambda plan, out, announce: found.extend([out, plan.prompts]))
-    distill("--target", deep, "--kind", "medusa", "--prompts=~/my.jsonl", "--out", "~/heads/my")
+    distill("--target", tall, "--kind", "medusa", "--prompts=~/my.jsonl", "--out", "~/heads/my")
     assert found == [Path.home() / "heads" / "my", Path.home() / "my.jsonl"]
 
 

@@ -22,22 +22,7 @@ from outrider.models.errors import NoRoom
 from outrider.models.staging import Staging, staging_path
 from outrider.pipelines.errors import InvalidOption
 
-from .conftest import make_llama, make_tokenizer, save
-
 HOW = Distillation(batch_size=2, max_new_tokens=8)
-
-
-@pytest.fixture(scope="module")
-def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A target with three layers, so that a head has something to read."""
-    return save(tmp_path_factory.mktemp("deep") / "target", make_llama(64, 3, seed=1), make_tokenizer())
-
-
-@pytest.fixture
-def prompts(tmp_path: Path) -> Path:
-    path = tmp_path / "prompts.jsonl"
-    path.write_text("\n".join(json.dumps({"prompt": f"def area{n}(width"}) for n in range(6)))
-    return path
 
 
 def interrupt(*arguments: object, **options: object) -> None:
@@ -46,10 +31,10 @@ def interrupt(*arguments: object, **options: object) -> None:
 
 @pytest.mark.parametrize("where", ["answers", "training"])
 def test_an_interrupted_distillation_ends_with_the_weights_of_an_uninterrupted_one(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    tall: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr(training, "SAVE_EVERY", 0.0)
-    plan = Plan(str(deep), "eagle3", prompts, HOW)
+    plan = Plan(str(tall), "eagle3", prompts, HOW)
     run_plan(plan, tmp_path / "whole")
     with monkeypatch.context() as patch:
         if where == "answers":
@@ -67,11 +52,11 @@ def test_an_interrupted_distillation_ends_with_the_weights_of_an_uninterrupted_o
 
 @pytest.mark.parametrize("where", ["answers", "training", "publishing"])
 def test_another_training_keeps_the_answers_and_ends_as_if_it_had_been_the_first(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+    tall: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr(answers, "STRETCH", 1)
-    first = Plan(str(deep), "medusa", prompts, HOW)
-    other = Plan(str(deep), "eagle3", prompts, replace(HOW, learning_rate=1e-2, epochs=1), draft_vocabulary=30)
+    first = Plan(str(tall), "medusa", prompts, HOW)
+    other = Plan(str(tall), "eagle3", prompts, replace(HOW, learning_rate=1e-2, epochs=1), draft_vocabulary=30)
     run_plan(other, tmp_path / "whole")
     write, seeds, told = answers.write_samples, list[int](), list[str]()
 
@@ -99,9 +84,9 @@ def test_another_training_keeps_the_answers_and_ends_as_if_it_had_been_the_first
 
 
 def test_all_answers_are_kept_for_batches_of_another_size_and_some_are_not(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tall: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, larger = (Plan(str(deep), "medusa", prompts, replace(HOW, batch_size=size)) for size in (2, 3))
+    plan, larger = (Plan(str(tall), "medusa", prompts, replace(HOW, batch_size=size)) for size in (2, 3))
     for made in ("write_answers", "distil_head"):
         with monkeypatch.context() as patch:
             patch.setattr(distillation, made, interrupt)
@@ -115,31 +100,31 @@ def test_all_answers_are_kept_for_batches_of_another_size_and_some_are_not(
 
 
 def test_answers_to_other_settings_are_not_gone_on_with(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tall: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distillation, "write_answers", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        run_plan(Plan(str(deep), "eagle3", prompts, HOW), tmp_path / "head")
-    other = Plan(str(deep), "eagle3", prompts, replace(HOW, seed=3, temperatures=(0.5,)), taps=(0, 1, 2))
+        run_plan(Plan(str(tall), "eagle3", prompts, HOW), tmp_path / "head")
+    other = Plan(str(tall), "eagle3", prompts, replace(HOW, seed=3, temperatures=(0.5,)), taps=(0, 1, 2))
     with pytest.raises(InvalidOption, match=r"\(temperatures was \[0.0, 1.0\] and is \[0.5\], seed was 0 and is 3\)"):
         run_plan(other, tmp_path / "head")
-    template = shutil.copytree(deep, tmp_path / "template")
+    template = shutil.copytree(tall, tmp_path / "template")
     (template / "chat_template.jinja").write_text("{{ messages }}", encoding="utf-8")
-    with pytest.raises(InvalidOption, match=rf"the target, with other content, was {deep} and is {template}\): repeat"):
+    with pytest.raises(InvalidOption, match=rf"the target, with other content, was {tall} and is {template}\): repeat"):
         run_plan(Plan(str(template), "eagle3", prompts, HOW), tmp_path / "head")
     lines = prompts.with_name("others.jsonl")
     lines.write_text('{"prompt": "a"}', encoding="utf-8")
     with pytest.raises(InvalidOption, match=rf"the prompts, with other content, was {prompts} and is {lines}\):"):
-        run_plan(Plan(str(deep), "eagle3", lines, HOW), tmp_path / "head")
+        run_plan(Plan(str(tall), "eagle3", lines, HOW), tmp_path / "head")
     shutil.rmtree(staging_path(tmp_path / "head"))
     with pytest.raises(KeyboardInterrupt):
         run_plan(other, tmp_path / "head")
 
 
 def test_a_distillation_goes_on_when_the_repository_of_its_target_has_a_new_commit_with_the_same_weights(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tall: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, found = Plan("org/model", "eagle3", prompts, HOW), find_checkpoint(str(deep), False, print)
+    plan, found = Plan("org/model", "eagle3", prompts, HOW), find_checkpoint(str(tall), False, print)
     commit, commits = "0" * 40, []
 
     def find(source: str, remote_code: bool, announce: object) -> Checkpoint:
@@ -161,19 +146,19 @@ def test_a_distillation_goes_on_when_the_repository_of_its_target_has_a_new_comm
 
 
 def test_an_interruption_says_how_to_continue(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tall: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(distillation, "run", interrupt)
     with pytest.raises(SystemExit) as ended:
-        main(["--target", str(deep), "--kind", "medusa", "--prompts", str(prompts), "--out", str(tmp_path / "head")])
+        main(["--target", str(tall), "--kind", "medusa", "--prompts", str(prompts), "--out", str(tmp_path / "head")])
     assert ended.value.code == 130
     assert capsys.readouterr().err.endswith("Interrupted. The same command continues with what was saved.\n")
 
 
 def test_a_mark_that_was_cut_off_is_written_again(
-    deep: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tall: Path, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out, plan, write = tmp_path / "head", Plan(str(deep), "medusa", prompts, HOW), Path.write_text
+    out, plan, write = tmp_path / "head", Plan(str(tall), "medusa", prompts, HOW), Path.write_text
 
     def cut(path: Path, text: str, **options: str) -> int:
         if path.parent.name == "work":
