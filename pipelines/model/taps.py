@@ -10,7 +10,7 @@ import openvino as ov
 from openvino import opset15 as ops
 
 from ..errors import UnsupportedModel
-from .graph import logits_of, projection_of, upstream
+from .graph import gathered, index_inputs, logits_of, projection_of, upstream
 
 HIDDEN_STATES = "hidden_states"
 ADDS = 2  # to the residual stream in each layer: of its attention, and of its feed-forward part
@@ -72,7 +72,7 @@ def layer_outputs(model: ov.Model, folder: Path, so: str) -> list[ov.Output]:
     Phi-3 and Gemma do.
     """
     streams = residual_streams(model)
-    num_layers = sum(node.get_type_name() == "PagedAttentionExtension" for node in model.get_ops())
+    num_layers = _num_layers(model)
     if len(streams) != ADDS * num_layers:
         raise UnsupportedModel(
             f"{folder} has {num_layers} layers and {len(streams)} sums in its residual stream, so {so}."
@@ -85,6 +85,27 @@ def projected_states(model: ov.Model) -> ov.Output:
     return projection_of(logits_of(model)).input_value(0).get_node().input_value(0)
 
 
+def gather_before_feed_forward(model: ov.Model, folder: Path) -> ov.Output:
+    """Compute the feed-forward part of the last layer, and all after it, for the wanted rows only: of the others, the
+    cache holds keys and values. Returns the hidden states of the wanted rows after the last layer. The new input "rows"
+    has their indices.
+
+    Raises UnsupportedModel for a model without sums in its residual stream.
+    """
+    streams = residual_streams(model)
+    if not streams:
+        raise UnsupportedModel(f"{folder} has no sums in its residual stream.")
+    # A layer that adds both of its parts at once has one sum.
+    stream = streams[-ADDS] if len(streams) == ADDS * _num_layers(model) else streams[-1]
+    readers = list(stream.get_target_inputs())
+    (rows,) = index_inputs(model, "rows")
+    wanted = gathered(stream, rows)
+    for reader in readers:
+        reader.replace_source_output(wanted)
+    model.validate_nodes_and_infer_types()
+    return wanted if stream is streams[-1] else streams[-1]
+
+
 def residual_streams(model: ov.Model) -> list[ov.Output]:
     """The residual stream after each sum, from the embedding on, in a model with the output "logits"."""
     stream = next((node.output(0) for node in upstream(logits_of(model)) if _is_sum(node)), None)
@@ -94,6 +115,10 @@ def residual_streams(model: ov.Model) -> list[ov.Output]:
         # A layer reads the stream, to compute what it adds, and adds it: no other summand has two readers.
         stream = next((each for each in stream.get_node().input_values() if len(each.get_target_inputs()) > 1), None)
     return streams[::-1]
+
+
+def _num_layers(model: ov.Model) -> int:
+    return sum(node.get_type_name() == "PagedAttentionExtension" for node in model.get_ops())
 
 
 def _is_sum(node: ov.Node) -> bool:

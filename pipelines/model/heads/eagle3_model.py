@@ -13,10 +13,10 @@ from openvino import opset15 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from ...errors import UnsupportedModel, reason_of
-from ..graph import gather_wanted_rows, gathered, index_inputs, logits_of
+from ..graph import gathered, index_inputs, logits_of
 from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
-from ..taps import HIDDEN_STATES, residual_streams
+from ..taps import HIDDEN_STATES, gather_before_feed_forward
 from ..target import Window
 from .embedding import of_other_vocabulary, share_embedding
 from .head_model import REACH, HeadWindow, States
@@ -28,7 +28,8 @@ class Eagle3Model:
     """Compiles the head in `folder`, as optimum-intel exports it, with the token embedding of the model in `target` and
     a cache of `num_blocks` blocks. Not safe for concurrent calls.
 
-    The projection of the target's hidden states is computed for the rows that come from the target only.
+    The projection of the target's hidden states is computed for the rows that come from the target only, and the
+    feed-forward part for the last row of each window.
 
     width: of its own hidden states; tap_width: of the target's.
 
@@ -51,7 +52,7 @@ class Eagle3Model:
             paged_attention_transformation(model)
             self.tap_width, self.width = _take_own_states(model)
             share_embedding(model, theirs, self.width, folder)
-            _give_states(model, gather_wanted_rows(model, folder))
+            _give_states(model, gather_before_feed_forward(model, folder))
         except (RuntimeError, StopIteration) as error:
             raise UnsupportedModel(
                 f"{folder} is not built as optimum-intel builds EAGLE-3 heads ({reason_of(error)}): export it again."
@@ -125,9 +126,8 @@ def _take_own_states(model: ov.Model) -> tuple[int, int]:
     return tap_width, width
 
 
-def _give_states(model: ov.Model, rows: Any) -> None:
-    """Put out the hidden states of the wanted rows, from before the last norm: the next row is computed from them."""
-    states = gathered(residual_streams(model)[-1], rows)
+def _give_states(model: ov.Model, states: ov.Output) -> None:
+    """Put out hidden states from before the last norm: the next row is computed from them."""
     states.set_names({OWN_STATES})
     model.add_results([ops.result(states)])
     model.validate_nodes_and_infer_types()

@@ -13,11 +13,11 @@ from openvino import opset15 as ops
 from openvino._offline_transformations import paged_attention_transformation
 
 from ...errors import UnsupportedModel, reason_of
-from ..graph import gather_wanted_rows, gathered, projection_of, weight_bytes
+from ..graph import logits_of, projection_of, weight_bytes
 from ..paged_model import compiled_on_cpu, read_model
 from ..paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
 from ..pair import head_model
-from ..taps import HIDDEN_STATES, projected_states
+from ..taps import HIDDEN_STATES, gather_before_feed_forward
 from ..target import Window
 from .embedding import INPUTS_EMBEDS, add_embedding
 from .head_model import REACH, HeadWindow, States
@@ -57,8 +57,8 @@ class MtpModel:
             model.add_results([ops.result(logits)])
             paged_attention_transformation(model)
             self.width = _take_rows(model)
-            rows = gather_wanted_rows(model, folder)
-            model.add_results([ops.result(gathered(projected_states(model), rows))])
+            gather_before_feed_forward(model, folder)
+            model.add_results([ops.result(projection_of(logits_of(model)).input_value(0))])
             model.validate_nodes_and_infer_types()
         except (RuntimeError, StopIteration) as error:
             raise UnsupportedModel(

@@ -9,13 +9,16 @@ import numpy as np
 import openvino as ov
 import pytest
 from openvino import opset15 as ops
+from openvino._offline_transformations import paged_attention_transformation
 
 from outrider.pipelines.errors import UnsupportedModel
-from outrider.pipelines.model.paged_model import PagedModel, read_paged_model
+from outrider.pipelines.model.graph import upstream
+from outrider.pipelines.model.paged_model import PagedModel, compiled_on_cpu, read_model, read_paged_model
+from outrider.pipelines.model.paged_request import BLOCK_SIZE, PagedRequest, pass_inputs
 from outrider.pipelines.model.pair import Skipping
 from outrider.pipelines.model.processor import PRECISION, fastest_precision
 from outrider.pipelines.model.split_model import SplitModel
-from outrider.pipelines.model.taps import HIDDEN_STATES, add_taps, residual_streams
+from outrider.pipelines.model.taps import HIDDEN_STATES, add_taps, gather_before_feed_forward, residual_streams
 from outrider.pipelines.model.target import Rows, Window
 
 NUM_LAYERS, WIDTH = 6, 256  # of the embedded target
@@ -116,6 +119,22 @@ def test_logits_are_those_of_a_model_in_one_part_in_the_processors_own_precision
 ):
     model = SplitModel(embedded_pair / "target", 16, Skipping(layers), OWN, taps=taps)
     assert np.array_equal(model.forward([Window(TEXT, 0, [0, 1], len(TEXT))])[0], in_own)
+
+
+def test_the_last_feed_forward_part_is_computed_for_the_wanted_rows_alone(embedded_pair, plain):
+    folder, core = embedded_pair / "target", ov.Core()
+    model = read_model(core, folder)
+    paged_attention_transformation(model)
+    model.add_results([ops.result(gather_before_feed_forward(model, folder))])
+    products = [node for node in model.get_ops() if node.get_type_name() == "MatMul"]
+    behind = [node for node in products if any(each.get_friendly_name() == "rows" for each in upstream(node.output(0)))]
+    assert len(behind) == 4  # three of the feed-forward part, and the projection
+    request = PagedRequest(compiled_on_cpu(core, model, folder, {}), 16, folder)
+    window = Window(TEXT, 0, [0, 1], 2)
+    inputs, context = pass_inputs([window], [len(TEXT)], BLOCK_SIZE, request.spare_block)
+    logits, states = request.infer({**inputs, "max_context_len": context})
+    np.testing.assert_allclose(logits.reshape(2, -1), plain.forward([window])[0], rtol=1e-3, atol=1e-3)
+    assert states.size == 2 * WIDTH
 
 
 def test_layers_that_there_are_not_are_refused(embedded_pair):
