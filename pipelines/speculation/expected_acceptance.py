@@ -10,7 +10,7 @@ from .draft import Kind
 HOPED = 0.8  # what is expected of a model that has not been asked yet: only asking shows whether it pays
 DOUBTED = 4  # proposals that HOPED counts for
 ALIKE = 0.5  # weight of a first proposal in what is expected of following ones, and the reverse
-FORGET = 0.02  # least weight of the newest proposal in what is expected of the next one
+FORGET = 0.05  # least weight of the newest proposal in what is expected of the next one
 RECOVER = 0.0003  # how fast the expectation returns to HOPED while the model is not asked
 
 

@@ -279,7 +279,8 @@ def test_what_was_computed_can_be_forgotten(pipeline: LLMPipeline):
 def test_what_a_head_read_can_be_forgotten(pipeline: LLMPipeline):
     """Otherwise hidden states of a prompt stay in memory."""
     (head,) = (each.drafter for each in pipeline.speculation._drafting if each.name == "head")
-    pipeline.generate("def kept(one, two):\n    return one + two\n" * 4, max_new_tokens=8, mode="head")
+    kept = "def kept(one, two):\n    return one + two\n" * 4
+    pipeline.generate(kept, max_new_tokens=8, mode="head", num_assistant_tokens=2)
     assert head._kept.num_bytes > 0
     pipeline.speculation.forget_prompts()
     assert head._kept.num_bytes == 0

@@ -145,7 +145,7 @@ def test_the_first_proposals_of_drafts_and_those_after_them_are_expected_apart()
     for _ in range(100):
         expected.observe(kind, 0.3, is_first=True)
     assert expected.of(kind) == pytest.approx((0.3, 0.3), abs=0.02)
-    for _ in range(200):
+    for _ in range(100):
         expected.observe(kind, 0.3, is_first=True)
         expected.observe(kind, 0.98, is_first=False)
     assert expected.of(kind) == pytest.approx((0.3, 0.98), abs=0.1)
