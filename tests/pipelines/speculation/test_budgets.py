@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from outrider.pipelines.model.target import Window
 from outrider.pipelines.speculation.budgets import ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
-from outrider.pipelines.speculation.draft import PER_DRAFT, Draft
+from outrider.pipelines.speculation.draft import PER_DRAFT, Draft, best_prefix
+from outrider.pipelines.speculation.expected_acceptance import Expected
 from outrider.pipelines.speculation.overhead import FEWEST
 from outrider.pipelines.speculation.planner import Planner
 
@@ -169,9 +170,12 @@ def test_a_draft_risks_only_a_share_of_the_remaining_budget_until_drafts_were_ac
 
 @given(BASES, st.floats(0.9, 0.999), st.floats(0.1, 2), st.integers(0, 8), st.integers(1, 9))
 def test_so_does_one_that_a_model_generates_or_scores(base, claimed, draft_ms, offered, num_passes):
+    """A model that is right as often as is expected of it; what it writes pays if it gains more than what the text
+    drafter offers."""
     cost, draft = cost_of(base, draft_ms), draft_of()
     text = OddsDrafter("suffix", {draft.request: [0.7] * offered})
     planner = planner_of(cost, text, OddsModel("draft_model", {draft.request: [claimed] * 32}))
+    planner._policies[0].expected.known[draft.kind] = Expected(claimed, claimed)
     pass_ms, left = cost.pass_ms([(1, 0)]), ALLOWANCE * cost.pass_ms([(2, 0)])
     for _ in range(num_passes):
         draft.cut(0)
@@ -180,7 +184,8 @@ def test_so_does_one_that_a_model_generates_or_scores(base, claimed, draft_ms, o
         spent_ms = cost.pass_ms([(draft.rows, 0)]) - pass_ms + draft.draft_ms
         within = [sum(draft.prices_ms[:n]) + n * draft_ms <= PER_DRAFT * left + 1e-6 for n in range(1, draft.rows)]
         gains = [sum(draft.probabilities[:n]) - planner.rate * sum(draft.prices_ms[:n]) for n in range(1, draft.rows)]
-        pays = [gain > planner.rate * n * draft_ms for n, gain in enumerate(gains, 1)]
+        copied = best_prefix([0.7**n for n in range(1, offered + 1)], cost.rows_ms(1, 1, 0, offered), planner.rate)[1]
+        pays = [gain > copied + planner.rate * n * draft_ms for n, gain in enumerate(gains, 1)]
         assert spent_ms <= PER_DRAFT * left + 1e-6 or not any(map(all, zip(within, pays, strict=True)))
         planner.observe([draft], [[3]], None)
         left += TOLERANCE * pass_ms - spent_ms
