@@ -39,12 +39,17 @@ def best_prefix(probabilities: Iterable[float], prices_ms: Iterable[float], rate
     return best_length, best_gain
 
 
-def best_prefix_sparing(probabilities: Sequence[float], prices_ms: Sequence[float], rate: float, most_ms: float) -> int:
-    """The length of the best prefix that takes at most `most_ms`; if no such prefix pays, of the best one of any
-    length."""
+def best_prefix_sparing(
+    probabilities: Sequence[float], prices_ms: Sequence[float], rate: float, least_rate: float, most_ms: float
+) -> int:
+    """The length of the best prefix that takes at most `most_ms`, at `rate` or, if none pays there, at `least_rate`; if
+    none pays at either, of the best one of any length."""
     within = sum(price_ms <= most_ms for price_ms in accumulate(prices_ms))
-    length, _ = best_prefix(probabilities[:within], prices_ms[:within], rate)
-    return length or best_prefix(probabilities, prices_ms, rate)[0]
+    for each in (rate, least_rate):
+        length, _ = best_prefix(probabilities[:within], prices_ms[:within], each)
+        if length:
+            return length
+    return best_prefix(probabilities, prices_ms, rate)[0]
 
 
 @dataclass(slots=True)
@@ -77,6 +82,7 @@ class Draft:
     num_scored: int = 0
     reserved_ms: float = 0.0
     may_take_all: bool = False
+    rate: float = 0.0
     credit: float = 0.0
     num_fixed: int = 0
     conditions: Conditions = field(init=False)
@@ -157,6 +163,7 @@ class Batch:
     most_rows: the most rows that the pass may have.
     python_row_ms: Python's time for each drafted row.
     last_rows: the size of the last pass, on which the prices in the next one depend (see `PassSize`).
+    bare_rate: the rate of the pass without planned drafts, in tokens per millisecond.
     """
 
     cost: CostModel
@@ -165,6 +172,7 @@ class Batch:
     most_rows: float = math.inf
     python_row_ms: float = 0.0
     last_rows: int = 0
+    bare_rate: float = math.inf
     spent_ms: float = 0.0
     _priced: _Priced | None = field(init=False, default=None)
 
@@ -250,7 +258,7 @@ class Batch:
     def cut_to_best_sparing(self, draft: Draft, rate: float) -> None:
         """Shorten a draft to its best prefix within `sparing_ms`, or to the best of all if none within it pays."""
         most_ms = self.sparing_ms + sum(draft.prices_ms)
-        self.cut(draft, best_prefix_sparing(draft.probabilities, draft.prices_ms, rate, most_ms))
+        self.cut(draft, best_prefix_sparing(draft.probabilities, draft.prices_ms, rate, self.bare_rate, most_ms))
 
     def draft_ms(self, draft: Draft) -> float:
         """The time that the pass would save without a draft, as the rows of other drafts would move up."""

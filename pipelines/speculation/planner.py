@@ -52,10 +52,11 @@ class Planner:
 
     The `LossBudget` of each answer bounds its delay, by its own drafts or by those of others in its passes. All drafts
     of a pass together may take what the answer with the least budget has left. They take the share PER_DRAFT of that,
-    unless nothing so short is expected to pay, so that one rejected draft does not end all drafting. Accepted tokens
-    are credited to their own answer, and drafts grow quickly while they are accepted. So answers whose budgets are
-    close to the smallest come first: only their accepted tokens keep drafting alive for all. Times are those predicted
-    by `cost` and Python's usual ones, so noise does not enter.
+    so that one rejected draft does not end all drafting, unless nothing so short is expected to pay. Copies that are
+    too short to pay at `rate` are drafted if they are faster than plain decoding. Accepted tokens are credited to their
+    own answer, and drafts grow quickly while they are accepted. So answers whose budgets are close to the smallest come
+    first: only their accepted tokens keep drafting alive for all. Times are those predicted by `cost` and Python's
+    usual ones, so noise does not enter.
 
     A prompt that is read in the same passes is given more rows, so that it is read as fast as with plain decoding (see
     `OwedRows`). Requests with a fixed draft length have no bound. Their rows and their drafters' time count as part of
@@ -155,7 +156,9 @@ class Planner:
         if lost_ms > max(0.0, budget_ms):  # else rows that are free at this size would keep the pass at it for ever
             return
         budget_ms = (1 - self._owed.share(cost)) * (budget_ms - lost_ms) - self._delay_ms
-        batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, self._size.last(cost))
+        tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
+        bare = BarePass(drafts, tokens, bare_ms, standing_ms)
+        batch = Batch(cost, rows, budget_ms, most_rows, overhead.row.value, self._size.last(cost), bare.rate)
         asked = [draft for draft in planned if self._budgets.is_due(draft.request)]  # now new answers have budgets, too
         asked = [draft for draft in asked if self._drafters.index(draft.request, batch.pays)]
         asked = [draft for draft in asked if batch.can_pay(self._overhead_of(draft).asking, plain_ms)]
@@ -166,9 +169,7 @@ class Planner:
         if len(self._policies) > 1 and self._num_planned % COMPARE_EVERY == 0:
             self._policies = best_first(self._policies, cost, asked[0].context, asked[0].kind)
         self._num_planned += 1
-        tokens = len(drafts) + sum(sum(draft.probabilities) for draft in drafts)
         by_policy = self._by_policy(asked)
-        bare = BarePass(drafts, tokens, bare_ms, standing_ms)
         hopeful = {policy: _due(policy, its_drafts) for policy, its_drafts in by_policy.items()}
         form_s = self._drafters.form_s
         self._draft_from_text(batch, asked, hopeful, bare)
@@ -325,7 +326,7 @@ class Planner:
         recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
         self.rate = math.sqrt(recent * highest_rate(batch, by_policy, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
-        length = best_prefix_sparing(probabilities, prices_ms, self.rate, most_ms)
+        length = best_prefix_sparing(probabilities, prices_ms, self.rate, bare.rate, most_ms)
         if length < len(steps):
             for draft in drafts:
                 batch.cut(draft, sum(step.draft is draft for step in steps[:length]))

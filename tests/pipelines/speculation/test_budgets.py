@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.pipelines.model.target import Window
-from outrider.pipelines.speculation.budgets import ALLOWANCE, TOLERANCE
+from outrider.pipelines.speculation.budgets import ALLOWANCE, LEAST_ALLOWANCE, TOLERANCE
 from outrider.pipelines.speculation.cost import CostModel
 from outrider.pipelines.speculation.draft import PER_DRAFT, Draft, best_prefix
 from outrider.pipelines.speculation.expected_acceptance import Expected
@@ -19,7 +19,7 @@ from outrider.pipelines.speculation.planner import Planner
 
 from ..fakes import new_request
 from .odds import Clock, OddsDrafter, OddsModel
-from .planning import BASES, DRAFTING, Drafting, Losses, cost_of, draft_of, hand_on, kept_by, planner_of
+from .planning import BASES, DEAR_FIRST, DRAFTING, Drafting, Losses, cost_of, draft_of, hand_on, kept_by, planner_of
 
 CLAIMS = st.lists(
     st.tuples(
@@ -97,6 +97,49 @@ def test_no_answer_of_a_batch_is_delayed_beyond_the_bound(base, claims, drafting
                 model.passed(draft.request, tokens)
 
 
+@given(BASES, st.floats(0.5, 0.999), st.integers(1, 9), st.integers(1, 99))
+def test_answers_after_one_that_lost_its_allowance_lose_next_to_none_of_theirs(base, claimed, num_answers, num_passes):
+    """All drafts fail, and each answer learns nothing from those before it but what they lost."""
+    cost, text = cost_of(base), OddsDrafter("suffix", {})
+    planner = planner_of(cost, text)
+    plain_ms, drafted_ms = cost.pass_ms([(1, 0)]), cost.pass_ms([(2, 0)])
+    lost_ms = allowed_ms = 0.0
+    for _ in range(num_answers):
+        draft = draft_of()
+        text.odds[draft.request] = [claimed] * 8
+        for _ in range(num_passes):
+            draft.cut(0)
+            planner.draft([draft])
+            lost_ms += cost.pass_ms([(draft.rows, 0)]) - plain_ms
+            planner.observe([draft], [[3]], None)
+        planner.release(draft.request)
+        allowed_ms += TOLERANCE * num_passes * plain_ms + LEAST_ALLOWANCE * drafted_ms
+        assert lost_ms <= allowed_ms + (ALLOWANCE - LEAST_ALLOWANCE) * drafted_ms + 1e-6
+
+
+def test_what_drafts_have_gained_back_may_be_lost_again():
+    cost, text = cost_of([10, 12, 14, 18, 24, 72]), OddsDrafter("suffix", {})
+    planner = planner_of(cost, text)
+
+    def answer(kept: list[int]) -> float:
+        """What an answer may lose at first, in passes with a drafted token; each of its passes keeps these tokens."""
+        draft = draft_of()
+        text.odds[draft.request] = [0.9] * 8
+        planner.draft([draft])
+        allowance = planner._budgets[draft.request].allowance
+        for _ in range(20):
+            planner.observe([draft], [kept], None)
+            draft.cut(0)
+            planner.draft([draft])
+        planner.release(draft.request)
+        return allowance
+
+    assert answer([3]) == ALLOWANCE
+    assert answer([3]) == LEAST_ALLOWANCE
+    assert answer([7] * 4) == LEAST_ALLOWANCE
+    assert answer([7] * 4) == ALLOWANCE
+
+
 def drafted_with(base: list[float], drafting: list[Drafting]) -> CostModel:
     return replace(cost_of(base), drafts={each.name: each.cost for each in drafting})
 
@@ -144,7 +187,7 @@ def test_an_answer_beside_many_failing_drafters_loses_as_little_as_one_alone():
 def test_a_draft_risks_only_a_share_of_the_remaining_budget_until_drafts_were_accepted(
     base, claimed, num_passes, prompt_length
 ):
-    """However long the prompt took."""
+    """However long the prompt took, and unless nothing so short is faster than plain decoding."""
     request = new_request([1] * prompt_length, 99, mode="auto", num_assistant_tokens=None)
     cost, draft = cost_of(base), Draft(request, 0, 32)
     pass_ms = cost.pass_ms([(1, 0)])
@@ -155,7 +198,7 @@ def test_a_draft_risks_only_a_share_of_the_remaining_budget_until_drafts_were_ac
         planner.draft([draft])
         draft_ms = cost.pass_ms([(draft.rows, 0)]) - pass_ms
         assert draft_ms <= PER_DRAFT * left + 1e-6 or all(
-            sum(draft.probabilities[:n]) < planner.rate * sum(draft.prices_ms[:n])
+            sum(draft.probabilities[:n]) < sum(draft.prices_ms[:n]) / pass_ms
             for n in range(1, draft.rows)
             if sum(draft.prices_ms[:n]) <= PER_DRAFT * left
         )
@@ -166,6 +209,22 @@ def test_a_draft_risks_only_a_share_of_the_remaining_budget_until_drafts_were_ac
     planner.observe([draft], [[7] * 99], None)
     planner.draft([draft])
     assert len(draft.proposals) > before
+
+
+def test_after_fast_answers_short_copies_are_drafted_where_they_are_faster_than_plain_decoding():
+    """Where rows are dear, only long drafts are worth as much as the recent passes. They take all that an answer may
+    lose, so that nothing more would be drafted for it if one failed."""
+    cost = CostModel(tuple(DEAR_FIRST), tuple(map(float, DEAR_FIRST.values())), (0.0,) * len(DEAR_FIRST))
+    fast, next_one = draft_of(), draft_of()
+    planner = planner_of(cost, OddsDrafter("suffix", {fast.request: [0.99] * 13, next_one.request: [0.9] * 3}))
+    for _ in range(40):
+        fast.cut(0)
+        planner.draft([fast])
+        planner.observe([fast], [[*fast.tokens, 3]], None)
+    planner.draft([next_one])
+    assert next_one.proposals
+    assert next_one.gain(planner.rate) < 0
+    assert sum(next_one.prices_ms) <= PER_DRAFT * planner._budgets[next_one.request].allowance_ms
 
 
 @given(BASES, st.floats(0.9, 0.999), st.floats(0.1, 2), st.integers(0, 8), st.integers(1, 9))
