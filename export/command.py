@@ -123,7 +123,7 @@ def export_command(
         remote_code=trust_remote_code,
         announce=clocked(),
     )
-    typer.echo(f"Made {folder}. {_how_to_try(folder, device)}")
+    typer.echo(f"Made {folder}. {_how_to_try(folder, device)}{_without_head(folder, device)}")
 
 
 def main(arguments: list[str]) -> None:
@@ -152,6 +152,12 @@ def _how_to_try(pair: Path, device: Device) -> str:
         return f"Try it on a machine with a GPU: {command}"
     stand_in = "".join(f" --property {name}={value}" for name, value in NPU_ON_CPU.items())
     return f"Try it on a machine with an NPU: {command}; here the CPU can stand in for one: {command}{stand_in}"
+
+
+def _without_head(pair: Path, device: Device) -> str:
+    if device == "CPU" or not (pair / "head").is_dir():
+        return ""
+    return " The head drafts on the CPU alone: without --device it is used."
 
 
 def output_folder(given: Path) -> Path:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -317,12 +320,30 @@ def _write_everything(stream: TextIO) -> None:
         stream.reconfigure(encoding="utf-8")
 
 
+@contextmanager
+def _written_out() -> Iterator[None]:
+    """Within the block, standard output that cannot be written ends the program with exit code 1."""
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EPIPE):
+            raise
+        if error.errno != errno.EPIPE:  # the reader has read enough
+            print(f"outrider: Nothing more can be written ({error.strerror}): make room.", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would fail again when it ends
+        sys.exit(1)
+
+
 def main() -> None:
     """Run the command. An OutriderError becomes one line on standard error and exit code 2; an interrupt gives 130."""
     for stream in (sys.stdout, sys.stderr):
         _write_everything(stream)
     try:
-        app()
+        with _written_out():
+            app()
     except OutriderError as error:
         print(f"outrider: {error}", file=sys.stderr)
         sys.exit(2)

@@ -47,6 +47,8 @@ def write(
         acceptance=_acceptance(evaluation["acceptance"]),
         cut_off=_cut_off(evaluation["acceptance"]),
         head_size=_millions(head["parameters"]),
+        head_share=head["parameters"] / parameters["target"],
+        draft_share=parameters["draft"] / parameters["target"],
         taps="{}, {} and {}".format(*head["taps"]),
         feed_forward=head["feed_forward"],
         head_training=_head_training(head["training"]),
@@ -265,7 +267,8 @@ flatters the figures at temperature 0: {cut_off} had not ended after 256 tokens.
 ## The head
 `checkpoints/head` is an EAGLE-3 head of the target (arXiv 2503.01840) in the layout that optimum-intel exports, with \
 {head_size} parameters in addition to the target's embedding, and {feed_forward} units in its feed-forward layer. It \
-reads the outputs of layers {taps}, counted from 0, and can propose all 4,096 tokens.
+reads the outputs of layers {taps}, counted from 0, and can propose all 4,096 tokens. A drafted token reads weights of \
+{head_share:.0%} of the size of those that a pass of the target reads, one of the draft model {draft_share:.0%}.
 
 The share of places in the answers at which a draft is accepted together with all drafts before it, for {head_cases} \
 functions a task; after the slash, the same for the draft model on the same answers. Tokens a pass are those at draft \

@@ -140,6 +140,17 @@ def test_the_command_that_is_told_at_the_end_works_on_this_machine(
     assert capsys.readouterr().out.replace(out, "PAIR") == f"Made PAIR. {told}"
 
 
+@pytest.mark.parametrize(("device", "is_told"), [("CPU", False), ("GPU", True), ("NPU", True)])
+def test_a_head_on_a_device_that_cannot_use_it_is_pointed_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str, is_told: bool
+) -> None:
+    out = tmp_path / "pair"
+    (out / "head").mkdir(parents=True)
+    monkeypatch.setattr(command, "export_pair", lambda target, draft, out, **options: out)
+    main_ends_well(["--target", "x", "--out", str(out), "--for", device])
+    assert ("The head drafts on the CPU alone" in capsys.readouterr().out) is is_told
+
+
 @pytest.mark.parametrize("name", ["my pair", "that's&mine"])
 def test_the_command_that_is_told_at_the_end_takes_any_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str

@@ -260,6 +260,23 @@ def test_chat_prints_its_address_serves_there_and_leaves_nothing_when_it_is_ende
 
 
 @pytest.mark.usefixtures("loaded_once")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
+@pytest.mark.parametrize("arguments", [["--version"], ["models", "list"]])
+def test_a_full_disk_is_said_in_one_line(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*OUTRIDER, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "outrider: Nothing more can be written (No space left on device): make room.\n"
+
+
+def test_a_reader_that_has_read_enough_ends_the_command_silently() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([*OUTRIDER, "--version"], stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_a_lossy_answer_says_so_in_json() -> None:
     arguments = ("generate", PROMPT, "--mode", "draft", "--max-new-tokens", "24", "--json")
     lossy = json.loads(run(*arguments, "--acceptance", "threshold").stdout)
