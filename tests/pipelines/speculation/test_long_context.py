@@ -60,7 +60,7 @@ def test_where_all_drafts_fail_auto_is_soon_at_98_percent_of_off(name, least_row
 
     text, models = OddsDrafter("suffix", {}), []
     if has_models:
-        models = [Remembering("draft_model", {}, missed=256), OddsHead({}, python, missed=128, reading_ms=0.012)]
+        models = [Remembering("draft_model", {}, missed=256), OddsHead({}, python, missed=256, reading_ms=0.012)]
     cost = measure(clock.run, {model.name: draft for model in models}, 4096, least_rows)
     priors = dict.fromkeys(("suffix", "draft_model", "head"), (0.7, 1.8))
     acceptance = AcceptanceModel({**priors, **draft_model_policy.PRIORS})
