@@ -1,4 +1,4 @@
-"""The page with the pair that comes with Outrider, and with one whose target drafts by itself."""
+"""The page with the pair that comes with Outrider, and with pairs that draft in other ways."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from outrider.app.chat.ui.examples import EXAMPLES
 from outrider.pipelines import LLMPipeline
 from outrider.pipelines.model.pair import name_of
 from outrider.pipelines.speculation import runtime
+from tests.drafting_pairs import WAYS, mode_of
 
 from ...browser import Profiles
 from ...conftest import free_port
@@ -131,14 +132,14 @@ def test_the_same_seed_gives_the_same_text_in_every_mode(page: Page) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_seed_gives_the_same_text_where_the_target_drafts_by_itself(
-    drafting_pairs: Path, profiles: Profiles, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("way", WAYS)
+def test_the_same_seed_gives_the_same_text_whatever_drafts(
+    drafting_pairs: Path, profiles: Profiles, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    """Leaving early; without some layers it does the same to a page."""
     monkeypatch.setattr(runtime, "PREPARED_S", 0.0)
-    with served(drafting_pairs / "exit") as address, profiles.one({}) as context:
+    with served(drafting_pairs / way) as address, profiles.one({}) as context:
         page = context.new_page()
         page.goto(address)
         expect(page.locator("#status")).to_contain_text("ready")
         set_up(page)
-        assert_same_in(page, "Early exit")
+        assert_same_in(page, {"head": "Head", "skip": "Fewer layers", "exit": "Early exit"}[mode_of(way)])
