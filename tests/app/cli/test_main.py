@@ -263,7 +263,7 @@ def test_chat_prints_its_address_serves_there_and_leaves_nothing_when_it_is_ende
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
 @pytest.mark.parametrize("arguments", [["--version"], ["models", "list"]])
 def test_a_full_disk_is_said_in_one_line(arguments: list[str]) -> None:
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         done = subprocess.run([*OUTRIDER, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert done.returncode == 1
     assert done.stderr == "outrider: Nothing more can be written (No space left on device): make room.\n"
