@@ -323,10 +323,10 @@ class Planner:
         """Take what the text drafters propose, the likeliest first, as far as it pays."""
         rows, most_ms = batch.rows, batch.sparing_ms
         steps = self._take_surest(batch, drafts, bare)
-        recent = max(self._pace(bare.drafts).rate, bare.rate)  # plain decoding is possible in any case
+        recent = max(self._pace(bare.drafts).rate, batch.bare_rate)  # plain decoding is possible in any case
         self.rate = math.sqrt(recent * highest_rate(batch, by_policy, bare, steps, rows))
         probabilities, prices_ms = [step.probability for step in steps], [step.price_ms for step in steps]
-        length = best_prefix_sparing(probabilities, prices_ms, self.rate, bare.rate, most_ms)
+        length = best_prefix_sparing(probabilities, prices_ms, self.rate, batch.bare_rate, most_ms)
         if length < len(steps):
             for draft in drafts:
                 batch.cut(draft, sum(step.draft is draft for step in steps[:length]))
@@ -336,7 +336,7 @@ class Planner:
         are close to the smallest, and the likeliest tokens first."""
         surest = [islice(self._drafters.surest(draft), draft.limit - len(draft.proposals)) for draft in drafts]
         offering_ms = [self._overhead_of(draft).offering.value for draft in drafts]
-        rate, scarce_ms = bare.rate, batch.budget_ms + SCARCE * bare.time_ms
+        rate, scarce_ms = batch.bare_rate, batch.budget_ms + SCARCE * bare.time_ms
         is_later = [self._budgets[draft.request].remaining_ms > scarce_ms for draft in drafts]
         queue: list[tuple[bool, float, int, Proposal]] = []
         steps: list[Step] = []

@@ -55,11 +55,15 @@ def test_axe_finds_nothing_serious_where_something_is_asked_told_or_attached(ope
     expect(page.locator("#sure")).to_be_visible()
     found["delete question"] = serious(page)
     page.locator("#keep").click()
-    pipeline.refusal = Refused("No room.")
-    ask(page, "Too long.")
-    expect(page.locator(".toast-body")).to_be_visible()
-    found["toast"] = serious(page)
-    expect(page.locator(".toast-body")).to_be_visible()
+    for _ in range(3):  # on a busy machine the message passes before it has been examined
+        pipeline.refusal = Refused("No room.")
+        ask(page, "Too long.")
+        expect(page.locator(".toast-body")).to_be_visible()
+        found["toast"] = serious(page)
+        if page.locator(".toast-body").is_visible():
+            break
+    else:
+        pytest.fail("The message was never there long enough to be examined.")
     assert {state: those for state, those in found.items() if those} == {}
 
 
