@@ -35,8 +35,8 @@ class Known(DraftCost):
 
 @dataclass(frozen=True)
 class Drafting:
-    """A model that drafts, a head or a draft model: what it takes, how deep it can draft, how much it has missed, and
-    how long Python takes to hand it the target's states."""
+    """A model that drafts, a head, a draft model or the target itself with some of its layers: what it takes, how deep
+    it can draft, how much it has missed, and how long Python takes to hand it the target's states."""
 
     is_head: bool
     token_ms: float
@@ -65,7 +65,7 @@ DRAFTING = st.lists(
     st.builds(
         Drafting,
         is_head=st.booleans(),
-        token_ms=st.floats(0.0, 4.0),
+        token_ms=st.floats(0.0, 4.0) | st.floats(4.0, 10.0),  # as long as a pass, where the target drafts
         row_share=st.sampled_from([0.0, 0.1, 0.25]),
         begin_ms=st.sampled_from([0.0, 0.0, 1.0, 8.0]),
         depth=st.sampled_from([None, None, 1, 3]),
