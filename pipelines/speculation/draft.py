@@ -82,7 +82,6 @@ class Draft:
     num_scored: int = 0
     reserved_ms: float = 0.0
     may_take_all: bool = False
-    rate: float = 0.0
     credit: float = 0.0
     num_fixed: int = 0
     conditions: Conditions = field(init=False)
